@@ -32,6 +32,7 @@ from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.rc import load_rc
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
+from nczarr_fsspec.target_names import path_below
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     MAX_METADATA_OPTION,
@@ -334,8 +335,7 @@ def _allowed(
 def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
     """Return what `place_of` takes for what was opened, None if that has no name; and options."""
     if hasattr(master, "fs") and hasattr(master.fs, "unstrip_protocol"):
-        path = master.root if hasattr(master, "root") else getattr(master, "path", "")
-        fs, path = innermost(master.fs, path)
+        fs, path = innermost(master.fs, path_below(master))
         return fs.unstrip_protocol(path), fs.storage_options
     if isinstance(getattr(master, "root", None), Path):  # zarr-python's LocalStore
         master = master.root

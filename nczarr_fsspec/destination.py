@@ -22,6 +22,7 @@ from nczarr_fsspec.target_names import (
     file_kind,
     local_path,
     look,
+    path_below,
     says_file,
     says_zip,
 )
@@ -280,9 +281,9 @@ def open_destination(
     if hasattr(target, "read") and hasattr(target, "seek"):
         raise URLError(shown, "a file object cannot hold a dataset; name a path or a URL")
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        if hasattr(target, "root"):  # a mapper has keys, so this is a tree, whatever its name
-            return _in_filesystem(target.fs, target.root, _TREE, None)
-        return _in_filesystem(target.fs, getattr(target, "path", ""), _NO_MODE, None)
+        # a mapper has keys, so this is a tree, whatever its name
+        mode = _TREE if isinstance(target, Mapping) else _NO_MODE
+        return _in_filesystem(target.fs, path_below(target), mode, None)
     if isinstance(target, MutableMapping):
         return Destination("objects", "mapping", store=MappingWriter(target))
     raise URLError(

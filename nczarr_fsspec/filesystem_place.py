@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.extras import missing_package
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import MAX_WHOLE, OwnOptions, open_source, split_options
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
+
+
+_ABRIDGED = re.compile(r"(?i)(?<=://)\[([0-9a-f:.]*::[0-9a-f:.]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +210,25 @@ def open_filesystem(
     url, keys = located(url, options.pop(CONFIG_OPTION, None))
     arguments = storage_options(url, options, keys)
     try:
-        fs, path = url_to_fs(url.base, **arguments)
+        fs, path = url_to_fs(_ABRIDGED.sub(_unabridged, url.base), **arguments)
     except ImportError as error:
         raise missing_package(url.target_protocol, error, shown) from None
     except (ValueError, TypeError) as error:
         raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
     except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
+        kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
         reason = f"{type(error).__name__}: {redact(str(error))}"
-        raise StoreError(shown, f"cannot be opened: {reason}") from None
+        raise kind(shown, f"cannot be opened: {reason}") from None
     return fs, path
+
+
+def _unabridged(host: re.Match[str]) -> str:
+    """Return an address of IPv6 without ``::``, which is a chain to fsspec."""
+    try:
+        groups = IPv6Address(host[1]).exploded.split(":")
+    except ValueError:
+        return host[0]
+    return f"[{':'.join(f'{int(group, 16):x}' for group in groups)}]"
 
 
 def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:

@@ -34,6 +34,7 @@ from nczarr_fsspec.target_names import (
     file_kind,
     local_path,
     look,
+    path_below,
     says_file,
     says_zip,
 )
@@ -133,7 +134,7 @@ def _resolve(
     if isinstance(target, (KeyStore, ByteSource)):
         return Resolved(target)
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        return Resolved(_open_fsspec(target, index_cache))
+        return _open_fsspec(target, index_cache)
     if isinstance(target, Mapping):
         from nczarr_fsspec.stores.mapping import MappingStore
 
@@ -183,18 +184,29 @@ def _open_url(
     return found if not url.mode & TREES else replace(found, as_file=None)
 
 
-def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource:
-    """Open what has a filesystem ``fs`` and a path: a mapper, a file, one that is to be opened."""
+def _open_fsspec(target: Any, index_cache: Path | None) -> Resolved:
+    """Open what has a filesystem ``fs`` and a path in it.
+
+    That is a mapper, a file, one that is to be opened, or a path of universal_pathlib.
+    """
     from fsspec.core import OpenFile
 
     from nczarr_fsspec.filesystem_place import FilesystemPlace
+    from nczarr_fsspec.transport.filesystems import is_s3
 
     if isinstance(target, OpenFile) and target.compression is not None:
-        return _open_file(target.open())
+        return Resolved(_open_file(target.open()))
     is_file = isinstance(target, OpenFile) or hasattr(target, "read")
-    path = target.root if hasattr(target, "root") else getattr(target, "path", "")
+    path = path_below(target)
+    version = getattr(target, "version_id", None) or getattr(target, "generation", None)
+    if version and str(version) not in path:  # s3fs, adlfs and gcsfs keep it beside the path
+        if not is_s3(target.fs):
+            return Resolved(_open_file(target))
+        path = f"{path}?versionId={version}"
     mode = frozenset({"bytes"} if is_file else ())
-    return _open_in_filesystem(FilesystemPlace(target.fs, path), mode, None, index_cache).data
+    found = _open_in_filesystem(FilesystemPlace(target.fs, path), mode, None, index_cache)
+    as_file = None if isinstance(target, Mapping) else found.as_file
+    return Resolved(found.data, as_file=as_file)
 
 
 def _open_in_filesystem(

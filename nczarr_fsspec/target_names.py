@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from typing import Any
 from urllib.parse import unquote
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS
@@ -33,6 +34,14 @@ def says_file(path: str, mode: frozenset[str]) -> bool:
 def file_kind(start: bytes) -> str:
     """Return what a file is by its first bytes: ``classic``, ``HDF5``, or nothing of these."""
     return "classic" if start.startswith(_CLASSIC) else "HDF5" if start.startswith(_HDF5) else ""
+
+
+def path_below(target: Any) -> str:
+    """Return the path that an object names in its filesystem ``fs``.
+
+    A mapper has it as its ``root``. That of a path, as universal_pathlib has them, is none of it.
+    """
+    return str(getattr(target, "path", None) or getattr(target, "root", ""))
 
 
 def look(path: str) -> tuple[int, bytes]:

@@ -67,11 +67,17 @@ _IP_ADDRESS = re.compile(r"\[.*\]|\d+(?:\.\d+){3}")
 
 _SECRET_NAME = re.compile(
     r"(?i)amz|goog|sig|token|key|secret|passw|pwd|auth|credential|session|policy|code|access"
+    r"|jwt|bearer|ticket|macaroon"
 )
 _NAMED_VALUE = re.compile(r"(?<=[?&;#])([^=&;#?\s]+)=((?:(?!::)[^&;#\s])*)")
-_USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
-# what people type: a password holding "/", "?" or "#" that should have been percent-encoded
-_LOOSE_USERINFO = re.compile(r"(?<=://)[^/?#@:\[\s]*:(?!\d*(?:[/?#]|$))[^@\s]{0,1000}@")
+# (what GitHub's URLs have there is no secret: github://org:repository@branch/path)
+_USERINFO = re.compile(r"(?<=://)(?<!github://)[^/?#\s]*@")
+# what people type: a password holding "/", "?" or "#" that should have been percent-encoded; no
+# password goes on into the next link of a chain
+_LOOSE_USERINFO = re.compile(
+    r"(?<=://)(?<!github://)[^/?#@:\[\s]*:(?!\d*(?:[/?#]|$))"
+    r"(?:(?!:?:[a-z][a-z0-9+.\-]+://)[^@\s]){0,1000}@"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, read_at, read_into
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
+from nczarr_fsspec.url import is_url, redact
 
 CHANGED = "the file has changed since it was opened; open it again"
 #: Bytes between two ranges that are sooner read than left out by a call more.
@@ -355,12 +356,13 @@ def _neighbours(starts: Sequence[int], stops: Sequence[int]) -> Iterator[tuple[i
 
 def name_of(file: object) -> str:
     """Return how messages name a file object."""
-    return str(getattr(file, "name", None) or f"{type(file).__name__} object")
+    name = str(getattr(file, "name", None) or f"{type(file).__name__} object")
+    return redact(name) if is_url(name) else name
 
 
 def unreadable(url: str, error: Exception) -> StoreError:
     """Return the error for a file object that fails, as one does whose compressed file is cut."""
-    return StoreError(url, f"cannot be read: {str(error) or repr(error)}")
+    return StoreError(url, f"cannot be read: {redact(str(error) or repr(error))}")
 
 
 def _validator(status: os.stat_result) -> str:

@@ -68,7 +68,8 @@ class FsspecStore(RemoteStore):
         elif start is not None and start < 0:
             request = Request(path, shown, tail=-start)
         else:
-            request = Request(path, shown, [Extent(start or 0, END if stop is None else stop)])
+            extent = Extent(start or 0, END if stop is None else stop)
+            request = Request(path, shown, [extent], most=most if stop is None else None)
         answer = await transport.fetch(request)
         return None if answer is None else bytes(answer.parts[0] or b"")
 

@@ -9,6 +9,7 @@ from typing import Any
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, Listing, LocalStore, check_key
 from nczarr_fsspec.stores.names import child_names
+from nczarr_fsspec.url import redact
 
 
 class MappingStore(LocalStore):
@@ -33,7 +34,9 @@ class MappingStore(LocalStore):
         except KeyError:
             return None
         except Exception as error:  # a mapping is foreign code
-            raise StoreError(f"{self.url}/{key}", f"cannot be read: {error!r}") from error
+            raise StoreError(
+                f"{self.url}/{key}", f"cannot be read: {redact(repr(error))}"
+            ) from error
         try:
             view = memoryview(value).cast("B")
         except TypeError as error:

@@ -11,7 +11,7 @@ from functools import partial
 
 from yarl import URL
 
-from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.transport import multipart
 from nczarr_fsspec.transport.bodies import (
     Response,
@@ -115,7 +115,7 @@ async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
         download = partial(_download, response, clock, request, version)
         body = await request.route.keep(download, response.close, clock)
         version = version._replace(size=len(body))
-    elif request.extents and (length is None or length > request.extents[0].stop):
+    elif request.extents and request.extents[0].stop < min(length or END, END):
         body = await up_to(response, clock, shown, request.extents[0].stop - 1)
         if len(body) < request.extents[0].stop:
             _check_length(body, length)
@@ -180,6 +180,8 @@ async def _part(response: Response, clock: Clock, request: Request) -> Answer:
         if stated[:2] != (start, min(stop, size)):
             raise _wrong_range(shown, stated, Extent(start, min(stop, size)))
         count = stated.stop - start
+        if stop == END and request.most is not None and count > request.most:
+            raise too_large(shown, request.most)
     body = exactly(pieces(response, clock, shown), count)
     data = await (body if route is None else route.timed(body))
     return Answer([data], version)

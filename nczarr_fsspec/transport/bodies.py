@@ -14,7 +14,8 @@ from nczarr_fsspec.transport.buffer import buffer
 from nczarr_fsspec.transport.policy import Clock, TransientError
 
 #: forms of compression that can be undone in bounds: zlib's ``wbits`` for each
-_INFLATABLE = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_GZIP, _DEFLATE = 31, 15
+_INFLATABLE = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _DEFLATE}
 #: what names no compression; services that speak S3 keep the second, which is one of uploads
 _PLAIN = frozenset({"", "aws-chunked", "identity"})
 #: bytes that are inflated at a time
@@ -108,15 +109,22 @@ class _Inflater:
         self._begun = False
 
     async def inflate(self, piece: bytes) -> AsyncIterator[bytes]:
-        while piece:
-            if not self._begun and self._bits == 15 and piece[0] & 15 != 8:
+        full = False
+        while piece or full:
+            if self._stream.eof:
+                if self._bits == _DEFLATE:
+                    raise TransientError("the body is compressed, and has more than that")
+                self._stream = zlib.decompressobj(self._bits)  # gzip may have several members
+            if not self._begun and self._bits == _DEFLATE and piece[0] & 15 != 8:
                 self._stream = zlib.decompressobj(-15)  # some servers leave zlib's header out
             self._begun = True
             try:
                 plain = self._stream.decompress(piece, _INFLATED)
             except zlib.error as error:
                 raise TransientError(f"the body is compressed and damaged ({error})") from None
-            piece = self._stream.unconsumed_tail
+            # there may be more in it also if it has taken all of the piece
+            full = len(plain) == _INFLATED and not self._stream.eof
+            piece = self._stream.unused_data or self._stream.unconsumed_tail
             if plain:
                 yield plain
 

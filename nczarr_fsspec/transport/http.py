@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from ipaddress import IPv6Address
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
@@ -213,9 +214,15 @@ def address(url: str) -> str:
 
 
 def _legal(url: str) -> URL:
-    """Return a URL, legally encoded, and its host in lower case, as name servers know it."""
+    """Return a URL, legally encoded, and its host in one spelling.
+
+    That is lower case, names as name servers know them, and addresses as short as can be.
+    """
     found = URL(quote(url, safe=_LEGAL), encoded=True)
     host = (found if url.isascii() else URL(url)).raw_host or ""
+    if ":" in host:
+        with suppress(ValueError):  # which aiohttp says
+            host = IPv6Address(host).compressed
     return found if found.raw_host in (host.lower(), None) else found.with_host(host.lower())
 
 

@@ -42,7 +42,7 @@ class Request(NamedTuple):
     unless
         The version of which nothing need be sent again.
     most
-        Bytes that the file may have, if all of it is asked for.
+        Bytes that the file may have, if all of it is asked for, or what goes to its end.
     route
         What is known of the way to this file, and is to be learned.
     """

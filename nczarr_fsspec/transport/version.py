@@ -58,10 +58,13 @@ class FileVersion(NamedTuple):
 
     @property
     def validator(self) -> str:
-        """One text for all of it; ``""`` if there is neither a tag nor a time long past."""
+        """One text for all of it; ``""`` if there is neither a tag nor a time long past.
+
+        Tags that say no more than the time do not count before that is past, either.
+        """
+        past = bool(self.modified) and (not self.date or _is_past(self.modified, self.date))
         if self.etag:
-            return self.etag
-        past = self.modified and (not self.date or _is_past(self.modified, self.date))
+            return self.etag if past or not _is_of_time(self.etag, self.modified) else ""
         return f"{self.modified};{self.size}" if past else ""
 
     def agreeing(self, later: FileVersion, shown: str) -> FileVersion:
@@ -102,6 +105,12 @@ def _is_past(modified: str, date: str) -> bool:
     if sent is None or made is None:
         return False
     return (sent - made).total_seconds() >= SETTLED
+
+
+def _is_of_time(etag: str, modified: str) -> bool:
+    """Tell whether a tag is one of nginx: seconds and size, in hexadecimal digits."""
+    made = moment(modified)
+    return made is not None and _opaque(etag).startswith(f'"{int(made.timestamp()):x}-')
 
 
 def moment(header: str) -> datetime | None:

@@ -27,6 +27,7 @@ from zarr.storage import ZipStore as ZarrZipStore
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, check_key
 from nczarr_fsspec.resolve import open_keystore
+from nczarr_fsspec.url import redact
 from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr._offered import StoreView
 
@@ -69,7 +70,7 @@ class ZarrKeyStore(RemoteStore):
 
     def __init__(self, store: Store, prefix: str = "") -> None:
         self.store = store
-        self.url = f"{store}/{prefix}".rstrip("/")
+        self.url = redact(f"{store}/{prefix}".rstrip("/"))
         self._prefix = prefix
 
     @property
@@ -93,8 +94,8 @@ class ZarrKeyStore(RemoteStore):
             return None
         except NCZarrError:
             raise
-        except Exception as error:  # each store raises its own
-            raise StoreError(f"{self.url}/{key}", f"cannot be read ({error})") from error
+        except Exception as error:  # noqa: BLE001 - each store raises its own
+            raise StoreError(f"{self.url}/{key}", f"cannot be read ({_reason(error)})") from None
         # (not every store takes a range that ends beyond the object)
         if buffer is not None and most is not None and len(buffer) > most:
             raise too_large(f"{self.url}/{key}", most)
@@ -109,8 +110,9 @@ class ZarrKeyStore(RemoteStore):
             names = [name async for name in self.store.list_dir(path)]
         except FileNotFoundError:
             return frozenset()
-        except Exception as error:
-            raise StoreError(f"{self.url}/{prefix}", f"cannot be listed ({error})") from error
+        except Exception as error:  # noqa: BLE001 - each store raises its own
+            reason = f"cannot be listed ({_reason(error)})"
+            raise StoreError(f"{self.url}/{prefix}", reason) from None
         return frozenset(name.rstrip("/").rpartition("/")[2] for name in names)
 
     def close(self) -> None:
@@ -226,10 +228,16 @@ class ZarrWriter(WritableStore):
                 return await function(path)
             except NCZarrError:
                 raise
-            except Exception as error:  # each store raises its own
-                raise StoreError(f"{self.store}/{path}", f"cannot be {what} ({error})") from error
+            except Exception as error:  # noqa: BLE001 - each store raises its own
+                shown = redact(f"{self.store}/{path}")
+                raise StoreError(shown, f"cannot be {what} ({_reason(error)})") from None
 
         return self._keys.run_each(named, paths)
+
+
+def _reason(error: Exception) -> str:
+    """Return what a store says, without secrets: its errors may hold the headers of a request."""
+    return redact(str(error)) or type(error).__name__
 
 
 def _content(data: AnyBuffer) -> Buffer:

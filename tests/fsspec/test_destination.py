@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -12,6 +13,7 @@ import pytest
 from nczarr_fsspec.destination import open_destination, open_file_place
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.writers import MappingWriter
 
 
@@ -116,3 +118,25 @@ def test_what_a_destination_may_be() -> None:
 def test_what_no_dataset_can_be_written_to(target: str, message: str) -> None:
     with pytest.raises(URLError, match=message):
         open_destination(target)
+
+
+def test_paths_of_universal_pathlib_are_what_they_name() -> None:
+    """Each has a ``root``, as all of pathlib's, which is no mapper's."""
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/universal/x.nc", b"CDF\x01")
+    fs.pipe_file("/universal/tree/.zgroup", b"{}")
+
+    def path(name: str) -> Any:
+        return SimpleNamespace(fs=fs, path=f"/universal/{name}", root="/")
+
+    assert open_destination(path("new.nczarr")).url == "memory:///universal/new.nczarr"
+    assert bytes(resolve(path("x.nc")).data.head) == b"CDF\x01"  # type: ignore[union-attr]
+    tree = resolve(path("tree")).data
+    assert isinstance(tree, LocalStore)
+    assert tree.get(".zgroup") == b"{}"
+
+
+def test_a_path_of_universal_pathlib_itself() -> None:
+    upath = pytest.importorskip("upath")
+    target = upath.UPath("memory://universal/new.nczarr")
+    assert open_destination(target).url == "memory:///universal/new.nczarr"

@@ -144,3 +144,15 @@ def test_a_source_of_a_file_object_is_pickled_with_it() -> None:
     source = FileObjectBytes(io.BytesIO(DATA), "x")
     again = pickle.loads(pickle.dumps(source))
     assert (again.url, again.size, again.read(10, 20)) == ("x", 200, DATA[10:20])
+
+
+def test_secrets_in_the_name_of_a_file_are_not_shown() -> None:
+    class Remote(io.BytesIO):
+        name = "https://user:secret1@host/x.nc?sig=secret2"
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(f"403: {self.name}")
+
+    with pytest.raises(StoreError, match=r"host/x\.nc.*403") as caught:
+        FileObjectBytes(Remote(b"CDF\x01"))
+    assert "secret" not in str(caught.value)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec.errors import StoreError, TooLargeError
-from nczarr_fsspec.transport.bodies import at_most, exactly, up_to
+from nczarr_fsspec.transport.bodies import _INFLATED, at_most, exactly, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 
 DATA = bytes(range(256)) * 1000
@@ -69,6 +69,7 @@ def raw(data: bytes) -> bytes:
         ("aws-chunked,gzip", gzip.compress(DATA)),
         ("gzip", gzip.compress(DATA)),
         ("X-GZip", gzip.compress(DATA)),
+        ("gzip", gzip.compress(DATA[:70_000]) + gzip.compress(b"") + gzip.compress(DATA[70_000:])),
         (" deflate ", zlib.compress(DATA)),
         ("deflate", raw(DATA)),  # as some servers send it
     ],
@@ -94,6 +95,28 @@ def test_a_compressed_body_that_is_cut_or_damaged_is_asked_for_again(
         whole(Body(body[:-5], encoding))
     with pytest.raises(TransientError, match="compressed and damaged"):
         whole(Body(body[:4] + b"\xff" * 100 + body[104:], encoding))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "reason"),
+    [
+        ("gzip", gzip.compress(DATA), "compressed and damaged"),
+        ("deflate", zlib.compress(DATA), "has more than that"),
+        ("deflate", raw(DATA), "has more than that"),
+    ],
+)
+def test_what_follows_a_compressed_body_is_not_collected(
+    encoding: str, body: bytes, reason: str
+) -> None:
+    with pytest.raises(TransientError, match=reason):
+        whole(Body(body + bytes(100), encoding))
+
+
+def test_all_of_a_full_buffer_comes() -> None:
+    """zlib may have taken all of a body, and still have some of it to give."""
+    for count in range(_INFLATED, _INFLATED + 300):
+        body = raw(bytes(count))
+        assert len(whole(Body(body, "deflate", len(body)))) == count
 
 
 def test_an_empty_body_is_empty_whatever_its_form() -> None:

@@ -29,6 +29,7 @@ from nczarr_fsspec import (
     StoreError,
     URLError,
     ZipStore,
+    open_keystore,
 )
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
@@ -176,6 +177,14 @@ class TestBodiesOverHTTP:
         with Endless(files, CHUNK) as server, little_memory(20 << 20):
             with pytest.raises(FormatError, match=r"v/0\.0: has more than \d+ bytes"):
                 load(f"{server.url}/d#mode=nczarr")
+        assert server.sent < UNREAD
+
+    def test_an_endless_end_of_a_chunk(self, files: dict[str, bytes]) -> None:
+        with Endless(files, CHUNK) as server, little_memory(20 << 20):
+            store = open_keystore(f"{server.url}/d#mode=nczarr")
+            assert isinstance(store, RemoteStore)
+            with pytest.raises(TooLargeError):
+                store.run(store.get("v/0.0", slice(5, None), 1 << 20))
         assert server.sent < UNREAD
 
     def test_a_chunk_that_inflates(self, files: dict[str, bytes]) -> None:

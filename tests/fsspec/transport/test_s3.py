@@ -13,6 +13,8 @@ import pytest
 
 from nczarr_fsspec.aws import storage_options
 from nczarr_fsspec.gs3 import GS3FileSystem
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.url import parse_url
 from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 
@@ -169,3 +171,35 @@ def test_gs3_url(machine: Path, server: S3Server) -> None:
     assert parse_url(url).protocol == "gs3"
     assert read(url) == b"private"
     assert read(f"gs3://{server.private}/{KEY}", {"endpoint_url": server.endpoint}) == b"private"
+
+
+def test_a_file_object_of_a_version_is_read_as_of_that_version(server: S3Server) -> None:
+    fs = fsspec.filesystem("s3", **server.signed(), version_aware=True, skip_instance_cache=True)
+    fs.mkdir("versions")
+    status = {"Status": "Enabled"}
+    fs.call_s3("put_bucket_versioning", Bucket="versions", VersioningConfiguration=status)
+    put = [
+        fs.call_s3("put_object", Bucket="versions", Key="x.bin", Body=body)["VersionId"]
+        for body in (b"old version", b"new version")
+    ]
+    for version, content in zip(put, (b"old version", b"new version"), strict=True):
+        for file in (
+            fs.open("versions/x.bin", version_id=version),
+            fs.open(f"versions/x.bin?versionId={version}"),
+        ):
+            assert content_of(file) == content
+
+
+def test_a_file_object_of_a_version_in_another_service() -> None:
+    fs = fsspec.filesystem("memory")
+    fs.pipe_file("/versions/x.bin", b"old version")
+    file = fs.open("/versions/x.bin")
+    file.generation = 1  # as those of gcsfs have it
+    fs.pipe_file("/versions/x.bin", b"new version")
+    assert content_of(file) == b"old version"
+
+
+def content_of(file: Any) -> bytes:
+    source = resolve(file).data
+    assert isinstance(source, ByteSource)
+    return bytes(source.head)

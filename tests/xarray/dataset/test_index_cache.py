@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from nczarr_xarray import NCZarrWarning
 from tests.support.examples import examples
 from tests.support.httpserver import Server
 from tests.support.marks import each_once
-from tests.support.realservers import RangeServer, python_server
+from tests.support.realservers import RangeServer, nginx, python_server
 from tests.support.remotefiles import FORMATS, check, expected, write_chunks, write_file
 
 READ = """
@@ -359,3 +360,27 @@ class TestDisk:
     def test_local_files_need_none(self, root: Path, tmp_path: Path) -> None:
         check(root / "h5.nc", root / "h5.nc", index_cache=tmp_path / "index")
         assert not (tmp_path / "index").exists()
+
+
+def test_nginx_and_a_file_that_was_replaced_within_the_second(tmp_path: Path) -> None:
+    """Its tag is the same for both versions, if they have the same size."""
+    root = tmp_path / "root"
+    root.mkdir()
+    path = root / "x.nc"
+
+    now = time.time() // 1
+
+    def write(value: int) -> None:
+        path.unlink(missing_ok=True)
+        with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+            file.title = f"title {value}"
+            file.createDimension("x", 3)
+            file.createVariable("v", "i4", ("x",))[:] = value
+        os.utime(path, (now, now))
+
+    with nginx(root, tmp_path) as server:
+        for value in (1, 2):
+            write(value)
+            with xr.open_dataset(f"{server.plain}/x.nc", engine="nczarr") as found:
+                assert found.title == f"title {value}"
+                assert found["v"].values.tolist() == [value] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,31 @@ def test_more_bytes_than_wanted(store: Store) -> None:
     with pytest.raises(StoreError, match="v/0: "):
         sync(ZarrKeyStore(store).get("v/0", ALL, 9))
     assert sync(ZarrKeyStore(store).get("v/0", ALL, 10)) == bytes(10)
+
+
+class Telling(MemoryStore):
+    """Tells its secrets, as stores over HTTP do."""
+
+    def __str__(self) -> str:
+        return "<Telling(https://user:secret1@host/d?sig=secret2)>"
+
+    async def _fail(self, *_: Any) -> Any:
+        raise OSError("403, url='https://user:secret1@host/d?sig=secret2'")
+
+    get = set = _fail  # type: ignore[assignment]
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        yield await self._fail()
+
+
+def test_secrets_of_a_store_are_not_shown() -> None:
+    keys, writer = ZarrKeyStore(Telling()), ZarrWriter(Telling())
+    assert "secret" not in keys.url
+    for fail in (
+        lambda: sync(keys.get("v/0")),
+        lambda: sync(keys.list("v")),
+        lambda: writer.put("v/0", b""),
+    ):
+        with pytest.raises(StoreError, match="403") as caught:
+            fail()
+        assert "sig=secret" not in "".join(traceback.format_exception(caught.value))
