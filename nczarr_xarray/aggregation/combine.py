@@ -16,6 +16,7 @@ from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary, is_index
 from nczarr_xarray.aggregation.tables import Tabler
+from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_DTYPES,
@@ -214,7 +215,7 @@ class Combiner:
         return {"_FillValue": Attribute("_FillValue", nc_type, value)}
 
     def _variable(self, variable: Variable, piece: Piece) -> Variable:
-        path = variable.path
+        path, variable = variable.path, without_enum(variable)  # names of numbers may differ
         attributes = self._attributes(f"{path}:", variable.attributes)
         if not is_index(variable):
             attributes |= self._fill(variable, attributes)
