@@ -146,8 +146,9 @@ def _shortened(variable: Variable, own: dict[str, Dimension]) -> Variable:
 def _cut(member: Member, parts: Mapping[str, slice]) -> np.ndarray | None:
     if member.values is None:
         return None
-    index = [parts.get(d.path, slice(None)) for d in member.variable.dimensions]
-    return member.values[(*index, ...)]  # an array, also of a single object
+    index: list[Any] = [parts.get(d.path, slice(None)) for d in member.variable.dimensions]
+    found: np.ndarray = member.values[(*index, ...)]  # an array, also of a single object
+    return found
 
 
 def beside(

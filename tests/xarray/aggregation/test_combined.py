@@ -572,3 +572,29 @@ def test_large_bounds_that_could_not_be_converted_are_refused(tmp_path: Path) ->
         files.append(write(tmp_path / f"{time}.nc", variables))
     with pytest.raises(ExportError, match=r"1\.nc: /alt_bnds has no units of its own"):
         aggregate(files, tmp_path / "m.nca")
+
+
+def test_coordinates_of_files_beside_each_other_are_compared_in_their_units(tmp_path: Path) -> None:
+    """Tiles have the same times of measurement, in other units."""
+
+    def tile(number: int, values: list[float], units: str) -> str:
+        variables: dict[str, Given] = {
+            "t": (("t",), [0.0, 1.0], {}),
+            "x": (("x",), [float(number)], {}),
+            "when": (("t",), values, {"units": units}),
+            "v": (("t", "x"), np.full((2, 1), number, "f8"), {"coordinates": "when"}),
+        }
+        return write(tmp_path / f"{number}.nc", variables)
+
+    hours = [7.0, 13.7]
+    first = tile(0, [hour / 24 for hour in hours], "days since 2000-01-01")
+    second = tile(1, [hour * 3600 for hour in hours], "seconds since 2000-01-01")
+    for files in ([first, second], [second, first]):
+        aggregate(files, tmp_path / "m.nca", overwrite=True, dim="x")
+        with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+            assert ds["v"].values.tolist() == [[0, 1], [0, 1]]
+    third = tile(2, [hour / 24 for hour in hours], "days since 2000-01-02")
+    with pytest.raises(ExportError, match=r"2\.nc: has other values of the coordinate /when"):
+        aggregate([first, third], tmp_path / "m.nca", overwrite=True)
+    with pytest.raises(ExportError, match=r"2\.nc: has other values of the coordinate /when"):
+        aggregate([first, third], tmp_path / "m.nca", overwrite=True, dim=["t", "x"])
