@@ -598,3 +598,17 @@ def test_coordinates_of_files_beside_each_other_are_compared_in_their_units(tmp_
         aggregate([first, third], tmp_path / "m.nca", overwrite=True)
     with pytest.raises(ExportError, match=r"2\.nc: has other values of the coordinate /when"):
         aggregate([first, third], tmp_path / "m.nca", overwrite=True, dim=["t", "x"])
+
+
+def test_a_zero_may_have_a_sign(tmp_path: Path) -> None:
+    files = []
+    for time, zero in enumerate((0.0, -0.0)):
+        variables: dict[str, Given] = {
+            "t": (("t",), [float(time)], {}),
+            "x": (("x",), [zero, 1.0], {}),
+            "v": (("t", "x"), [[time, 5.0]], {}),
+        }
+        files.append(write(tmp_path / f"{time}.nc", variables))
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds["v"].values.tolist() == [[0, 5], [1, 5]]
