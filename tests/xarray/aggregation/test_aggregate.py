@@ -893,3 +893,22 @@ def test_a_callback_counts_the_files(tmp_path: Path) -> None:
     callback = Callback()
     aggregate(months(tmp_path), tmp_path / "m.nca", callback=callback)
     assert (callback.size, callback.value) == (3, 3)
+
+
+def test_files_are_added_to_times_that_became_double(tmp_path: Path) -> None:
+    files = []
+    for number, (units, times) in enumerate(
+        (("days", [0, 1]), ("hours", [54, 60]), ("days", [4, 5]), ("hours", [6 * 24 + 6, 7 * 24]))
+    ):
+        files.append(tmp_path / f"{number}.nc")
+        with netCDF4.Dataset(files[-1], "w") as file:
+            file.createDimension("t", 2)
+            file.createVariable("t", "i4", ("t",)).units = f"{units} since 2000-01-01"
+            file["t"][:] = times
+            file.createVariable("v", "f4", ("t",))[:] = times
+    aggregate(files[:2], tmp_path / "m.nca")
+    for file in files[2:]:
+        aggregate(file, tmp_path / "m.nca", append=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:
+        assert ds["t"].values.tolist() == [0, 1, 2.25, 2.5, 4, 5, 6.25, 7]
+        assert ds["v"].values.tolist() == [0, 1, 54, 60, 4, 5, 150, 168]
