@@ -317,7 +317,8 @@ def combined(
     checked = set()
     for file in summaries.files:
         if id(file.layout) not in checked:
-            check_layouts(first, expected, file.target, file.layout, new)
+            is_master = before is not None
+            check_layouts(first, expected, file.target, file.layout, new, is_master=is_master)
             if before is not None and before.packing == "equal":
                 check_packing(first, expected, file.target, file.layout)
             checked.add(id(file.layout))

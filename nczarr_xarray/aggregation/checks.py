@@ -7,14 +7,23 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError, UnsupportedError
 from nczarr_xarray.aggregation.summary import Layout, Piece
 from nczarr_xarray.dataset.units import Convert, conversion
+from nczarr_xarray.model import NC_DEFAULT_FILL
 
 #: Conversion of times is not exact: a result that is so close to one with few decimals is meant
 #: to be that one. Others, such as seven hours in days, are not rounded.
 DECIMALS, _NOISE = 9, 1e-11
+#: Types whose values become double where units are converted.
+_NUMBERS = frozenset(NC_DEFAULT_FILL) - {"char", "string"}
 
 
 def check_layouts(
-    first: str, expected: Layout, target: str, layout: Layout, new: frozenset[str] = frozenset()
+    first: str,
+    expected: Layout,
+    target: str,
+    layout: Layout,
+    new: frozenset[str] = frozenset(),
+    *,
+    is_master: bool = False,
 ) -> None:
     """Raise if two files have variables that do not fit together.
 
@@ -26,6 +35,8 @@ def check_layouts(
         The other one.
     new
         Dimensions of the first that others do not have, for they follow each other along it.
+    is_master
+        Whether the first is an aggregation, whose coordinates may have become double.
 
     Raises
     ------
@@ -44,6 +55,8 @@ def check_layouts(
                 "the file out",
             )
     for path, piece in there.items():
+        if is_master and _became_double(piece, own[path]):
+            piece = piece._replace(nc_type=own[path].nc_type)
         difference = _difference(piece, own[path])
         if difference is not None:
             mine, theirs = difference
@@ -80,6 +93,8 @@ def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
 
     They keep their type if that holds them.
     """
+    if wanted.stored_type == "double" and values.dtype.kind in "iuf":
+        values = values.astype(np.float64, copy=False)
     convert = converter(own, wanted)
     if convert is None:
         return values
@@ -109,6 +124,12 @@ def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> 
 
 def _without(piece: Piece, new: frozenset[str]) -> Piece:
     return piece._replace(dimensions=tuple(d for d in piece.dimensions if d not in new))
+
+
+def _became_double(expected: Piece, piece: Piece) -> bool:
+    """Tell whether values of a file may have become those of an aggregation by conversion."""
+    is_double = expected.is_coordinate and expected.stored_type == "double"
+    return is_double and expected.units is not None and piece.stored_type in _NUMBERS
 
 
 def _difference(expected: Piece, piece: Piece) -> tuple[str, str] | None:

@@ -9,12 +9,14 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.checks import converted
+from nczarr_xarray.aggregation.checks import DECIMALS, converted
 from nczarr_xarray.aggregation.grid import Before, Grid
+from nczarr_xarray.aggregation.held_values import as_held, holding
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
-from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary
+from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary, is_index
 from nczarr_xarray.aggregation.tables import Tabler
+from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_DTYPES,
@@ -234,9 +236,9 @@ class Combiner:
         return {"_FillValue": Attribute("_FillValue", nc_type, value)}
 
     def _variable(self, variable: Variable, piece: Piece) -> Variable:
-        path = variable.path
+        path, variable = variable.path, without_enum(variable)  # names of numbers may differ
         attributes = self._attributes(f"{path}:", variable.attributes)
-        if not piece.is_coordinate:
+        if not is_index(variable):
             attributes |= self._fill(variable, attributes)
         dimensions = self._own_dimensions(variable, piece)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
@@ -254,15 +256,29 @@ class Combiner:
         )
         if storing == "values":
             values = self._values[path] = self._held(piece, made, along)
-            return _holding(made, values)
+            return holding(made, values)
         if storing == "first values":
-            self._values[path] = self.read_first(variable)
+            first = self.read_first(variable)
+            self._values[path] = as_held(self.files[0].target, first, piece, piece, made)
         elif storing == "old table":
             assert self.before is not None
             self._tables[path] = self.before.tables[path]
         else:
+            self._check_inherited(piece)
             self._tables[path] = self._tabler.table(path, dimensions)
         return made
+
+    def _check_inherited(self, piece: Piece) -> None:
+        """Raise if fragments need other units, but do not say so: a reader knows no parent."""
+        for file in self.files:
+            own = file.layout.piece(piece.path)
+            if own is not None and own.units != piece.units and (own.inherits or piece.inherits):
+                raise ExportError(
+                    file.target,
+                    f"{piece.path} has no units of its own, and those of its coordinate are "
+                    f"{own.units!r}, not {piece.units!r}: it is too large to be converted; name "
+                    "the variables that are wanted",
+                )
 
     def _own_dimensions(self, variable: Variable, piece: Piece) -> tuple[Dimension, ...]:
         """Return the dimensions of a variable, with the one that files do not have if it varies."""
@@ -300,7 +316,10 @@ class Combiner:
         """Tell whether a coordinate without dimensions differs between files."""
         if piece.dimensions or not self._is_small(piece):
             return False
-        found = [self._value(file, piece) for file in self._distinct(piece)]
+        found = [
+            converted(file.value(piece.path), file.layout.piece(piece.path) or piece, piece)
+            for file in self._distinct(piece)
+        ]
         old = self.before
         if old is not None and piece.path in old.values:
             found.append(old.values[piece.path])
@@ -313,48 +332,52 @@ class Combiner:
             found.setdefault((id(file.value(piece.path)), id(file.layout)), file)
         return list(found.values())
 
-    def _value(self, file: Summary, piece: Piece) -> np.ndarray:
+    def _value(self, file: Summary, piece: Piece, variable: Variable) -> np.ndarray:
         own = file.layout.piece(piece.path)
         assert own is not None
-        return converted(file.value(piece.path), own, piece)
+        return as_held(file.target, file.value(piece.path), own, piece, variable)
 
     def _held(self, piece: Piece, variable: Variable, along: list[str]) -> np.ndarray:
         """Return the values of a variable that the master holds."""
         old = None if self.before is None else self.before.values.get(piece.path)
+        if old is not None:
+            old = as_held("the aggregation", old, piece, piece, variable)
         if not along:
             if not self._is_small(piece):
                 assert old is not None
                 return old
             files = self._distinct(piece)
-            found = self._value(files[0], piece) if old is None else old
+            found = self._value(files[0], piece, variable) if old is None else old
             for file in files:
-                self._check_equal(piece, found, file, self._first(old))
+                value = self._value(file, piece, variable)
+                self._check_equal(piece, found, file, self._first(old), value)
             return found
         (dimension,) = along
         axis = self.grid.axes[dimension]
         if piece.path == dimension and axis.values is not None:
             return axis.values
         at = [d.path for d in variable.dimensions].index(dimension)
-        parts = self._parts(piece, dimension, at, old)
+        parts = self._parts(piece, variable, dimension, at, old)
         return np.concatenate([parts[number] for number in axis.order.tolist()], axis=at)
 
     def _first(self, old: np.ndarray | None) -> str:
         return self.files[0].target if old is None else "the aggregation"
 
     def _parts(
-        self, piece: Piece, dimension: str, at: int, old: np.ndarray | None
+        self, piece: Piece, variable: Variable, dimension: str, at: int, old: np.ndarray | None
     ) -> dict[int, np.ndarray]:
         """Return the values of a variable along one dimension, by number of the block."""
         parts: dict[int, np.ndarray] = {}
         if old is not None:
             edges = self._edges[dimension].edges
             parts.update(enumerate(np.split(old, edges[1:-1], axis=at)))
-        owners: dict[int, tuple[int, str]] = {}
+        owners: dict[int, tuple[tuple[int, int], str]] = {}
         for file, number in zip(self.files, self.grid.numbers[dimension].tolist(), strict=True):
             raw = file.value(piece.path)
-            if number in owners and owners[number][0] == id(raw):
+            same = id(raw), id(file.layout)  # the same numbers may have other units
+            if number in owners and owners[number][0] == same:
                 continue
-            value = self._value(file, piece)
+            value = self._value(file, piece, variable)
             if dimension == self.grid.new:
                 value = np.expand_dims(value, at)
             if number in parts:
@@ -362,7 +385,7 @@ class Combiner:
                 self._check_equal(piece, parts[number], file, other, value)
             else:
                 parts[number] = value
-            owners.setdefault(number, (id(raw), file.target))
+            owners.setdefault(number, (same, file.target))
         return parts
 
     def _check_equal(
@@ -371,9 +394,13 @@ class Combiner:
         expected: np.ndarray,
         file: Summary,
         other: str,
-        value: np.ndarray | None = None,
+        value: np.ndarray,
     ) -> None:
-        if not _equal(expected, self._value(file, piece) if value is None else value):
+        own = file.layout.piece(piece.path)
+        noise = None  # of conversion
+        if own is not None and own.units != piece.units:
+            noise = 0.0 if piece.calendar is None else 10.0**-DECIMALS
+        if not _equal(expected, value, noise):
             raise ExportError(
                 file.target, f"has other values of the coordinate {piece.path} than {other}"
             )
@@ -396,15 +423,11 @@ def _readdressed(table: Fragments, renamed: Callable[[str], str]) -> Fragments:
     return replace(table, addresses=addresses, others=others)
 
 
-def _holding(variable: Variable, values: np.ndarray) -> Variable:
-    """Return a variable whose type holds values that may have been converted."""
-    if values.dtype.kind != "f" or values.dtype == variable.dtype.newbyteorder("="):
-        return variable
-    return replace(variable, nc_type="double", dtype=NC_DTYPES["double"])
-
-
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
+    """Tell whether arrays are equal; nearly, if there may be noise."""
     if one.shape != other.shape:
         return False
+    if noise is not None and one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
+        return bool(np.allclose(one, other, rtol=1e-12, atol=noise, equal_nan=True))
     both = one.dtype.kind == "f" and other.dtype.kind == "f"
     return bool(np.array_equal(one, other, equal_nan=both))

@@ -325,5 +325,5 @@ def _key(block: np.ndarray, exact: bool) -> object:
         return "i", block.astype(np.int64).tobytes()
     if block.dtype.kind != "f":
         return block.tobytes()
-    values = block.astype(np.float64)
+    values = block.astype(np.float64) + 0.0  # -0.0 is 0.0
     return (values if exact else np.round(values, DECIMALS)).tobytes()

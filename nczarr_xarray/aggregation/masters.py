@@ -24,6 +24,7 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import Variable
 
 
 def read_aggregation(url: str, opened: Opened) -> Aggregated:
@@ -92,7 +93,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     keeps = found.packing == "after" or (found.packing == "equal" and keeps_packing(dialect))
     for variable in found.variables():
         own = tuple(dimensions[d.path] for d in variable.dimensions)
-        variable = replace(without_enum(variable), dimensions=own)
+        variable = replace(without_enum(_unmarked(variable)), dimensions=own)
         table = found.tables.get(variable.path)
         if table is None:
             members.append(held(variable, found.values[variable.path]))
@@ -100,3 +101,11 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
             members += aggregation(variable if keeps else unpacked(variable), table, dialect)
     attributes = conventions(root.attributes, dialect)
     return Content(attributes, members, list(dimensions.values()), found.group_attributes())
+
+
+def _unmarked(variable: Variable) -> Variable:
+    """Return a variable whose strings are not marked as text, as bytes of pure Zarr are."""
+    if variable.nc_type != "string":
+        return variable
+    attributes = {k: own for k, own in variable.attributes.items() if k != "_Encoding"}
+    return replace(variable, attributes=attributes)

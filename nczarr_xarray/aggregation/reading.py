@@ -17,6 +17,7 @@ from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
 from nczarr_xarray.aggregation.summary import Layout, Summary
+from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import Attribute, Group, Hierarchy
 
@@ -207,7 +208,7 @@ def _attributes(hierarchy: Hierarchy) -> Iterator[tuple[Key, Attribute]]:
     for group in hierarchy.root.walk():
         yield from _of(group.path, group)
         for variable in group.variables.values():
-            for attribute in variable.attributes.values():
+            for attribute in without_enum(variable).attributes.values():
                 yield (f"{variable.path}:", attribute.name), attribute
 
 

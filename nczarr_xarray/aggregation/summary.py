@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,9 +13,16 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.formats.cfa.dialect import Owner
-from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.cfa.table import packing_of, stated_marks
 from nczarr_xarray.formats.needed import LOCATING, named, with_needed
-from nczarr_xarray.model import Attribute, Hierarchy, Variable, described
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    NC_DTYPES,
+    Attribute,
+    Hierarchy,
+    Variable,
+    described,
+)
 
 #: Bytes of a coordinate variable in one file, up to which it is read of every file.
 SMALL_BYTES = 1 << 16
@@ -41,6 +49,10 @@ class Piece(NamedTuple):
         Whether it tells where data are.
     is_small
         Whether its values are read of every file.
+    inherits
+        Whether the units are those of the coordinate that it is the bounds of.
+    marks
+        Numbers of which attributes say that they stand for missing data.
     """
 
     path: str
@@ -52,6 +64,16 @@ class Piece(NamedTuple):
     packing: tuple[tuple[str, Any], ...]
     is_coordinate: bool
     is_small: bool
+    inherits: bool = False
+    marks: tuple[Any, ...] = ()
+
+    @property
+    def missing(self) -> tuple[Any, ...]:
+        """Numbers that stand for missing data: netCDF's default if attributes say none."""
+        if self.marks or self.stored_type in ("byte", "ubyte"):
+            return self.marks
+        dtype, default = NC_DTYPES[self.stored_type], NC_DEFAULT_FILL[self.stored_type]
+        return (np.array(default, dtype)[()],)
 
 
 @dataclass(frozen=True)
@@ -176,11 +198,14 @@ def describe(
         dimensions |= {d.path: d.size for d in variable.dimensions}
         parent = parents.get(path)
         units, calendar = _units(variable)
+        inherits = units is None and parent is not None
         if units is None and parent is not None:
             units, calendar = _units(parent)
         itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
         nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
-        is_small = is_index(variable) or (path in coordinates and nbytes <= SMALL_BYTES)
+        # an index is read in any case, and bounds without units have those of it
+        is_read = is_index(variable) or (parent is not None and is_index(parent))
+        is_small = is_read or (path in coordinates and nbytes <= SMALL_BYTES)
         pieces.append(
             Piece(
                 path,
@@ -192,6 +217,8 @@ def describe(
                 tuple((name, _one(value)) for name, value in packing_of(variable).items()),
                 path in coordinates,
                 is_small,
+                inherits,
+                numbers_in(stated_marks(variable)),
             )
         )
         if is_small:
@@ -204,6 +231,12 @@ def is_index(variable: Variable) -> bool:
     """Tell a variable that is the coordinate of its only dimension."""
     dimensions = variable.dimensions
     return len(dimensions) == 1 and dimensions[0].path == variable.path
+
+
+def numbers_in(marks: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the numbers among marks of missing data; all NaN are one object, so equal."""
+    numbers = (mark for mark in marks if isinstance(mark, (int, float)))
+    return tuple(math.nan if math.isnan(number) else number for number in numbers)
 
 
 def text(attribute: Attribute | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -314,6 +314,11 @@ def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
             marks += attribute.value.tolist()
     if not marks and variable.nc_type not in (None, "byte", "ubyte", "char", "string"):
         marks.append(data.dtype.type(NC_DEFAULT_FILL[variable.nc_type or ""]))
+    return missing_in(data, marks)
+
+
+def missing_in(data: np.ndarray, marks: Iterable[Any]) -> np.ndarray | None:
+    """Tell which elements are one of the marks of missing data; None if none is."""
     missing = None
     for mark in marks:
         is_nan = isinstance(mark, float) and math.isnan(mark)

@@ -147,7 +147,9 @@ def _shortened(variable: Variable, own: dict[str, Dimension]) -> Variable:
 def _cut(member: Member, parts: Mapping[str, slice]) -> np.ndarray | None:
     if member.values is None:
         return None
-    return member.values[tuple(parts.get(d.path, slice(None)) for d in member.variable.dimensions)]
+    index: list[Any] = [parts.get(d.path, slice(None)) for d in member.variable.dimensions]
+    found: np.ndarray = member.values[(*index, ...)]  # an array, also of a single object
+    return found
 
 
 def beside(

@@ -730,6 +730,26 @@ def test_enums_become_flags(tmp_path: Path) -> None:
         assert ds.now.attrs["flag_meanings"] == "clear cloudy"
 
 
+@pytest.mark.parametrize("master", ["m.nca", "m.nczarr"])
+def test_names_of_numbers_that_differ_are_left_out(tmp_path: Path, master: str) -> None:
+    files = []
+    for n, members in enumerate(({"a": 0, "b": 1}, {"a": 0, "b": 1}, {"b": 0, "a": 1})):
+        files.append(tmp_path / f"{n}.nc")
+        with netCDF4.Dataset(files[-1], "w") as file:
+            kind = file.createEnumType("i1", "sky", members)
+            file.createDimension("t", 1)
+            file.createVariable("t", "f8", ("t",))[:] = n
+            file.createVariable("now", kind, ("t",))[:] = 0
+    aggregate(files, tmp_path / master)
+    with xr.open_dataset(tmp_path / master, engine="nczarr") as ds:
+        assert "flag_meanings" not in ds["now"].attrs
+    aggregate(files[:2], tmp_path / master, overwrite=True)
+    aggregate(files[2:], tmp_path / master, append=True)
+    with xr.open_dataset(tmp_path / master, engine="nczarr") as ds:
+        assert "flag_meanings" not in ds["now"].attrs
+        assert ds["now"].dtype == "i1"
+
+
 def test_fragments_that_are_trees(tmp_path: Path) -> None:
     folders = []
     for n in range(2):
@@ -778,6 +798,24 @@ def test_text_of_zarr_that_has_a_length(tmp_path: Path, text: np.ndarray) -> Non
     aggregate(files, tmp_path / "m.nca")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
         assert found["v"].values.tolist() == text.astype("U").tolist() * 2
+
+
+@pytest.mark.parametrize("master", ["m.nca", "m.nczarr"])
+@pytest.mark.parametrize("text", [["a", "bcd"], ["ä", ""], ["a", "b"]])
+def test_text_that_zarr_marks_as_such(tmp_path: Path, text: list[str], master: str) -> None:
+    """``_Encoding`` is for bytes: xarray cannot decode a string that has it."""
+    files = []
+    for number in (0, 2):
+        values = np.array([one.encode() for one in text])
+        marked = ("x", values, {"_Encoding": "utf-8"})
+        ds = xr.Dataset({"v": marked}, {"x": [number, number + 1], "name": marked})
+        files.append(str(tmp_path / f"{number}.zarr"))
+        ds.to_zarr(files[-1], zarr_format=2, consolidated=False)
+    aggregate(files[:1], tmp_path / master, dim="x")
+    aggregate(files[1:], tmp_path / master, append=True)
+    with xr.open_dataset(tmp_path / master, engine="nczarr") as found:
+        assert found["v"].values.tolist() == text * 2
+        assert found["name"].values.tolist() == text * 2
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
@@ -880,3 +918,22 @@ def test_a_dimension_that_another_hides_is_refused(tmp_path: Path, name: str, hi
         aggregate(files, tmp_path / name)
         with xr.open_dataset(tmp_path / name, engine="nczarr", group="g") as master:
             assert master.load().v.shape == (6, 2)
+
+
+def test_files_are_added_to_times_that_became_double(tmp_path: Path) -> None:
+    files = []
+    for number, (units, times) in enumerate(
+        (("days", [0, 1]), ("hours", [54, 60]), ("days", [4, 5]), ("hours", [6 * 24 + 6, 7 * 24]))
+    ):
+        files.append(tmp_path / f"{number}.nc")
+        with netCDF4.Dataset(files[-1], "w") as file:
+            file.createDimension("t", 2)
+            file.createVariable("t", "i4", ("t",)).units = f"{units} since 2000-01-01"
+            file["t"][:] = times
+            file.createVariable("v", "f4", ("t",))[:] = times
+    aggregate(files[:2], tmp_path / "m.nca")
+    for file in files[2:]:
+        aggregate(file, tmp_path / "m.nca", append=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:
+        assert ds["t"].values.tolist() == [0, 1, 2.25, 2.5, 4, 5, 6.25, 7]
+        assert ds["v"].values.tolist() == [0, 1, 54, 60, 4, 5, 150, 168]

@@ -15,7 +15,7 @@ from nczarr_xarray.aggregation.api import Request, aggregate, combined
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.export.progress import Progress
-from tests.support.manyfiles import TIME, assembled, field, step, variable_of, write
+from tests.support.manyfiles import TIME, Given, assembled, field, step, variable_of, write
 
 
 def combine(
@@ -472,3 +472,143 @@ def test_a_variable_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"has a variable that cannot be read: .*nothing.* name"):
         combine(files)
     assert combine(files, names=("tas",)).tables.keys() == {"/tas"}
+
+
+def _with_altitude(path: Path, time: float, values: list[float], **attributes: Any) -> str:
+    number = {
+        name: np.float32(value) if isinstance(value, float) else value
+        for name, value in attributes.items()
+    }
+    variables: dict[str, Given] = {
+        "time": (("time",), time + np.arange(len(values)), TIME),
+        "alt": (("time",), np.array(values, "f4"), number),
+        "v": (("time",), np.arange(len(values)) + time, {"coordinates": "alt"}),
+    }
+    return write(path, variables)
+
+
+@pytest.mark.parametrize("own", [{"_FillValue": -9.0}, {"missing_value": -9.0}, {}])
+@pytest.mark.parametrize("other", [{"_FillValue": -1.0}, {"missing_value": -1.0}])
+def test_each_file_says_what_is_missing_in_its_coordinates(
+    tmp_path: Path, own: dict[str, float], other: dict[str, float]
+) -> None:
+    first = _with_altitude(tmp_path / "a.nc", 0, [1, -9 if own else 3, 2], **own)
+    others = [_with_altitude(tmp_path / f"{n}.nc", 3 * n, [-1, 5, -1], **other) for n in (1, 2)]
+    expected = xr.open_mfdataset([first, *others], engine="netcdf4", data_vars="all")["alt"]
+    target = tmp_path / "m.nca"
+    for appends in (False, True):
+        aggregate([first, *others[: 1 if appends else 2]], target, overwrite=True)
+        if appends:
+            aggregate(others[1], target, append=True)
+        with xr.open_dataset(target, engine="nczarr") as ds:
+            np.testing.assert_array_equal(ds["alt"], expected)
+    other_way = [others[0], _with_altitude(tmp_path / "z.nc", 9, [1, -9 if own else 3, 2], **own)]
+    expected = xr.open_mfdataset(other_way, engine="netcdf4", data_vars="all")["alt"]
+    aggregate(other_way[:1], target, dim="time", overwrite=True)
+    aggregate(other_way[1:], target, append=True)
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], expected)
+
+
+def test_missing_data_of_coordinates_have_no_units(tmp_path: Path) -> None:
+    first = _with_altitude(tmp_path / "a.nc", 0, [1, -9], _FillValue=-9.0, units="m")
+    other = _with_altitude(tmp_path / "b.nc", 2, [-9, 2], _FillValue=-9.0, units="km")
+    last = _with_altitude(tmp_path / "c.nc", 4, [-9, -9], _FillValue=-9.0, units="km")
+    aggregate([first, other, last], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], [1, np.nan, np.nan, 2000, np.nan, np.nan])
+        assert ds["alt"].encoding["_FillValue"] == -9
+
+
+def test_data_of_coordinates_that_would_be_missing_are_refused(tmp_path: Path) -> None:
+    first = _with_altitude(tmp_path / "a.nc", 0, [1, -9], _FillValue=-9.0)
+    other = _with_altitude(tmp_path / "b.nc", 2, [-9, 2], _FillValue=-1.0)
+    with pytest.raises(ExportError, match=r"b\.nc: /alt has data that are -9\.0, which stands"):
+        aggregate([first, other], tmp_path / "m.nca")
+
+
+def test_what_is_missing_in_a_variable_of_the_first_file_stays_missing(tmp_path: Path) -> None:
+    files = []
+    for number, missing in enumerate((-1.0, -2.0)):
+        mask = (("x",), np.array([missing, 5, 6], "f4"), {"missing_value": np.float32(missing)})
+        files.append(step(tmp_path / f"{number}.nc", [number], more={"mask": mask}))
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["mask"], [np.nan, 5, 6])
+
+
+def test_bounds_of_many_steps_have_the_units_of_their_times(tmp_path: Path) -> None:
+    count, files = 5000, []
+    for year in (2000, 2001):
+        hours = np.arange(float(count))
+        variables: dict[str, Given] = {
+            "time": (
+                ("time",),
+                hours,
+                {"units": f"hours since {year}-01-01", "bounds": "time_bnds"},
+            ),
+            "time_bnds": (("time", "nv"), np.stack([hours, hours + 1], axis=1), {}),
+            "v": (("time",), hours, {}),
+        }
+        files.append(write(tmp_path / f"{year}.nc", variables))
+    aggregate(files, tmp_path / "m.nca")
+    with (
+        xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds,
+        xr.open_mfdataset(files, engine="netcdf4", data_vars="all") as expected,
+    ):
+        xr.testing.assert_equal(ds["time_bnds"], expected["time_bnds"])
+
+
+def test_large_bounds_that_could_not_be_converted_are_refused(tmp_path: Path) -> None:
+    count, files = 9000, []
+    for time, (units, factor) in enumerate((("m", 1000), ("km", 1))):
+        values = np.arange(float(count))[np.newaxis] * factor
+        variables: dict[str, Given] = {
+            "time": (("time",), [time], TIME),
+            "alt": (("time", "x"), values, {"units": units, "bounds": "alt_bnds"}),
+            "alt_bnds": (("time", "x", "nv"), np.stack([values, values], axis=2), {}),
+            "v": (("time", "x"), values, {"coordinates": "alt"}),
+        }
+        files.append(write(tmp_path / f"{time}.nc", variables))
+    with pytest.raises(ExportError, match=r"1\.nc: /alt_bnds has no units of its own"):
+        aggregate(files, tmp_path / "m.nca")
+
+
+def test_coordinates_of_files_beside_each_other_are_compared_in_their_units(tmp_path: Path) -> None:
+    """Tiles have the same times of measurement, in other units."""
+
+    def tile(number: int, values: list[float], units: str) -> str:
+        variables: dict[str, Given] = {
+            "t": (("t",), [0.0, 1.0], {}),
+            "x": (("x",), [float(number)], {}),
+            "when": (("t",), values, {"units": units}),
+            "v": (("t", "x"), np.full((2, 1), number, "f8"), {"coordinates": "when"}),
+        }
+        return write(tmp_path / f"{number}.nc", variables)
+
+    hours = [7.0, 13.7]
+    first = tile(0, [hour / 24 for hour in hours], "days since 2000-01-01")
+    second = tile(1, [hour * 3600 for hour in hours], "seconds since 2000-01-01")
+    for files in ([first, second], [second, first]):
+        aggregate(files, tmp_path / "m.nca", overwrite=True, dim="x")
+        with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+            assert ds["v"].values.tolist() == [[0, 1], [0, 1]]
+    third = tile(2, [hour / 24 for hour in hours], "days since 2000-01-02")
+    with pytest.raises(ExportError, match=r"2\.nc: has other values of the coordinate /when"):
+        aggregate([first, third], tmp_path / "m.nca", overwrite=True)
+    with pytest.raises(ExportError, match=r"2\.nc: has other values of the coordinate /when"):
+        aggregate([first, third], tmp_path / "m.nca", overwrite=True, dim=["t", "x"])
+
+
+def test_a_zero_may_have_a_sign(tmp_path: Path) -> None:
+    files = []
+    for time, zero in enumerate((0.0, -0.0)):
+        variables: dict[str, Given] = {
+            "t": (("t",), [float(time)], {}),
+            "x": (("x",), [zero, 1.0], {}),
+            "v": (("t", "x"), [[time, 5.0]], {}),
+        }
+        files.append(write(tmp_path / f"{time}.nc", variables))
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds["v"].values.tolist() == [[0, 5], [1, 5]]

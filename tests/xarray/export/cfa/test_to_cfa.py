@@ -919,3 +919,20 @@ def test_a_callback_counts_the_fragments(tmp_path: Path) -> None:
     table = xr.Dataset({"t": (("time", "x"), np.zeros((6, 100)))})
     table.nczarr.to_cfa(tmp_path / "m.nca", subarray_shape={"time": 2}, callback=callback)
     assert callback.size == callback.value > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("as_object", [False, True])
+def test_a_coordinate_that_is_one_text(tmp_path: Path, kind: Any, as_object: bool) -> None:
+    name = ((), np.array("ä b", object if as_object else "U"))
+    ds = xr.Dataset(
+        {"v": (("t", "x"), np.arange(8.0).reshape(4, 2))}, {"t": np.arange(4.0), "name": name}
+    )
+    target = tmp_path / "m.nca"
+    to_cfa(ds, target, subarray_shape={"t": 2}, fragment_format=kind)
+    to_cfa(ds.assign_coords(t=np.arange(4.0, 8.0)), target, append_dim="t")
+    to_cfa(ds[["v"]].drop_vars("name") * 2, target, region="auto")
+    with xr.open_dataset(target, engine="nczarr") as found:
+        assert found["name"].item() == "ä b"
+        np.testing.assert_array_equal(found["v"][:4], ds["v"] * 2)
+        np.testing.assert_array_equal(found["v"][4:], ds["v"])

@@ -1,0 +1,81 @@
+"""Values of one file as a master holds them: in its units, and with its mark of missing data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.checks import converted
+from nczarr_xarray.aggregation.summary import Piece, is_index, numbers_in
+from nczarr_xarray.dataset.fragment_values import missing_in
+from nczarr_xarray.formats.cfa.table import fill_of, stated_marks
+from nczarr_xarray.model import NC_DTYPES, Attribute, Variable
+
+
+def as_held(
+    target: str, values: np.ndarray, own: Piece, wanted: Piece, variable: Variable
+) -> np.ndarray:
+    """Return values of a file as those of a variable that the master holds.
+
+    Parameters
+    ----------
+    target, own
+        The file, and what the variable is in it.
+    wanted
+        What it is in the first file, of which the units are.
+    variable
+        As the master holds it: its attributes say what missing data are.
+
+    Raises
+    ------
+    ExportError
+        If there are data that stand for missing data in the master.
+    """
+    marks = numbers_in(stated_marks(variable))
+    is_plain = own.units == wanted.units and own.marks == marks
+    if is_plain or is_index(variable) or values.dtype.kind not in "iuf":
+        return converted(values, own, wanted)
+    missing = missing_in(values, own.missing)
+    if missing is None:
+        found = converted(values, own, wanted)
+    elif missing.all():
+        return np.full(values.shape, fill_of(variable))
+    else:  # a number that stands for missing data has no units
+        found = converted(np.where(missing, values[~missing][0], values), own, wanted)
+        found = np.where(missing, fill_of(variable), found)
+    if own.marks:  # or the master says what is missing there
+        _check_marks(target, found, missing, marks, wanted)
+    return found
+
+
+def _check_marks(
+    target: str, found: np.ndarray, missing: np.ndarray | None, marks: Iterable[Any], piece: Piece
+) -> None:
+    for mark in marks:
+        same = found == mark if missing is None else (found == mark) & ~missing
+        if same.any():
+            raise ExportError(
+                target,
+                f"{piece.path} has data that are {mark}, which stands for missing data in the "
+                "aggregation",
+            )
+
+
+def holding(variable: Variable, values: np.ndarray) -> Variable:
+    """Return a variable whose type holds values that may have been converted."""
+    if values.dtype.kind != "f" or values.dtype == variable.dtype.newbyteorder("="):
+        return variable
+    dtype = NC_DTYPES["double"]
+    marks = {
+        name: Attribute(name, "double", own.value.astype(dtype))
+        for name in ("_FillValue", "missing_value")
+        if (own := variable.attributes.get(name)) is not None
+        and isinstance(own.value, np.ndarray)
+        and own.value.dtype.kind in "iuf"
+    }
+    attributes = {**variable.attributes, **marks}
+    return replace(variable, nc_type="double", dtype=dtype, attributes=attributes)
