@@ -64,9 +64,12 @@ def server(content: dict[str, bytes]) -> Iterator[Server]:
 
 
 def traced(url: str) -> Trace:
-    """Open a file, and read of it."""
+    """Open a file, and read a variable of it.
+
+    All of it: reads of metadata take along what is next to them, and more on slow networks.
+    """
     with nczarr_xarray.trace() as found, xr.open_dataset(url, engine="nczarr") as ds:
-        ds["v1"][5].load()
+        ds["v1"].load()
     return found
 
 
@@ -245,7 +248,7 @@ def test_reads_and_writes_in_s3_are_recorded_without_credentials(s3_server: S3Se
 READ = """
 import sys
 import xarray as xr
-print(xr.open_dataset(sys.argv[1], engine="nczarr")["v2"][5].values.sum())
+print(xr.open_dataset(sys.argv[1], engine="nczarr")["v2"].values.sum())
 """
 
 
@@ -265,7 +268,7 @@ def in_a_fork(url: str) -> None:
     if not child:
         status = 1
         try:
-            xr.open_dataset(url, engine="nczarr")["v2"][5].load()
+            xr.open_dataset(url, engine="nczarr")["v2"].load()
             status = 0
         except BaseException:  # noqa: BLE001 - which must not get any further here
             traceback.print_exc()
