@@ -4,13 +4,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -25,6 +21,12 @@ from nczarr_fsspec.changes.journal import (
     WRITERS,
     Incomplete,
 )
+from nczarr_fsspec.changes.leftovers import (
+    leftovers,
+    partial_path,
+    remove_leftovers,
+    remove_partial,
+)
 from nczarr_fsspec.changes.locks import OVER, Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
@@ -33,7 +35,7 @@ from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.writers import DirectoryWriter
-from nczarr_fsspec.undo import keep_access, on_error, whole_file
+from nczarr_fsspec.undo import keep_access, on_error
 from nczarr_fsspec.writable import WritableStore
 
 #: Objects at the root that show that there is a dataset.
@@ -351,43 +353,6 @@ def _check_mark(url: str, partial: str) -> None:
         raise StoreError(url, OVER)
 
 
-#: Of the name of a dataset in those of its replacements, which may have 255 bytes.
-_NAME_BYTES = 80
-_PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
-
-
-def partial_path(path: str) -> str:
-    """Return a name beside `path` for its replacement; the name tells which process made it."""
-    partial = f"{_start(path)}{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
-    AT_WORK.add(partial)
-    return os.path.join(os.path.dirname(path), partial)
-
-
-def _start(path: str) -> str:
-    """Return how the names of all replacements of `path` begin, and of nothing else.
-
-    A long name has to be cut, and another name may begin with this one.
-    """
-    name = os.path.basename(path)
-    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
-    while len(os.fsencode(name)) > _NAME_BYTES:
-        name = name[:-1]
-    return f".{name}.{digest}."
-
-
-def leftovers(path: str) -> list[tuple[str, Owner]]:
-    """Return what writers of `path` have left beside it: pairs of path and owner."""
-    parent, start = os.path.dirname(path), _start(path)
-    found = []
-    with suppress(OSError):
-        for other in os.listdir(parent):
-            match = _PARTIAL.fullmatch(other[len(start) :]) if other.startswith(start) else None
-            owner = None if match is None else Owner.of_mark(match["mark"])
-            if owner is not None:
-                found.append((os.path.join(parent, other), owner))
-    return found
-
-
 def _take_over(path: str, ours: str, resumption: Resumption) -> bool:
     """Make the directory that a dead writer has left ours, if it did the same work."""
     for other, owner in leftovers(path):
@@ -417,45 +382,6 @@ def _keep_out(path: str, ours: str) -> None:
                 f"another writer ({owner}) is exporting to it; wait for it, or, if it has died on "
                 "its machine, call nczarr_xarray.recover",
             )
-
-
-def remove_leftovers(path: str, *, alive: bool = False) -> bool:
-    """Remove what dead writers of `path` left beside it; tell whether there was anything.
-
-    Parameters
-    ----------
-    alive
-        Whether to remove what any writer left.
-    """
-    found = [
-        partial
-        for partial, owner in leftovers(path)
-        if alive or owner.has_left(os.path.basename(partial))
-    ]
-    for partial in found:
-        remove_partial(partial)
-    return bool(found)
-
-
-def remove_partial(partial: str) -> None:
-    """Remove what is at a `partial_path`, and its entry in `AT_WORK`."""
-    AT_WORK.discard(os.path.basename(partial))
-    if os.path.isdir(partial):
-        shutil.rmtree(partial, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            os.unlink(partial)
-
-
-@contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """Let a file become visible as a whole (`whole_file`), under a name that has its writer."""
-    new = partial_path(path)
-    try:
-        with whole_file(path, new):
-            yield new
-    finally:
-        AT_WORK.discard(os.path.basename(new))
 
 
 def can_be_renamed(path: str) -> bool:

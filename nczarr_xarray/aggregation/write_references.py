@@ -11,11 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nczarr_fsspec.changes.create import (
-    partial_path,
-    remove_leftovers,
-    remove_partial,
-)
+from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.writers import DirectoryWriter

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from nczarr_fsspec.changes.create import replacing
+from nczarr_fsspec.changes.leftovers import replacing
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, refuse_itself

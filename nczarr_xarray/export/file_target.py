@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nczarr_fsspec.changes.create import remove_leftovers, replacing
+from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
 from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError, StoreError
 from nczarr_fsspec.stores.writers import DirectoryWriter

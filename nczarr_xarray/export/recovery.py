@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nczarr_fsspec.changes.create import remove_leftovers
+from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.stores.writers import DirectoryWriter

@@ -15,11 +15,10 @@ from nczarr_fsspec.changes.create import (
     NewTree,
     can_be_renamed,
     refuse_foreign,
-    remove_leftovers,
-    replacing,
 )
 from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
+from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
 from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import finish_journal, pending_in

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.changes.create import replacing
+from nczarr_fsspec.changes.leftovers import replacing
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.tools.compare.blocks import Blocks
 from nczarr_xarray.tools.compare.structure import PROPERTIES, Facts, Outline

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from nczarr_fsspec.changes.create import leftovers
 from nczarr_fsspec.changes.journal import (
     INCOMPLETE,
     JOURNAL,
@@ -15,6 +14,7 @@ from nczarr_fsspec.changes.journal import (
     Journal,
     is_state,
 )
+from nczarr_fsspec.changes.leftovers import leftovers
 from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.errors import StoreError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from nczarr_fsspec.changes.create import remove_leftovers
+from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import WORK

@@ -20,7 +20,8 @@ import xarray as xr
 import zarr
 
 from nczarr_fsspec.changes import journal, recovery, resumption
-from nczarr_fsspec.changes.create import NewObjects, partial_path
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner

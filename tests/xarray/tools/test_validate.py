@@ -21,8 +21,8 @@ import pytest
 import xarray as xr
 
 import nczarr_xarray.tools.validate.data
-from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
+from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_xarray import (
