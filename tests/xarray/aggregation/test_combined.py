@@ -487,6 +487,11 @@ def _with_altitude(path: Path, time: float, values: list[float], **attributes: A
     return write(path, variables)
 
 
+def _altitudes(*files: str) -> np.ndarray:
+    with xr.open_mfdataset(files, engine="netcdf4", data_vars="all") as ds:
+        return np.asarray(ds["alt"])
+
+
 @pytest.mark.parametrize("own", [{"_FillValue": -9.0}, {"missing_value": -9.0}, {}])
 @pytest.mark.parametrize("other", [{"_FillValue": -1.0}, {"missing_value": -1.0}])
 def test_each_file_says_what_is_missing_in_its_coordinates(
@@ -494,7 +499,7 @@ def test_each_file_says_what_is_missing_in_its_coordinates(
 ) -> None:
     first = _with_altitude(tmp_path / "a.nc", 0, [1, -9 if own else 3, 2], **own)
     others = [_with_altitude(tmp_path / f"{n}.nc", 3 * n, [-1, 5, -1], **other) for n in (1, 2)]
-    expected = xr.open_mfdataset([first, *others], engine="netcdf4", data_vars="all")["alt"]
+    expected = _altitudes(first, *others)
     target = tmp_path / "m.nca"
     for appends in (False, True):
         aggregate([first, *others[: 1 if appends else 2]], target, overwrite=True)
@@ -503,7 +508,7 @@ def test_each_file_says_what_is_missing_in_its_coordinates(
         with xr.open_dataset(target, engine="nczarr") as ds:
             np.testing.assert_array_equal(ds["alt"], expected)
     other_way = [others[0], _with_altitude(tmp_path / "z.nc", 9, [1, -9 if own else 3, 2], **own)]
-    expected = xr.open_mfdataset(other_way, engine="netcdf4", data_vars="all")["alt"]
+    expected = _altitudes(*other_way)
     aggregate(other_way[:1], target, dim="time", overwrite=True)
     aggregate(other_way[1:], target, append=True)
     with xr.open_dataset(target, engine="nczarr") as ds:
