@@ -80,6 +80,19 @@ class KeyStore(ABC):
             The number of bytes that each may have; by default `max_metadata`.
         """
 
+    def get_one(self, key: str) -> bytes | None:
+        """Return the bytes of a key, None if there is no such key.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read.
+        """
+        (data,) = self.get_many([key])
+        if isinstance(data, StoreError):
+            raise data
+        return data
+
     @abstractmethod
     def list_many(self, prefixes: Sequence[str]) -> list[Listing]:
         """Return the names directly below each prefix (``""``: the root); None without listing."""

@@ -13,11 +13,11 @@ from typing import ClassVar
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
 from nczarr_fsspec.changes.locks import Boxes, Lock
 from nczarr_fsspec.changes.recovery import (
-    at_work,
     carry_out,
     end_template,
     finish_journal,
     read_journal,
+    succession,
 )
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
@@ -95,7 +95,7 @@ class Edit:
             self.lock.transaction, Owner.here(), tuple(sorted(staged)), tuple(sorted(gone))
         )
         if staged or gone:
-            with at_work(self.store, journal):
+            with succession(self.store, journal).turn(-1, journal.transaction):
                 finish_journal(self.store)
                 while not self.store.create(JOURNAL, journal.dump()):
                     finish_journal(self.store)

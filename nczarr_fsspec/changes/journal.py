@@ -108,9 +108,10 @@ class Journal:
         """Return the key under which the new object for `key` was staged."""
         return f"{STAGED}/{self.transaction}/{key}"
 
-    def successor(self, number: int) -> str:
-        """Return the key that names the process that carries on after `number` others died."""
-        return self.staged_key(f"{PRIVATE}/successors/{number}")
+    @property
+    def successors(self) -> str:
+        """What the keys begin with that name the processes that carry on after others have died."""
+        return self.staged_key(f"{PRIVATE}/successors/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nczarr_fsspec.changes.journal import STAGED, WRITERS
-from nczarr_fsspec.changes.recovery import finish_journal, forget, read
+from nczarr_fsspec.changes.recovery import finish_journal, forget
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.undo import on_error
@@ -77,7 +77,7 @@ class Lock:
 
     def _give_way_to(self, other: str, boxes: Boxes) -> None:
         """Raise `ConflictError` if the lock `other` is on some of the same chunks."""
-        data = read(self.store.reader(), f"{WRITERS}/{other}")
+        data = self.store.reader().get_one(f"{WRITERS}/{other}")
         if data is None:
             return  # it has finished meanwhile
         lock = parse_json(data)
@@ -101,7 +101,7 @@ class Lock:
 
     def check(self) -> None:
         """Raise `StoreError` if the lock has been removed."""
-        if read(self.store.reader(), self.key) is None:
+        if self.store.reader().get_one(self.key) is None:
             raise StoreError(self.store.url, OVER)
 
     def release(self) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import count
 
 from nczarr_fsspec.changes.journal import (
     COVER,
@@ -22,9 +18,9 @@ from nczarr_fsspec.changes.journal import (
     Journal,
 )
 from nczarr_fsspec.changes.owned import is_chunk_of
-from nczarr_fsspec.errors import ConflictError, StoreError
+from nczarr_fsspec.changes.succession import Succession
+from nczarr_fsspec.errors import ConflictError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.writable import WritableStore
 
 #: Other objects that show that there is a dataset: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
@@ -33,16 +29,6 @@ OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")
 PATIENCE = 30.0
 #: Keys that are moved at a time, so that waiting writers see progress.
 BATCH = 1000
-#: The content of a successor's object when that process could not carry out the change.
-RELEASED = b"released"
-
-
-def read(reader: KeyStore, key: str) -> bytes | None:
-    """Return the object at `key` (`StoreError` if it cannot be read)."""
-    (data,) = reader.get_many([key])
-    if isinstance(data, StoreError):
-        raise data
-    return data
 
 
 def read_journal(reader: KeyStore) -> Journal | None:
@@ -50,7 +36,7 @@ def read_journal(reader: KeyStore) -> Journal | None:
 
     `StoreError` if it is damaged.
     """
-    data = read(reader, JOURNAL)
+    data = reader.get_one(JOURNAL)
     return None if data is None else Journal.parse(data, reader.url)
 
 
@@ -76,11 +62,14 @@ def finish_journal(store: WritableStore) -> None:
     seen: object = None
     try:
         while (journal := read_journal(reader)) is not None:
-            turn = _inherit(store, reader, journal)
-            if turn is not None:
-                with at_work(store, journal, *turn):
-                    carry_out(store, journal)
-                forget(store, journal.transaction)
+            line = succession(store, journal)
+            at_work, number = line.end(journal.owner, journal.transaction)
+            if at_work is None:
+                with line.turn(number) as entered:
+                    if entered and read_journal(reader) == journal:
+                        carry_out(store, journal)
+                if entered:  # by this process or, meanwhile, by another one
+                    forget(store, journal.transaction)
                 continue
             left = len(store.keys_below(f"{STAGED}/{journal.transaction}"))
             if seen != (journal.transaction, left):
@@ -98,63 +87,9 @@ def finish_journal(store: WritableStore) -> None:
         reader.close()
 
 
-def _inherit(store: WritableStore, reader: KeyStore, journal: Journal) -> tuple[str, int] | None:
-    """Take over a change as the only process that carries it out, if no other one does.
-
-    Successors form a line: a process enters it only when the one before has
-    ended. So no two processes carry out the change at the same time.
-    """
-    left = journal.owner.has_left(journal.transaction)
-    for number in count():
-        data = read(reader, journal.successor(number))
-        if data is None:
-            break
-        left = data == RELEASED or _has_left(data)
-    if not left:
-        return None
-    work = uuid.uuid4().hex
-    document = {"owner": Owner.here().document, "work": work}
-    AT_WORK.add(work)
-    try:
-        if store.create(journal.successor(number), json.dumps(document).encode()):
-            now = read_journal(reader)
-            if now is not None and now.transaction == journal.transaction:
-                return work, number
-            forget(store, journal.transaction)  # it was carried out meanwhile
-    except BaseException:
-        AT_WORK.discard(work)
-        raise
-    AT_WORK.discard(work)
-    return None
-
-
-def _has_left(successor: bytes) -> bool:
-    document = parse_json(successor)
-    document = document if isinstance(document, dict) else {}
-    return Owner.parse(document.get("owner")).has_left(str(document.get("work")))
-
-
-@contextmanager
-def at_work(
-    store: WritableStore, journal: Journal, work: str | None = None, number: int = -1
-) -> Iterator[None]:
-    """Enter this process as the one that carries out a change; withdraw if that fails.
-
-    Parameters
-    ----------
-    work, number
-        For a successor: its name in `AT_WORK`, and its position in the line.
-    """
-    work = work or journal.transaction
-    AT_WORK.add(work)
-    try:
-        yield
-    except BaseException:
-        with suppress(StoreError):
-            store.create(journal.successor(number + 1), RELEASED)
-        raise
-    finally:
-        AT_WORK.discard(work)
+def succession(store: WritableStore, journal: Journal) -> Succession:
+    """Return the line of processes that carry on with a change after others have died."""
+    return Succession(store, journal.successors)
 
 
 def carry_out(store: WritableStore, journal: Journal) -> None:
@@ -199,7 +134,7 @@ def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def pending_in(store: WritableStore) -> Incomplete | None:
     """Return the mark of chunks that are still to be written, if there is one."""
-    data = read(store.reader(), INCOMPLETE)
+    data = store.reader().get_one(INCOMPLETE)
     return None if data is None else Incomplete.parse(data)
 
 
@@ -231,7 +166,7 @@ def recover(store: WritableStore) -> bool:
     """
     journal = read_journal(store.reader())
     if journal is not None:
-        with at_work(store, journal):
+        with succession(store, journal).turn(-1, journal.transaction):
             carry_out(store, journal)
     left = [key for key in store.keys_below(PRIVATE) if key not in (INCOMPLETE, JOURNAL, HELD)]
     # the locks first: a writer that runs in spite of this sees that it must give up

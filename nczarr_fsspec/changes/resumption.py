@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from nczarr_fsspec.changes.journal import PRIVATE
-from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.writable import WritableStore
 
 #: Below this key is what is kept of work that can be continued: the plan of it, the numbers of what
@@ -50,7 +49,7 @@ class Resumption:
 
     def continues(self, store: WritableStore) -> bool:
         """Tell whether a store holds notes of this work (`StoreError` if it cannot be read)."""
-        return read(store.reader(), PLAN) == self.plan.encode()
+        return store.reader().get_one(PLAN) == self.plan.encode()
 
 
 class Notes:

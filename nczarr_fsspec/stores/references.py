@@ -405,7 +405,4 @@ class _UnderWay:
 def _parsed(origin: KeyStore | Mapping[str, Any], shown: str) -> References:
     if isinstance(origin, Mapping):
         return JSONReferences.of(origin, shown)
-    (metadata,) = origin.get_many([METADATA])
-    if isinstance(metadata, StoreError):
-        raise metadata
-    return FolderReferences.parse(metadata or b"", shown)
+    return FolderReferences.parse(origin.get_one(METADATA) or b"", shown)

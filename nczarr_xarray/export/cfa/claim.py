@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.locks import OVER
-from nczarr_fsspec.changes.recovery import read
+from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
-from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 
@@ -73,45 +72,35 @@ class Claim:
     def _inherit(self, present: dict[str, Any]) -> bool:
         """Take over from a writer that has ended, as the only one who does; tell whether it is so.
 
-        Successors form a line, in which each is named by the one before: a process enters it only
-        when that one has ended. So no two processes clean up, or take what the other has written
-        for that of a dead writer.
-
         Raises
         ------
         ConflictError
-            If the writer may be at work.
+            If the writer, or one that takes over from it, may be at work.
         """
-        store, line, last = self.place.store, [], present
-        while True:
-            owner = _live_owner(last)
-            if owner is not None:
-                raise ConflictError(
-                    self.place.url,
-                    f"is being written by {owner}; if that process has ended, call "
-                    "nczarr_xarray.recover",
-                )
-            line.append(f"{self.key}.{last.get('name')}")
-            if store.create(line[-1], self._document((), ())):
-                break
-            successor = _document_at(self.place, line[-1])
-            if successor is None:
-                return False  # it is done
-            last = successor
-        with on_error(lambda: _delete_quietly(store, line[-1:])):
-            now = _present(self.place)
+        store, name = self.place.store, str(present.get("name"))
+        line = Succession(store, f"{self.key}.{name}.")
+        at_work, number = line.end(Owner.parse(present.get("owner")), name)
+        if at_work is not None:
+            raise ConflictError(
+                self.place.url,
+                f"is being written by {at_work}; if that process has ended, call "
+                "nczarr_xarray.recover",
+            )
+        with line.turn(number) as entered:
+            now = _present(self.place) if entered else None
             first = now is not None and now.get("name") == present.get("name")
             if now is not None and first:
                 _remove_unneeded(self.place, now)
                 store.put(self.key, self._document((), ()))
-            # or another one was faster, and is done
-            store.delete(_successors(self.place) if first else line[-1:])
+        if entered:  # if another process was done before, it removes the rest of the line
+            store.delete(_successors(self.place) if first else [line.key(number)])
         return first
 
     def _withdraw(self) -> None:
         self.forget()
         with suppress(StoreError):
-            self.release()
+            if self.is_there():  # then the line of those that took over is no longer needed
+                self.place.store.delete([self.key, *_successors(self.place)])
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
         """Note in the claim which fragments will be written, and which are then not needed.
@@ -166,7 +155,8 @@ def holder(place: MasterPlace) -> Holder | None:
     claim = _present(place)
     if claim is None:
         return None
-    return Holder(Owner.parse(claim.get("owner")), _live_owner(claim) is None)
+    owner = Owner.parse(claim.get("owner"))
+    return Holder(owner, owner.has_left(str(claim.get("name"))))
 
 
 def clear_claim(place: MasterPlace) -> bool:
@@ -207,24 +197,9 @@ def _successors(place: MasterPlace) -> list[str]:
     return [key for key in place.store.keys_below(place.stem) if key.startswith(start)]
 
 
-def _delete_quietly(store: WritableStore, keys: list[str]) -> None:
-    with suppress(StoreError):  # what failed before is the error
-        store.delete(keys)
-
-
-def _live_owner(claim: dict[str, Any]) -> Owner | None:
-    """Return the writer that a claim names; None if it has certainly ended."""
-    owner = Owner.parse(claim.get("owner"))
-    return None if owner.has_left(str(claim.get("name"))) else owner
-
-
 def _present(place: MasterPlace) -> dict[str, Any] | None:
     """Return what the present claim says; None if there is none."""
-    return _document_at(place, claim_key(place))
-
-
-def _document_at(place: MasterPlace, key: str) -> dict[str, Any] | None:
-    data = read(place.store.reader(), key)
+    data = place.store.reader().get_one(claim_key(place))
     if data is None:
         return None
     found = parse_json(data)

@@ -15,7 +15,6 @@ from nczarr_fsspec.changes.journal import (
     is_state,
 )
 from nczarr_fsspec.changes.leftovers import leftovers
-from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner, parse_json
@@ -141,4 +140,4 @@ def _object(subject: Subject, key: str) -> bytes | None:
     if key not in subject.private or subject.place is None:
         return None
     store = subject.place.reader()
-    return None if store is None else read(store, key)
+    return None if store is None else store.get_one(key)

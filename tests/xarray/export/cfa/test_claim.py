@@ -24,13 +24,15 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from tests.xarray.export.cfa.test_to_cfa import by_netcdf, names, read, same, sample
 
 
-def left_by_a_dead_writer(target: Path, name: str = "0" * 32, successor: str = "") -> None:
-    """Make a claim of a process that has ended, or the one of a successor that has ended, too."""
+def left_by_a_dead_writer(target: Path, successors: int = 0) -> None:
+    """Make a claim of a process that has ended, as have those that took over from it."""
     place = MasterPlace.find(target, None)
-    owner = replace(Owner.here(), started="before")
-    told = {"name": name, "owner": owner.document, "new": ["m/m.count.8.0.nc"], "old": []}
-    key = f"{claim_key(place)}.{successor}" if successor else claim_key(place)
-    place.store.put(key, json.dumps(told).encode())
+    owner, name = replace(Owner.here(), started="before").document, "0" * 32
+    told = {"name": name, "owner": owner, "new": ["m/m.count.8.0.nc"], "old": []}
+    place.store.put(claim_key(place), json.dumps(told).encode())
+    for number in range(successors):
+        entry = {"owner": owner, "work": str(number)}
+        place.store.put(f"{claim_key(place)}.{name}.{number}", json.dumps(entry).encode())
 
 
 def test_one_writer_takes_over_from_a_dead_one(
@@ -40,8 +42,7 @@ def test_one_writer_takes_over_from_a_dead_one(
     target, whole = tmp_path / "m.nca", sample(10)[["count"]]
     shape = {"subarray_shape": {"time": 1}}
     whole.isel(time=slice(0, 8)).nczarr.to_cfa(target, **shape)
-    left_by_a_dead_writer(target)
-    left_by_a_dead_writer(target, "1" * 32, "0" * 32)
+    left_by_a_dead_writer(target, successors=2)
     others: list[str] = []
 
     def meanwhile(place: MasterPlace) -> Any:
