@@ -32,6 +32,11 @@ class NCZarrError(Exception):
         self.object = obj
         self.reason = reason
 
+    def found_in(self, dataset: str) -> None:
+        """Add to the message which dataset or file the object is part of, unless it says so."""
+        if dataset not in str(self):
+            self.reason += f" (in {dataset})"
+
     def __reduce__(self) -> tuple[type[NCZarrError], tuple[Any, ...]]:
         return type(self), (self.object, self.reason)
 

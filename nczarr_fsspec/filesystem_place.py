@@ -217,8 +217,8 @@ def open_filesystem(
         raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
     except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
         kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
-        reason = f"{type(error).__name__}: {redact(str(error))}"
-        raise kind(shown, f"cannot be opened: {reason}") from None
+        first, *_ = str(error).splitlines() or [""]  # pyarrow lists where it has looked for Java
+        raise kind(shown, f"cannot be opened: {type(error).__name__}: {redact(first)}") from None
     return fs, path
 
 

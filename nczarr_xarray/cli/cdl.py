@@ -104,8 +104,9 @@ def dataset_name(target: str) -> str:
     >>> dataset_name("file:///data/run.1.file#mode=nczarr,file")
     'run.1'
     """
-    path = target
-    if is_url(target):
+    if not is_url(target):
+        path = os.path.abspath(target)  # of ".", too
+    else:
         url = urlsplit(target.rpartition("::")[2])
         # a URL may have a bucket and no path; user and password are not shown
         path = url.path.strip("/") or url.netloc.rpartition("@")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from nczarr_fsspec.url import redact
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
 
@@ -29,5 +30,5 @@ def run(args: argparse.Namespace) -> int:
     if recover(args.target, args.options or None):
         print("what writers had left is removed")
     else:
-        print("no writer has left anything there")
+        print(f"no writer has left anything at {redact(args.target)}")
     return 0

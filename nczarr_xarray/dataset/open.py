@@ -184,10 +184,12 @@ def _open_either(
 
 @contextmanager
 def closed_on_error(data: KeyStore | ByteSource) -> Iterator[None]:
-    """Close a store or a file if what is done meanwhile fails."""
+    """Close a store or a file if what is done meanwhile fails, and name it in the error."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, FormatError):
+            error.found_in(data.url)
         data.close()
         raise
 

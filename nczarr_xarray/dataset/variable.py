@@ -132,7 +132,9 @@ class VariableReader:
             If not.
         """
         if self.error is not None:
-            raise self.error.with_traceback(None)  # it may be remembered, and raised often
+            error = copy(self.error)  # that is remembered, and raised often
+            error.found_in(self.store.url)
+            raise error
         if self._reader is None:
             array, store = self.array, self.store
             assert array is not None
@@ -281,8 +283,9 @@ class VariableReader:
         return other
 
     def explain(self, error: NCZarrError) -> None:
-        """Add to an error that the dataset has changed since it was opened, if it has."""
-        if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):
+        """Add to an error which dataset it is about, and if that has changed since its opening."""
+        error.found_in(self.store.url)
+        if self.error is not None or self._mark is None or not isinstance(self.store, KeyStore):
             return
         from nczarr_fsspec.changes.moment import look
 

@@ -63,3 +63,43 @@ def test_a_dot_is_no_group(tmp_path: Path, name: str, group: str) -> None:
         nczarr_xarray.to_nczarr(tree, tmp_path / name)
     with pytest.raises(DatasetNotFoundError):
         xr.open_dataset(tmp_path / name, engine="nczarr", group=group)
+
+
+def damaged(name: str, part: str, folder: Path) -> Path:
+    """Make a dataset of which a chunk, a variable or the root is damaged."""
+    path, ds = folder / name, xr.Dataset({"v": ("x", np.arange(1000))})
+    encoding = {"v": {"zlib": True, "chunksizes": (500,)}}
+    if name == "a.nc":
+        ds.to_netcdf(path, engine="netcdf4", encoding=encoding)
+        data = bytearray(path.read_bytes())
+        if part == "root":
+            data[8] = 77  # the version of the superblock
+        else:  # the beginnings of the chunks
+            for at in [at for at in range(len(data) - 1) if data[at : at + 2] == b"\x78\x5e"]:
+                data[at : at + 40] = bytes(40)
+        path.write_bytes(data)
+        return path
+    ds.nczarr.to_nczarr(path, encoding=encoding)
+    key = {"chunk": "v/1", "variable": "v/.zarray", "root": ".zgroup"}[part]
+    (path / key).write_text('{"zarr_format": 2}' if part == "variable" else "{")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("a.nc", "chunk"),
+        ("a.nc", "root"),
+        ("a.nczarr", "chunk"),
+        ("a.nczarr", "variable"),
+        ("a.nczarr", "root"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:variable '/v' cannot be read")
+def test_errors_name_the_dataset(name: str, part: str, tmp_path: Path) -> None:
+    """One time: of many that are opened together, the damaged one has to be found."""
+    path = damaged(name, part, tmp_path)
+    for _ in range(2):  # it may be remembered
+        with pytest.raises(FormatError) as caught:
+            xr.open_dataset(path, engine="nczarr", chunks=None).load()
+        assert str(caught.value).count(str(path)) == 1

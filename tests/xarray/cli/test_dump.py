@@ -257,6 +257,14 @@ def test_dataset_is_named_as_ncdump_names_it(path: str, tmp_path: Path) -> None:
     assert "".join(pieces) == ncdump(str(tmp_path / path))
 
 
+def test_dataset_of_the_working_directory_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.nczarr" / "g").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "run.nczarr")
+    assert (dataset_name("."), dataset_name("g/..")) == ("run", "run")
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
