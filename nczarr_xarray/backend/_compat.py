@@ -224,12 +224,14 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
         If values have no such form; of dask's arrays of objects, when they are computed.
     """
     from nczarr_xarray.backend.exact_fill import put_back, set_aside
+    from nczarr_xarray.backend.unsigned import as_read, as_stored
 
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
         variables = {name: _float_scale(variable) for name, variable in variables.items()}
         filled, missing = set_aside(variables.items())
-        variables, attributes = cf_encoder({**variables, **filled}, attributes)
+        changed, stored = as_read(variables)
+        variables, attributes = cf_encoder({**variables, **filled, **changed}, attributes)
     except (AttributeError, KeyError) as error:
         # of units that xarray does not know, or a "coordinates" that is no text
         reason = f"xarray cannot encode it ({type(error).__name__}: {error})"
@@ -240,6 +242,8 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     for name, variable in variables.items():
         if name in missing:
             variable = put_back(variable, missing[name])
+        if name in stored:
+            variable = as_stored(variable, stored[name])
         variable = text.encode(_typed(variable, name), name=name)
         encoded[NONE_VAR_NAME if name is None else name] = chars.encode(variable, name=name)
     return encoded, dict(attributes)

@@ -73,6 +73,9 @@ def variable_encoding(
         "source": source,
         "original_shape": variable.shape,
     }
+    if variable.dtype.kind in "mM":
+        # writers store numbers since a date: as times, they would be other times
+        del encoding["dtype"]
     array = variable.array
     if classic:
         encoding["dtype"] = variable.dtype.newbyteorder("=")

@@ -25,6 +25,8 @@ def implied_fill(variable: Variable, hierarchy: Hierarchy, *, asked: bool | None
         return array.fill if asked else None
     if hierarchy.writer is not None or not array.fill:
         return None
+    if variable.dtype.kind in "mM" and np.isnat(array.fill):
+        return None  # it is missing without an attribute, which no writer could store
     if variable.dtype.kind in "iu" and not {"scale_factor", "add_offset"} & set(
         variable.attributes
     ):

@@ -16,6 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.backend._compat import time_numbers
+from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.export.attributes import same_value
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 
@@ -88,7 +89,7 @@ def is_packed(variable: xr.Variable) -> bool:
     times = kind in "mM" or (kind == "O" and " since " in str(encoding.get("units")))
     if encoding.get("dtype") is None or not (kind in "fiu" or times):
         return False
-    dtype = packed_dtype(encoding)
+    dtype = read_dtype(encoding)
     if times:  # int64 holds all times of xarray, and a value for missing ones
         return dtype.kind in "iu" and dtype != np.int64
     return dtype.kind in "iu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
@@ -97,13 +98,6 @@ def is_packed(variable: xr.Variable) -> bool:
 def is_scaled(encoding: Mapping[str, Any]) -> bool:
     """Tell whether numbers are not stored as they are."""
     return any(encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
-
-
-def packed_dtype(encoding: Mapping[str, Any]) -> np.dtype:
-    """Return the dtype as which packed numbers are read, which ``_Unsigned`` says."""
-    dtype = np.dtype(encoding["dtype"])
-    read = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")))
-    return np.dtype(f"{read}{dtype.itemsize}") if read and dtype.kind in "iu" else dtype
 
 
 def keep_whole(path: str, variable: xr.Variable) -> None:
@@ -131,7 +125,7 @@ def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | 
     has_fill = encoding.get("_FillValue", encoding.get("missing_value")) is not None
     return partial(
         _overflow,
-        dtype=packed_dtype(encoding),
+        dtype=read_dtype(encoding),
         has_fill=has_fill,
         scale_factor=encoding.get("scale_factor"),
         add_offset=encoding.get("add_offset"),

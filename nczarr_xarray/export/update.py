@@ -14,6 +14,7 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.backend._compat import encode_for_netcdf, named_as_stored, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.backend.exact_fill import put_back, set_aside
+from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
@@ -21,7 +22,6 @@ from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.inherited import (
     is_scaled,
     overflow_check,
-    packed_dtype,
     with_one_fill,
 )
 from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
@@ -155,7 +155,7 @@ class Update:
         if kind in "iu" and stored.kind == "f":
             self._through(name, variable, partial(refuse_values, path, inexact))
         elif stored.kind in "iu" and "dtype" in encoding and kind in "fiub":
-            wanted = packed_dtype(encoding)
+            wanted = read_dtype(encoding)
             if kind != "f" and not scaled and not np.can_cast(variable.dtype, wanted):
                 # not by way of float64, which would round large ones
                 whole = partial(as_integers, dtype=wanted, path=path, exact=True)

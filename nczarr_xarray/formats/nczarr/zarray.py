@@ -150,13 +150,13 @@ def _plain(value: JSON, *, inside: bool = False) -> Any:
 
 
 def _fill(value: JSON, nc_type: str | None, dtype: np.dtype, key: str, *, netcdf: bool) -> Any:
-    """Return the fill element; None means zero bytes."""
+    """Return the fill element; None means zero bytes. Times that nothing states are missing."""
     if isinstance(value, list) and dtype.kind not in "cV":
         if len(value) != 1:
             raise FormatError(key, f"fill_value {dumps(value):.80} is not one value")
         value = value[0]  # netCDF-C 4.8.0 writes a list
     if value is None:
-        return None
+        return np.array("NaT", dtype)[()] if dtype.kind in "mM" else None
     try:
         with np.errstate(over="ignore"):  # 1e308 is the infinity of a float
             return _fill_element(value, nc_type, dtype, netcdf)

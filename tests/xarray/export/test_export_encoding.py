@@ -332,6 +332,13 @@ INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     ([1.0, 300], UNSIGNED, "f8", [1, 300]),
     ([-5.0, 2], UNSIGNED, "f8", [-5, 2]),
     ([1.0, 200], {"dtype": "u1", "_Unsigned": "false", "_FillValue": 100}, "f8", [1, 200]),
+    # of these xarray itself would not write _Unsigned
+    (np.array([1, 254], "u1"), {"dtype": "i1", "_Unsigned": "true"}, "i1", [1, -2]),
+    (np.array([1, 2**64 - 2], "u8"), {"dtype": "i8", "_Unsigned": "true"}, "i8", [1, -2]),
+    (np.array([1, -2], "i2"), {"dtype": "u2", "_Unsigned": "false"}, "u2", [1, 65534]),
+    ([1.0, 254], {"dtype": "i1", "_Unsigned": "true"}, "i1", [1, -2]),
+    ([0.5, 127], {"dtype": "i1", "_Unsigned": "true", "scale_factor": 0.5}, "i1", [1, -2]),
+    ([1.0, 300], {"dtype": "i1", "_Unsigned": "true"}, "f8", [1, 300]),
 ]
 
 
@@ -348,6 +355,30 @@ def test_inherited_encoding_changes_no_number(
         np.testing.assert_array_equal(back["v"].values, expected)
     with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
         np.testing.assert_array_equal(back["v"].values, values)
+
+
+@pytest.mark.parametrize("target", ["x.nczarr", "x.zarr#mode=zarr", "x.nca"])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_integers_of_the_other_sign_without_a_fill_value(
+    tmp_path: Path, target: str, chunks: Any
+) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", None)
+        variable = file.createVariable("v", "i1", ("x",))
+        variable._Unsigned = "true"
+        variable[:] = np.array([1, 254, 5], "u1")
+    with xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", chunks=chunks) as dataset:
+        assert dataset["v"].values.tolist() == [1, 254, 5]
+        url = f"file://{tmp_path}/{target}"
+        if target.endswith(".nca"):
+            dataset.nczarr.to_cfa(url)
+        else:
+            to_nczarr(dataset, url)
+            to_nczarr(dataset, url, append_dim="x")
+    times = 1 if target.endswith(".nca") else 2
+    with xr.open_dataset(url, engine="nczarr") as back:
+        assert back["v"].values.tolist() == [1, 254, 5] * times
+        assert back["v"].encoding["dtype"] == "i1"
 
 
 @pytest.mark.filterwarnings("ignore:saving variable:xarray.SerializationWarning")

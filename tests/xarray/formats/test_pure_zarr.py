@@ -334,6 +334,36 @@ def test_another_fill_value_is_a_mask(tmp_path: Path) -> None:
     assert plain.v.dtype == np.int32
 
 
+@pytest.mark.parametrize("dtype", TIMES.split())
+@pytest.mark.parametrize("fill", [None, "NaT"])
+def test_times_that_are_not_stored_are_missing(tmp_path: Path, dtype: str, fill: Any) -> None:
+    path = tmp_path / "x.zarr"
+    stated = None if fill is None else np.array(fill, dtype)[()]
+    write(path, sample(dtype), fill_value=stated)
+    (path / "v" / "1.1").unlink()
+    ours, theirs = both(path)
+    assert np.isnat(ours.v.values).sum() == 6
+    np.testing.assert_array_equal(ours.v.values, theirs.v.values)
+    assert "_FillValue" not in ours.v.attrs
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", TIMES.split())
+def test_times_are_written_as_they_were_read(tmp_path: Path, dtype: str, zarr_format: int) -> None:
+    write(tmp_path / "x.zarr", sample(dtype), fill_value=np.array("NaT", dtype)[()])
+    ds = xr.open_dataset(tmp_path / "x.zarr", engine="nczarr", use_zarr_fill_value_as_mask=False)
+    ds.to_zarr(tmp_path / "y.zarr", zarr_format=zarr_format, consolidated=False)
+    ds.to_netcdf(tmp_path / "y.nc")
+    ds.nczarr.to_nczarr(tmp_path / "y.nczarr")
+    timedeltas = ds.v.dtype.kind == "m"
+    for engine, name in ("zarr", "y.zarr"), ("netcdf4", "y.nc"), ("nczarr", "y.nczarr"):
+        options: dict[str, Any] = {"consolidated": False} if engine == "zarr" else {}
+        with xr.open_dataset(
+            tmp_path / name, engine=engine, decode_timedelta=timedeltas, **options
+        ) as copy:
+            np.testing.assert_array_equal(copy.v.values, ds.v.values)
+
+
 # -- datasets as xarray writes them ------------------------------------------------------
 
 
