@@ -27,7 +27,7 @@ from nczarr_xarray.export.inherited import (
 from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import empty_text, longest_text, whole_text
+from nczarr_xarray.export.strings import empty_text, excess, whole_text
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
@@ -243,13 +243,7 @@ class Update:
                 f"{variable.nc_type} (do all values fit its units, scale and offset?)"
             )
         elif nc_type == "string":
-            longest = source.dtype.itemsize if whole else longest_text(source)
-            if longest > array.dtype.itemsize:
-                problem = (
-                    f"holds a text of {longest} bytes, and is stored with "
-                    f"{array.dtype.itemsize} at most; text is never cut: write the whole variable "
-                    "anew, with a larger _nczarr_maxstrlen in its encoding"
-                )
+            problem = excess(source, array.dtype)
         problem = problem or self._other_attributes(variable, source.attrs, given)
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
