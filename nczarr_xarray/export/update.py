@@ -266,12 +266,17 @@ class Update:
         for name, value in attributes.items():
             if name == "units" and name not in given:
                 # xarray chooses finer units if the stored ones are too coarse
-                stored_units = variable.attributes.get("units")
+                stated = variable.attributes.get("units")
+                stored_units = (
+                    # bounds have the units of their coordinate
+                    self.stored.variables[variable.name].encoding.get("units")
+                    if stated is None
+                    else attribute_value(stated)
+                )
                 if stored_units is None:
                     return f"needs the units {value!r}, and is stored without units"
-                stored_text = attribute_value(stored_units)
-                if not same_units(value, stored_text):
-                    return f"needs the units {value!r}, and is stored in {stored_text!r}"
+                if not same_units(value, stored_units):
+                    return f"needs the units {value!r}, and is stored in {stored_units!r}"
             if name not in given:
                 continue
             stored = known.get(str(name))
