@@ -160,7 +160,7 @@ class Encoder:
         """
         length = self._array.chunk_shape[axis]
         dtype = self._array.dtype
-        if self._text or dtype.hasobject or self._array.order == "F":
+        if self._text or dtype.kind == "U" or dtype.hasobject or self._array.order == "F":
             for start in range(0, count * length, length):
                 part = values[(*[slice(None)] * axis, slice(start, start + length))]
                 skip = skip_fill and self.is_fill(part)
@@ -185,6 +185,8 @@ class Encoder:
         elements = np.asarray(values)
         if self._text:
             return self._as_bytes(elements)
+        if self._array.dtype.kind == "U":
+            self._check_length(elements)
         return elements.astype(self._array.dtype.newbyteorder("="), copy=False)
 
     def is_fill(self, values: np.ndarray) -> bool:
@@ -218,6 +220,8 @@ class Encoder:
         elements = np.asarray(values)
         if self._text:
             elements = self._as_bytes(elements)
+        elif self._array.dtype.kind == "U":
+            self._check_length(elements)
         elif self._array.dtype.hasobject:
             elements = np.where(elements == np.array(None), "", elements)
         return elements.T if self._array.order == "F" else elements
@@ -237,6 +241,16 @@ class Encoder:
                 raise FormatError(path, f"{reason}; set '_nczarr_maxstrlen' in its encoding")
             encoded.append(data)
         return np.array(encoded, dtype=self._array.dtype).reshape(texts.shape)
+
+    def _check_length(self, texts: np.ndarray) -> None:
+        """Raise `FormatError` for a text that numpy would cut off."""
+        if texts.dtype.kind == "U" and texts.dtype.itemsize <= self._array.dtype.itemsize:
+            return
+        room = self._array.dtype.itemsize // 4
+        for text in texts.ravel().tolist():
+            if isinstance(text, (str, bytes)) and len(text) > room:
+                reason = f"text {text!r:.80} has {len(text)} characters, and {room} is the most"
+                raise FormatError(self._array.path, f"{reason} here")
 
     def _fill_element(self, fill: Any) -> np.ndarray:
         """Return what pads a chunk, of shape ``()``."""

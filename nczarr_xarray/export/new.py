@@ -16,6 +16,8 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
 )
 from nczarr_fsspec.undo import on_error
+from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.export.as_stored import same_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing, is_below
 from nczarr_xarray.export.new_dataset import flows_of, plan_contents
@@ -34,7 +36,7 @@ from nczarr_xarray.formats.nczarr.emit import (
     group_documents,
 )
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.model import Attribute, Group
+from nczarr_xarray.model import Attribute, Group, Variable
 
 
 def holds_group(request: WriteRequest) -> bool:
@@ -101,6 +103,8 @@ def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
             there = existing.skeleton(replaced)
             exporter = Exporter(profile, there, align=request.options.align_chunks)
             _collect(exporter, request)
+            if replaced is None:
+                _refuse_other_bounds(exporter, existing)
             removed = _outdated(exporter, existing, request, replaced)
             mark = _mark_without(existing, removed)
             if mark is not None and not mark.pending:
@@ -146,6 +150,40 @@ def _outdated(
         if group is not None and name in group.variables:
             removed += below(array_of(item).path)
     return removed
+
+
+def _refuse_other_bounds(exporter: Exporter, existing: Existing) -> None:
+    """Raise `ExportError` if bounds that stay would be read in the units of a new coordinate.
+
+    They have no units of their own.
+    """
+    for item in exporter.contents.items:
+        new, group = item.variable, existing.group(item.variable.group)
+        if group is None or new.name not in group.variables:
+            continue
+        old = group.variables[new.name]
+        ours, theirs = _words(new), _words(old)
+        for name in {ours["bounds"], ours["climatology"]} & group.variables.keys():
+            bounds = group.variables[name]
+            stays = name not in exporter.contents.group(new.group).variables
+            same = same_units(ours["units"], theirs["units"])
+            if (
+                stays
+                and "units" not in bounds.attributes
+                and not (same and ours["calendar"] == theirs["calendar"])
+            ):
+                raise ExportError(
+                    existing.url,
+                    f"{bounds.path} is stored in the units of {old.path}, {theirs['units']!r}, "
+                    f"which would be {ours['units']!r}: write {name!r} as well",
+                )
+
+
+def _words(variable: Variable) -> dict[str, str]:
+    """Return the attributes that concern bounds, as text."""
+    names = ("bounds", "climatology", "units", "calendar")
+    given = ((name, variable.attributes.get(name)) for name in names)
+    return {name: "" if found is None else str(attribute_value(found)) for name, found in given}
 
 
 def _mark_without(existing: Existing, removed: Iterable[str]) -> Incomplete | None:

@@ -71,26 +71,63 @@ def _decode(block: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.asarray(np.char.decode(block, "utf-8"), dtype)
 
 
-def longest_text(source: xr.Variable) -> int:
-    """Return the number of bytes of the longest text in UTF-8."""
+def longest_text(source: xr.Variable, *, characters: bool = False) -> int:
+    """Return the number of bytes of the longest text in UTF-8, or that of its `characters`."""
     if source.chunks is not None and source.size:
         lengths = source.data.map_blocks(
-            _longest_in_block, dtype=np.intp, chunks=tuple((1,) * n for n in source.data.numblocks)
+            _longest_in_block,
+            characters=characters,
+            dtype=np.intp,
+            chunks=tuple((1,) * n for n in source.data.numblocks),
         )
         return int(lengths.max().compute())
-    return longest(source.values)
+    return longest(source.values, characters=characters)
 
 
-def _longest_in_block(block: np.ndarray) -> np.ndarray:
-    return np.full((1,) * block.ndim, longest(block), dtype=np.intp)
+def _longest_in_block(block: np.ndarray, characters: bool) -> np.ndarray:
+    return np.full((1,) * block.ndim, longest(block, characters=characters), dtype=np.intp)
 
 
-def longest(texts: np.ndarray) -> int:
-    """Return the bytes in UTF-8 of the longest text (ValueError for one that cannot be stored)."""
+def longest(texts: np.ndarray, *, characters: bool = False) -> int:
+    """Return the bytes in UTF-8 of the longest text, or its `characters`.
+
+    Raises
+    ------
+    ValueError
+        If a text cannot be stored.
+    """
     length = 0
     for text in texts.ravel().tolist():
         data = text if isinstance(text, bytes) else bytes_of(str(text))
         if b"\0" in data:
             raise ValueError(f"holds a text with NUL, where netCDF ends it: {text!r:.60}")
-        length = max(length, len(data))
+        length = max(length, len(text if characters else data))
     return length
+
+
+def excess(source: xr.Variable, dtype: np.dtype) -> str | None:
+    """Say which text elements of an existing array cannot hold; None if they hold all.
+
+    Parameters
+    ----------
+    dtype
+        Of the array: bytes (UTF-8) or characters of one length, or objects of any.
+    """
+    characters = dtype.kind == "U"
+    room = None if dtype.hasobject else dtype.itemsize // (4 if characters else 1)
+    try:
+        if source.dtype.kind == "S":  # whole, as they are
+            length = source.dtype.itemsize
+        else:
+            length = longest_text(source, characters=characters)
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        return f"holds a text that has no UTF-8 ({error})"
+    except ValueError as error:
+        return str(error)
+    if room is None or length <= room:
+        return None
+    return (
+        f"holds a text of {length} {'characters' if characters else 'bytes'}, and is stored with "
+        f"{room} at most; text is never cut: write the whole variable anew, with a larger "
+        "_nczarr_maxstrlen in its encoding"
+    )

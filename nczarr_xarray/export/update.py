@@ -27,7 +27,7 @@ from nczarr_xarray.export.inherited import (
 from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import empty_text, longest_text, whole_text
+from nczarr_xarray.export.strings import empty_text, excess, whole_text
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
@@ -243,13 +243,7 @@ class Update:
                 f"{variable.nc_type} (do all values fit its units, scale and offset?)"
             )
         elif nc_type == "string":
-            longest = source.dtype.itemsize if whole else longest_text(source)
-            if longest > array.dtype.itemsize:
-                problem = (
-                    f"holds a text of {longest} bytes, and is stored with "
-                    f"{array.dtype.itemsize} at most; text is never cut: write the whole variable "
-                    "anew, with a larger _nczarr_maxstrlen in its encoding"
-                )
+            problem = excess(source, array.dtype)
         problem = problem or self._other_attributes(variable, source.attrs, given)
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
@@ -272,12 +266,17 @@ class Update:
         for name, value in attributes.items():
             if name == "units" and name not in given:
                 # xarray chooses finer units if the stored ones are too coarse
-                stored_units = variable.attributes.get("units")
+                stated = variable.attributes.get("units")
+                stored_units = (
+                    # bounds have the units of their coordinate
+                    self.stored.variables[variable.name].encoding.get("units")
+                    if stated is None
+                    else attribute_value(stated)
+                )
                 if stored_units is None:
                     return f"needs the units {value!r}, and is stored without units"
-                stored_text = attribute_value(stored_units)
-                if not same_units(value, stored_text):
-                    return f"needs the units {value!r}, and is stored in {stored_text!r}"
+                if not same_units(value, stored_units):
+                    return f"needs the units {value!r}, and is stored in {stored_units!r}"
             if name not in given:
                 continue
             stored = known.get(str(name))

@@ -231,6 +231,19 @@ def test_a_text_that_is_too_long_is_not_cut() -> None:
         encoder.encode(np.array(["a", "日本", "b"], dtype=object))
 
 
+def test_characters_that_are_too_many_are_not_cut() -> None:
+    array = ChunkedArray("g/v", (4,), (2,), np.dtype("<U2"))
+    encoder, texts = Encoder(array), np.array(["日本", "", "abc", "d"])
+    assert bytes(encoder.encode(texts[:2])) == texts[:2].astype("<U2").tobytes()
+    reason = "g/v: text 'abc' has 3 characters, and 2 is the most here"
+    with pytest.raises(FormatError, match=reason):
+        encoder.encode(texts[2:].astype(object))
+    with pytest.raises(FormatError, match=reason):
+        list(encoder.encode_run(texts, 2, axis=0, skip_fill=False))
+    with pytest.raises(FormatError, match=reason):
+        encoder.as_stored(texts)
+
+
 @pytest.mark.parametrize("value", [float("nan"), 3, ["a"]])
 def test_what_is_not_text(value: Any) -> None:
     values = np.empty(1, dtype=object)

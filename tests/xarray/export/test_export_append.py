@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import given, settings
 
 from nczarr_fsspec.errors import (
@@ -807,3 +808,42 @@ def test_a_dimension_that_a_variable_has_twice(tmp_path: Path) -> None:
     to_nczarr(square, tmp_path / "d")
     (found,) = refused(tmp_path / "d", square, "x")
     assert found == "v: has 'x' twice; write the whole variable anew"
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("how", ["append", "values"])
+def test_text_longer_than_the_characters_that_zarr_python_stored(
+    tmp_path: Path, how: str, lazy: bool
+) -> None:
+    """Of a character, ``<U`` has four bytes: a longer text is not cut to the number of those."""
+    group = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
+    array = group.create_array("v", data=np.array(["äbc", "d"], "U3"), chunks=(2,))
+    array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    options: dict[str, Any] = {"append_dim": "x"} if how == "append" else {"mode": "r+"}
+
+    def texts(*values: str) -> xr.Dataset:
+        found = xr.Dataset({"v": ("x", np.array(values))})
+        return found.chunk(x=2) if lazy else found
+
+    with pytest.raises(ExportError, match="a text of 4 characters, and is stored with 3 at most"):
+        to_nczarr(texts("abcd", "e"), tmp_path / "x", **options)
+    assert opened(tmp_path / "x")["v"].to_numpy().tolist() == ["äbc", "d"]
+    to_nczarr(texts("ëfg", "h"), tmp_path / "x", **options)
+    before = ["äbc", "d"] if how == "append" else []
+    assert opened(tmp_path / "x")["v"].to_numpy().tolist() == [*before, "ëfg", "h"]
+
+
+def test_text_longer_than_the_pointers_of_objects(tmp_path: Path) -> None:
+    group = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
+    array = group.create_array("v", shape=(1,), dtype=str, chunks=(2,))
+    array[:] = "abc"
+    array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    to_nczarr(xr.Dataset({"v": ("x", ["as long as it is"])}), tmp_path / "x", append_dim="x")
+    assert opened(tmp_path / "x")["v"].to_numpy().tolist() == ["abc", "as long as it is"]
+
+
+@pytest.mark.parametrize(("text", "reason"), [("a\0b", "NUL"), ("\ud800", "no UTF-8")])
+def test_text_that_cannot_be_stored_is_named(tmp_path: Path, text: str, reason: str) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", ["abcdef"])}), tmp_path / "x")
+    with pytest.raises(ExportError, match=f"v: holds a text .*{reason}"):
+        to_nczarr(xr.Dataset({"v": ("x", [text])}), tmp_path / "x", append_dim="x")

@@ -671,3 +671,44 @@ def test_any_region_of_what_zarr_python_wrote(
         to_nczarr(part, path, region=dict(zip(dims, region, strict=True)))
         values[region] = new
         np.testing.assert_array_equal(zarr.open_array(str(path / "v"))[...], values)
+
+
+# -- bounds, which have no units of their own -------------------------------------------
+
+
+def with_bounds(first: str) -> xr.Dataset:
+    day = np.datetime64(first, "ns") + np.arange(2) * np.timedelta64(1, "D")
+    ends = np.stack([day, day + np.timedelta64(1, "D")], axis=1)
+    return xr.Dataset(
+        {"ends": (("day", "end"), ends), "v": ("day", [1.0, 2.0])},
+        {"day": ("day", day, {"bounds": "ends"})},
+    )
+
+
+@pytest.mark.parametrize("region", ["auto", {"day": slice(0, 2)}])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bounds_without_their_coordinate(tmp_path: Path, region: Any, lazy: bool) -> None:
+    table = with_bounds("2000-01-01")
+    to_nczarr(table, tmp_path / "d", encoding={"day": {"units": "hours since 1999-12-31"}})
+    later = table.assign(ends=table["ends"] + np.timedelta64(3, "h"))
+    later = later.chunk(day=2) if lazy else later
+    if region != "auto":
+        later = later.drop_vars("day")
+    to_nczarr(later, tmp_path / "d", region=region, align_chunks=True)
+    found = opened(tmp_path / "d")
+    xr.testing.assert_equal(found["ends"].load(), later["ends"].assign_coords(day=table["day"]))
+    assert "units" not in opened(tmp_path / "d", **RAW)["ends"].attrs
+
+
+def test_bounds_do_not_change_with_the_units_of_their_coordinate(tmp_path: Path) -> None:
+    table = with_bounds("2000-01-01")
+    to_nczarr(table, tmp_path / "d", encoding={"day": {"units": "hours since 1999-12-31"}})
+    before, other = tree(tmp_path / "d"), {"day": {"units": "days since 1990-01-01"}}
+    with pytest.raises(ExportError, match=r"/ends is stored in the units of /day, 'hours .*write"):
+        to_nczarr(table[["day"]], tmp_path / "d", mode="a", encoding=other)
+    assert tree(tmp_path / "d") == before
+    same = {"day": {"units": "hours since 1999-12-31 00:00:00"}}
+    to_nczarr(table[["day"]], tmp_path / "d", mode="a", encoding=same)
+    xr.testing.assert_equal(opened(tmp_path / "d").load(), table)
+    to_nczarr(table[["day", "ends"]], tmp_path / "d", mode="a", encoding=other)
+    xr.testing.assert_equal(opened(tmp_path / "d").load(), table)
