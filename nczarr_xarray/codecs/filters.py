@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError
@@ -42,6 +43,27 @@ def filter_step(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Si
         return _declared(codec.decode, _DECLARED[name], array), UNKNOWN
     encoded = _encoded_size(name, codec, array, size)
     return _sized(codec.decode, encoded), encoded
+
+
+def fletcher32(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
+    """Return how to take off a checksum, once it is found to be right, and the size with it.
+
+    HDF5 up to 1.6.2 swapped the bytes of each of its halves on little-endian machines. libhdf5
+    takes both, so what it wrote then is read.
+    """
+    verify, encoded = filter_step(config, array, size)
+
+    def step(data: Buffer) -> Buffer:
+        try:
+            return verify(data)
+        except RuntimeError:  # a wrong checksum
+            stored = bytearray(data)
+            stored[-4:-2], stored[-2:] = stored[-3:-5:-1], stored[:-3:-1]
+            with suppress(RuntimeError):
+                return verify(stored)
+            raise
+
+    return step, encoded
 
 
 def _encoded_size(name: str, codec: Any, array: Array, size: Size) -> Size:

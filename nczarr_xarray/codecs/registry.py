@@ -26,7 +26,7 @@ from nczarr_xarray.codecs.codec import (
     compressor,
     with_level,
 )
-from nczarr_xarray.codecs.filters import filter_step
+from nczarr_xarray.codecs.filters import filter_step, fletcher32
 from nczarr_xarray.model import Array, CodecConfig
 
 #: Entry points of this group are rows (`Codec`).
@@ -152,6 +152,7 @@ TABLE: tuple[Codec, ...] = (
     ),
     Codec(
         id="fletcher32",
+        decode=fletcher32,
         hdf5=HDF5Filter(3, _none),
         netcdf=Keyword(name="fletcher32"),
         options=_flag("fletcher32"),

@@ -96,15 +96,15 @@ class Values:
         return await self._convert(stored, self.type)
 
     async def _convert(self, stored: np.ndarray, type_: Datatype) -> np.ndarray:
+        if type_.kind == "array":  # numpy has its elements already, also of arrays of arrays
+            assert type_.base is not None
+            return await self._convert(stored, type_.base)
         dtype = value_dtype(type_)
         assert dtype is not None  # or there would be no variable
         if is_plain(type_):
-            return stored.astype(dtype.base)
+            return stored.astype(dtype)
         if type_.kind == "compound":
             return await self._structures(stored, type_, dtype)
-        if type_.kind == "array":
-            assert type_.base is not None
-            return await self._convert(stored, type_.base)
         if type_.kind == "vlen":
             return (await self._sequences(stored.ravel(), type_)).reshape(stored.shape)
         if type_.kind == "integer":

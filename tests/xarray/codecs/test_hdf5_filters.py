@@ -236,6 +236,26 @@ def test_a_wrong_checksum_names_the_chunk(tmp_path: Path) -> None:
             decoded(array, bytes(damaged))
 
 
+@pytest.mark.parametrize("options", [{}, {"compression": "gzip", "shuffle": True}])
+def test_checksums_of_old_libraries(options: dict[str, Any], tmp_path: Path) -> None:
+    # HDF5 up to 1.6.2 stored the halves of the checksum with swapped bytes
+    path = tmp_path / "v.h5"
+    with h5py.File(path, "w") as file:
+        data = np.arange(300, dtype="i4")
+        file.create_dataset("v", data=data, chunks=(100,), fletcher32=True, **options)
+        chunks = [file["v"].id.get_chunk_info(i) for i in range(3)]
+    stored = bytearray(path.read_bytes())
+    for chunk in chunks:
+        at = chunk.byte_offset + chunk.size - 4
+        stored[at : at + 4] = np.frombuffer(stored[at : at + 4], "<u2").byteswap().tobytes()
+    path.write_bytes(stored)
+    assert_reads_as_h5py(path)
+    stored[chunks[1].byte_offset] ^= 1
+    path.write_bytes(stored)
+    with pytest.raises(FormatError, match="fletcher32 checksum"):
+        load(path).read()
+
+
 def lz4_of_hdf5(data: bytes, block: int) -> bytes:
     """LZ4 as the registered filter 32004 frames it."""
     out = len(data).to_bytes(8, "big") + block.to_bytes(4, "big")

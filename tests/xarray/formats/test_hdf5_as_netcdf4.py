@@ -241,6 +241,24 @@ def assert_same_fills(path: Any) -> None:
             assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes(), name
 
 
+def test_arrays_of_arrays_beside_what_is_converted(tmp_path: Path) -> None:
+    """netCDF-C crashes on them: h5py says what is right."""
+    path = tmp_path / "v.h5"
+    arrays = h5py.h5t.array_create(h5py.h5t.array_create(h5py.h5t.STD_I32BE, (2,)), (3,))
+    kind = h5py.h5t.create(h5py.h5t.COMPOUND, 40)
+    kind.insert(b"a", 0, arrays)
+    kind.insert(b"text", 24, h5py.h5t.py_create(h5py.string_dtype(), logical=True))
+    with h5py.File(path, "w") as file:
+        h5py.h5d.create(file.id, b"v", kind, h5py.h5s.create_simple((2,)))
+        value = np.zeros(2, file["v"].dtype)
+        value["a"] = np.arange(12).reshape(2, 3, 2)
+        value["text"] = ["x", "y"]
+        file["v"][...] = value
+    with xr.open_dataset(path, engine="nczarr") as dataset:
+        assert dataset["v"].values["a"].tolist() == value["a"].tolist()
+        assert dataset["v"].values["text"].tolist() == ["x", "y"]
+
+
 def test_text_as_fill_value(tmp_path: Path) -> None:
     path = tmp_path / "v.nc"
     with h5py.File(path, "w") as file:
