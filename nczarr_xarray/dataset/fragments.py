@@ -22,8 +22,9 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
@@ -195,6 +196,17 @@ class FragmentDatasets:
         except NCZarrError:
             return None
         return where if where and not is_url(where) else None
+
+    def naming(self, error: NCZarrError, place: FragmentPlace) -> NCZarrError:
+        """Return an error that names the dataset of a fragment: the variable alone says little."""
+        try:
+            where = self._resolved(place) if place.address else ""
+        except NCZarrError:
+            where = place.address
+        shown = redact(where)
+        if not shown or shown in error.object or where in error.object:
+            return error
+        return type(error)(f"{printable(shown)}: {error.object}", error.reason)
 
     def _resolved(self, place: FragmentPlace) -> str:
         start = place.address.rfind("/") + 1
@@ -436,7 +448,7 @@ class FragmentReader:
                 raise
             except NCZarrError as error:
                 if place is places[-1]:
-                    raise self._explained(error, number) from error
+                    raise self._explained(error, number, place) from error
             else:
                 return
 
@@ -471,13 +483,14 @@ class FragmentReader:
                 _, reading = self._open(number, place)
                 reading.check()
             except NCZarrError as own:
-                error = own
+                error = self._datasets.naming(own, place)
             else:
                 return None
         return error
 
-    def _explained(self, error: NCZarrError, number: int) -> NCZarrError:
+    def _explained(self, error: NCZarrError, number: int, place: FragmentPlace) -> NCZarrError:
         """Return an error that also names its fragment."""
+        error = self._datasets.naming(error, place)
         position = self._fragments.position(number)
         hint = ""
         if isinstance(error, DatasetNotFoundError):

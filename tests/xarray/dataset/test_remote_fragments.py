@@ -143,7 +143,11 @@ def test_a_file_that_is_gone(server: RangeServer) -> None:
     [
         ("f0.nc", "pr", r"f0\.nc: has no variable 'pr' \(fragment \(0, 0\) of /tas\)"),
         pytest.param("f0.nc", "#" + "9" * 5000, "has no variable '#9999", id="number"),
-        ("wide.nc", "tas", r"tas: has the shape \(2, 4\).*\(2, 3\) \(fragment \(0, 0\) of /tas\)"),
+        (
+            "wide.nc",
+            "tas",
+            r"wide\.nc: /?tas: has the shape \(2, 4\).*\(fragment \(0, 0\) of /tas\)",
+        ),
         ("page.nc", "tas", r"page\.nc"),
     ],
 )
