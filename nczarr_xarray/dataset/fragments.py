@@ -22,6 +22,7 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url, redact
@@ -396,6 +397,7 @@ class FragmentReader:
         points: bool,
     ) -> bool:
         """Read one part; False if it has to be read in another way, maybe as one of `whole`."""
+        was_open = isinstance(found, Opening)
         try:
             if not isinstance(found, Opening):
                 place = self._place(part)
@@ -415,6 +417,8 @@ class FragmentReader:
             reading = reading_of(self._array, part.number, found.variable)
             request = reading.request(part.key, points=points)
             values = await found.reader.read_remote(request.key, points=request.points)
+            if was_open:
+                await found.reader.check_there(values)
             result[part.target] = request.finish(values)
         except NCZarrError:
             return False  # which is found again, and explained, or there are other places
@@ -440,9 +444,13 @@ class FragmentReader:
         places = fragments.places(number)
         for place in places:
             try:
+                was_open = self._datasets.known(place, entire=False) is not None
                 found, reading = self._open(number, place)
                 request = reading.request(part.key, points=points)
                 data = found.reader.read(request.key, points=request.points)
+                store = found.reader.store
+                if was_open and isinstance(store, RemoteStore):
+                    store.run(found.reader.check_there(data))
                 result[part.target] = request.finish(data)
             except TooDeepError:
                 raise
