@@ -109,16 +109,25 @@ def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
     return cast if (cast == found).all() else found
 
 
+def packed_alike(own: Piece, wanted: Piece) -> bool:
+    """Tell whether packed values are the same in an aggregation that is packed like `wanted`.
+
+    In other units they would be packed anew, and rounded: packing is made for the values of a file.
+    """
+    if (own.stored_type, own.packing) != (wanted.stored_type, wanted.packing):
+        return False
+    return not own.packing or converter(own, wanted) is None
+
+
 def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
     """Raise if variables are packed otherwise, which is to be so in all files; as above."""
     for piece in expected.pieces:
         own = layout.piece(piece.path)
-        packing = piece.stored_type, piece.packing
-        if own is not None and (own.stored_type, own.packing) != packing:
+        if own is not None and not packed_alike(own, piece):
             raise ExportError(
                 target,
-                f"{piece.path} is packed otherwise than in {first}, which has values as they are "
-                "packed: make a new aggregation",
+                f"{piece.path} is packed otherwise than in {first}, or has other units, and that "
+                "has values as they are packed: make a new aggregation",
             )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.checks import DECIMALS, converted
+from nczarr_xarray.aggregation.checks import DECIMALS, converted, packed_alike
 from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.held_values import as_held, holding
 from nczarr_xarray.aggregation.reading import Key
@@ -408,9 +408,12 @@ class Combiner:
     def _equally_packed(self) -> bool:
         """Tell whether all files have packed their variables in the same way."""
         layouts = {id(file.layout): file.layout for file in self.files}
-        packings = {tuple(piece.packing for piece in lay.pieces) for lay in layouts.values()}
-        types = {tuple(piece.stored_type for piece in lay.pieces) for lay in layouts.values()}
-        return len(packings) == 1 and len(types) == 1
+        return all(
+            own is not None and packed_alike(own, piece)
+            for layout in layouts.values()
+            for piece in self.layout.pieces
+            for own in (layout.piece(piece.path),)
+        )
 
 
 def _readdressed(table: Fragments, renamed: Callable[[str], str]) -> Fragments:

@@ -22,8 +22,10 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
@@ -195,6 +197,17 @@ class FragmentDatasets:
         except NCZarrError:
             return None
         return where if where and not is_url(where) else None
+
+    def naming(self, error: NCZarrError, place: FragmentPlace) -> NCZarrError:
+        """Return an error that names the dataset of a fragment: the variable alone says little."""
+        try:
+            where = self._resolved(place) if place.address else ""
+        except NCZarrError:
+            where = place.address
+        shown = redact(where)
+        if not shown or shown in error.object or where in error.object:
+            return error
+        return type(error)(f"{printable(shown)}: {error.object}", error.reason)
 
     def _resolved(self, place: FragmentPlace) -> str:
         start = place.address.rfind("/") + 1
@@ -384,6 +397,7 @@ class FragmentReader:
         points: bool,
     ) -> bool:
         """Read one part; False if it has to be read in another way, maybe as one of `whole`."""
+        was_open = isinstance(found, Opening)
         try:
             if not isinstance(found, Opening):
                 place = self._place(part)
@@ -403,6 +417,8 @@ class FragmentReader:
             reading = reading_of(self._array, part.number, found.variable)
             request = reading.request(part.key, points=points)
             values = await found.reader.read_remote(request.key, points=request.points)
+            if was_open:
+                await found.reader.check_there(values)
             result[part.target] = request.finish(values)
         except NCZarrError:
             return False  # which is found again, and explained, or there are other places
@@ -428,15 +444,19 @@ class FragmentReader:
         places = fragments.places(number)
         for place in places:
             try:
+                was_open = self._datasets.known(place, entire=False) is not None
                 found, reading = self._open(number, place)
                 request = reading.request(part.key, points=points)
                 data = found.reader.read(request.key, points=request.points)
+                store = found.reader.store
+                if was_open and isinstance(store, RemoteStore):
+                    store.run(found.reader.check_there(data))
                 result[part.target] = request.finish(data)
             except TooDeepError:
                 raise
             except NCZarrError as error:
                 if place is places[-1]:
-                    raise self._explained(error, number) from error
+                    raise self._explained(error, number, place) from error
             else:
                 return
 
@@ -471,13 +491,14 @@ class FragmentReader:
                 _, reading = self._open(number, place)
                 reading.check()
             except NCZarrError as own:
-                error = own
+                error = self._datasets.naming(own, place)
             else:
                 return None
         return error
 
-    def _explained(self, error: NCZarrError, number: int) -> NCZarrError:
+    def _explained(self, error: NCZarrError, number: int, place: FragmentPlace) -> NCZarrError:
         """Return an error that also names its fragment."""
+        error = self._datasets.naming(error, place)
         position = self._fragments.position(number)
         hint = ""
         if isinstance(error, DatasetNotFoundError):

@@ -327,8 +327,8 @@ class TestCommands:
         assert main(["info", "--check", str(tmp_path / "m.nca")]) == 1
         said = capsys.readouterr().out
         assert "fragment (0,)" not in said
-        assert "fragment (1,): /v: holds object" in said
-        assert "fragment (2,): /v: has the units" in said
+        assert "b.nc: /v: holds object" in said
+        assert "c.nc: /v: has the units" in said
 
     def test_check(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         folder = shutil.copytree(DATA / "cfdm1133_cf113", tmp_path / "d")

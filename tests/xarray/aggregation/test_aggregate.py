@@ -415,6 +415,27 @@ def test_packed_otherwise_is_not_added_to_what_is_packed(tmp_path: Path) -> None
         assert ds.v[:, 2].values.tolist() == [16, 16, 16]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_packed_values_of_other_units_are_not_rounded(tmp_path: Path, version: str) -> None:
+    def write_packed(name: str, time: float, units: str) -> str:
+        attributes = {"scale_factor": np.float64(0.5), "units": units}
+        values = np.array([[3, 5]], "i2")
+        variables: dict[str, Any] = {
+            "time": (("time",), np.array([time]), {}),
+            "v": (("time", "x"), values, attributes),
+        }
+        return write(tmp_path / f"{name}.nc", variables)
+
+    files = [write_packed("a", 0, "km"), write_packed("b", 1, "m")]
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_allclose(ds.v, [[1.5, 2.5], [0.0015, 0.0025]], rtol=1e-6)
+    if version == "0.4":
+        aggregate(files[:1], tmp_path / "n.nca", "time", cfa_version=version)
+        with pytest.raises(ExportError, match=r"b.nc: /v .* or has other units"):
+            aggregate(files[1:], tmp_path / "n.nca", append=True)
+
+
 def test_units_of_data_are_converted_when_they_are_read(tmp_path: Path) -> None:
     a = step(tmp_path / "a.nc", [0])
     more: dict[str, Any] = {"tas": (("time", "x"), field([1]), {"units": "mK"})}
