@@ -25,7 +25,7 @@ from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.model import ChunkedArray, Variable
+from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable
 
 
 def plan_copy(
@@ -122,7 +122,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     stored = stored_as(opened, variable)
     reader, links = opened.reader(variable), layout.hard_links
     source = StoredSource(reader, variable, stored.chunk_shape, hard_links=links)
-    dtype, codecs, chunks = packed(stored.dtype), stored.codecs, stored.chunk_shape
+    dtype, codecs, chunks = packed(stored.dtype), _shuffled_first(stored.codecs), stored.chunk_shape
     array = variable.array
     fill = array.fill if array is not None else None
     if variable.nc_type == "string" and dtype.kind in "OU":
@@ -160,6 +160,23 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     if profile.portable or not (proven or (layout.codecs and profile.spelling)):
         new = replace(new, codecs=kept_codecs(new.codecs, new, profile))
     return Item(replace(variable, array=new), source)
+
+
+def _shuffled_first(codecs: tuple[CodecConfig, ...]) -> tuple[CodecConfig, ...]:
+    """Return codecs with a checksum behind the shuffle where it would add half an element.
+
+    HDF5 shuffles the whole elements only, and leaves what remains; numcodecs, and with it
+    zarr-python, refuses such chunks. netCDF4 has the checksum first.
+    """
+    names = [config["id"] for config in codecs]
+    if "fletcher32" not in names or "shuffle" not in names:
+        return codecs
+    checksum, shuffle = names.index("fletcher32"), names.index("shuffle")
+    if checksum > shuffle or codecs[shuffle].get("elementsize", 4) in (1, 2, 4):
+        return codecs
+    moved = list(codecs)
+    moved.insert(shuffle, moved.pop(checksum))
+    return tuple(moved)
 
 
 def _room(variable: Variable) -> int:

@@ -91,7 +91,9 @@ def write_netcdf(
         for variable in variables:
             said = one_pass(plan[variable.path].rechunking)
             tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
-    target.write(partial(_fill, target.url, opened, contents, plan, model, progress))
+    # if memory is limited, parts are whole chunks: none need be kept
+    chunk_cache = None if memory is None else 0
+    target.write(partial(_fill, target.url, opened, contents, plan, model, chunk_cache, progress))
 
 
 def _fill(
@@ -100,13 +102,15 @@ def _fill(
     contents: Contents,
     plan: Mapping[str, Planned],
     model: str,
+    chunk_cache: int | None,
     progress: Progress,
     path: str,
 ) -> None:
     with new_file(path, model, url) as file:
         if not model.startswith("NETCDF4"):
             file.set_fill_off()  # all values are written
-        for variable, made in declare(file, contents.root, partial(stored_as, opened)):
+        stored = partial(stored_as, opened)
+        for variable, made in declare(file, contents.root, stored, chunk_cache):
             _write_values(plan[variable.path], variable, made, progress)
         opened.refuse_changed()
 
@@ -135,14 +139,13 @@ class Planned(NamedTuple):
 
     source: StoredSource
     rechunking: Rechunking
-    is_limited: bool
 
 
 def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
     chunks = stored_as(opened, variable).chunk_shape
     source = StoredSource(opened.reader(variable), variable, chunks)
     nbytes = None if memory is None else room(source, chunks, memory)
-    return Planned(source, source.rechunking(chunks, nbytes), memory is not None)
+    return Planned(source, source.rechunking(chunks, nbytes))
 
 
 def _nbytes(variable: Variable) -> int:
@@ -151,9 +154,7 @@ def _nbytes(variable: Variable) -> int:
 
 
 def _write_values(planned: Planned, variable: Variable, made: Any, progress: Progress) -> None:
-    source, rechunking, is_limited = planned
-    if is_limited and isinstance(made.chunking(), list):  # parts are whole chunks: keep none
-        made.set_var_chunk_cache(size=0, nelems=1)
+    source, rechunking = planned
     for part in boxes(rechunking.shape, rechunking.parts):
         if not math.prod(p.stop - p.start for p in part):
             continue

@@ -68,7 +68,7 @@ def _folder_problem(path: str) -> str | None:
 
 
 def declare(
-    file: Any, root: Group, stored: Callable[[Variable], Stored]
+    file: Any, root: Group, stored: Callable[[Variable], Stored], chunk_cache: int | None = None
 ) -> list[tuple[Variable, Any]]:
     """Make all of a dataset but its values, before these, because classic files are moved for that.
 
@@ -76,6 +76,8 @@ def declare(
     ----------
     stored
         Decides how a variable is stored.
+    chunk_cache
+        Bytes of chunks that netCDF-C keeps for each variable; None for its default.
 
     Returns
     -------
@@ -96,7 +98,7 @@ def declare(
             target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
         write_attributes(target, group.attributes.values())
         variables = group.variables.values()
-        made += [(v, create_variable(file, v, stored(v))) for v in variables]
+        made += [(v, create_variable(file, v, stored(v), chunk_cache)) for v in variables]
     return made
 
 
@@ -170,7 +172,9 @@ def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
             target.setncattr(attribute.name, attribute.value)
 
 
-def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
+def create_variable(
+    file: Any, variable: Variable, stored: Stored, chunk_cache: int | None = None
+) -> Any:
     """Make a variable without its values, which are to be put as they are stored."""
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
@@ -198,6 +202,8 @@ def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
         datatype,
         dimensions,
         endian="big" if big else "native",
+        # set later, netCDF-C would open the variable anew by its name, which may be a dimension's
+        chunk_cache=chunk_cache,
         **options,
     )
     made.set_auto_maskandscale(False)

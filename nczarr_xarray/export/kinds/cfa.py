@@ -6,7 +6,7 @@ import warnings
 
 import xarray as xr
 
-from nczarr_fsspec.errors import LossWarning, caller_level
+from nczarr_fsspec.errors import ExportError, LossWarning, NCZarrError, caller_level
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -29,8 +29,19 @@ def copy(request: CopyRequest) -> None:
             warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
         lacking = Lacking(netcdf4=True)
         lacking.note_hidden(source.hierarchy)
+        used = {dim for variable in root.variables.values() for dim in variable.dimensions}
+        for dim in root.dimensions.values():
+            if dim not in used:
+                lacking.note("dimensions that no variable uses are left out", dim.path)
         lacking.tell(request.target)
-        dataset = _with_texts(as_stored(open_group(source, root, **AS_STORED)), root)
+        try:
+            opened = open_group(source, root, **AS_STORED)
+        except NCZarrError:
+            raise
+        except ValueError as error:  # a dimension and a scalar of one name, for example
+            reason = f"cannot become an aggregation, because xarray refuses it: {error}"
+            raise ExportError(request.source, reason) from error
+        dataset = _with_texts(as_stored(opened), root)
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)
         place = MasterPlace.find(request.target, request.target_options)

@@ -64,6 +64,10 @@ def dimensions(subject: Subject) -> Iterator[Finding]:
             structure = spellings.array_structure(documents, variable.path)
         except FormatError:
             continue  # `variables` has it
+        if structure is None and zarray is not None:
+            text = "has no dimensions of NCZarr: its attributes may be lost"
+            yield Finding("warning", "dimension-rank", variable.path, text, _RESTORE)
+            continue
         if structure is None or not isinstance(shape, list):
             continue
         references = structure.references

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -98,6 +99,36 @@ def test_groups_that_an_aggregation_cannot_hold_are_a_loss(
         assert (lost in capsys.readouterr().err) == (status == 1)
         with xr.open_dataset(target, engine="nczarr") as found:
             np.testing.assert_array_equal(found["v"], whole["v"])
+
+
+def test_dimensions_that_no_variable_uses_are_a_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = str(tmp_path / "x.nc"), str(tmp_path / "x.nca")
+    with netCDF4.Dataset(source, "w") as file:
+        for name in ("used", "not"):
+            file.createDimension(name, 2)
+        file.createVariable("v", "i4", ("used",))[:] = [1, 2]
+    assert main(["copy", source, target]) == 1
+    lost = f"{target}: dimensions that no variable uses are left out: /not\n"
+    assert lost in capsys.readouterr().err
+    with xr.open_dataset(target, engine="nczarr") as found:
+        assert found["v"].values.tolist() == [1, 2]
+
+
+def test_what_xarray_refuses_cannot_become_an_aggregation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = str(tmp_path / "x.nc"), str(tmp_path / "x.nca")
+    with netCDF4.Dataset(source, "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("x", "i4", ())[...] = 1
+        file.createVariable("v", "i4", ("x",))[:] = [1, 2]
+    assert main(["copy", source, target]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert f"{source}: cannot become an aggregation" in lines[0]
+    assert not Path(target).exists()
 
 
 def test_what_has_no_fill_value_gets_none(tmp_path: Path) -> None:

@@ -466,6 +466,23 @@ def test_dimensions_that_nearer_ones_hide(tmp_path: Path) -> None:
     assert ncdump(f"{tmp_path}/back/model.nc").split("\n") == expected.split("\n")
 
 
+@pytest.mark.parametrize("options", [(), ("--memory", "1GB")], ids=["", "limited"])
+def test_a_variable_that_has_the_name_of_another_dimension(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """NetCDF-C gives it another name in HDF5, and forgets that when it opens it anew."""
+    expected = {"a": [9, 9, 9], "x": [1, 2, 3], "y": [[4, 5, 6], [7, 8, 9]]}
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        for name, size in {"x": 3, "y": 3, "z": 3, "t": 2}.items():
+            file.createDimension(name, size)
+        for name, dims in {"a": ("x",), "x": ("z",), "y": ("t", "y")}.items():
+            chunks = [len(file.dimensions[dim]) for dim in dims]
+            file.createVariable(name, "f4", dims, chunksizes=chunks)[:] = expected[name]
+    copy(tmp_path / "x.nc", tmp_path / "y.nc", *options)
+    with netCDF4.Dataset(tmp_path / "y.nc") as file:
+        assert {name: v[:].tolist() for name, v in file.variables.items()} == expected
+
+
 def test_a_dimension_of_another_branch_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

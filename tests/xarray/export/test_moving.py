@@ -14,6 +14,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,6 +103,21 @@ def test_chunks_of_netcdf_are_moved(
     for engine in ("nczarr", "netcdf4") if form in ("nczarr", "4.9.2") else ("nczarr",):
         with xr.open_dataset(url, engine=engine) as back:
             np.testing.assert_array_equal(back["v"], RAMP)
+
+
+@pytest.mark.parametrize("mode", ["nczarr", "zarr"])
+@pytest.mark.parametrize("dtype", ["i2", "f4", "f8"])
+def test_a_checksum_before_the_shuffle(tmp_path: Path, dtype: str, mode: str) -> None:
+    """The shuffle of numcodecs refuses the half element that the checksum adds to those of 8."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as ds:
+        ds.createDimension("y", 40)
+        ds.createDimension("x", 30)
+        ds.createVariable("v", dtype, ("y", "x"), chunksizes=(16, 30), **FILTERS["checked"])
+        ds["v"][:] = RAMP
+    for number, source in enumerate((tmp_path / "x.nc", tmp_path / "0")):
+        assert main(["copy", str(source), f"file://{tmp_path}/{number}#mode={mode},file"]) == 0
+        back = zarr.open_array(tmp_path / f"{number}" / "v", mode="r", zarr_format=2)
+        np.testing.assert_array_equal(back, RAMP)
 
 
 @pytest.mark.parametrize("second", FORMS)

@@ -163,7 +163,7 @@ ABORTED = {"quantize-nczarr+file-4.9.0", "quantize-zarr+file-4.9.2"}
 def test_what_netcdf_c_wrote_is_sound(path: Path) -> None:
     found = without(validate(path, data=True))
     if path.stem in ABORTED:  # netCDF-C crashed: chunks without an array
-        assert {finding.code for finding in found} & {"foreign", "metadata"}
+        assert {finding.code for finding in found} & {"foreign", "metadata", "dimension-rank"}
     else:
         assert found == []
 
@@ -186,6 +186,13 @@ def test_samples_are_sound(objects: Objects) -> None:
 def test_what_netcdf_c_cannot_cope_with(member: str, value: Any) -> None:
     objects = edited(NCZARR, "tx/.zarray", **{member: value})
     assert "netcdf-c" in {f.code for f in validate(objects) if f.is_fault}
+
+
+def test_an_array_whose_attributes_are_lost() -> None:
+    """It has no dimensions any more, and is read with anonymous ones."""
+    objects = {key: value for key, value in NCZARR.items() if key != "t/.zattrs"}
+    (found,) = without(validate(objects))
+    assert (found.code, found.severity, found.path) == ("dimension-rank", "warning", "/t")
 
 
 def test_pure_zarr_need_not_be_for_netcdf_c() -> None:
