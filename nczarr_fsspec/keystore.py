@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
@@ -240,6 +241,8 @@ class RemoteStore(KeyStore, OnLoop):
     in_flight_bytes: int = 1 << 28
     #: whether `list` can be expected to work
     can_list: bool = True
+    #: when its metadata were read, by `time.monotonic` of this process
+    seen: float = -math.inf
 
     @abstractmethod
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
@@ -280,7 +283,8 @@ class RemoteStore(KeyStore, OnLoop):
         return gate
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
+        own = ("_gate", "seen")
+        return {name: value for name, value in self.__dict__.items() if name not in own}
 
     async def gather(
         self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]

@@ -44,7 +44,7 @@ class ChunkReader:
 
     def __init__(self, array: Array, store: KeyStore | File) -> None:
         self._array = array
-        self._source = source = source_of(store)
+        self._source = source = source_of(store, array.described)
         self._scheme: Grid | Strided
         if array.strides is None:
             self._scheme = Grid(array)

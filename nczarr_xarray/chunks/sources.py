@@ -7,6 +7,8 @@ be in flight is the business of the store or file below.
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
@@ -16,6 +18,7 @@ import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange, read_into
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
@@ -26,6 +29,8 @@ from nczarr_xarray.model import ChunkTable
 LEAST_IN_FLIGHT = 4
 #: Bytes of a chunk that threads read together, and of the parts that they take.
 _LARGE, _PART = 1 << 24, 1 << 21
+#: Seconds for which an array behind a network is believed to be there, with chunks missing.
+_BELIEVED = 1.0
 #: Chunks of a store at hand that are looked for together, since most of them may be missing.
 _MANY = 256
 
@@ -175,27 +180,37 @@ class LocalKeys(LocalSource):
 
 
 class RemoteKeys(RemoteSource):
-    """The keys of a store behind a network."""
+    """The keys of a store behind a network.
 
-    def __init__(self, store: RemoteStore) -> None:
+    Parameters
+    ----------
+    document
+        The key of the array's metadata. If it is gone, chunks are not missing, but removed.
+    """
+
+    def __init__(self, store: RemoteStore, document: str) -> None:
         self._store = store
+        self._document = document
+        #: when the document was seen last
+        self._seen = -math.inf
 
     async def locate(self, locating: Locating) -> ChunkTable:
         return at_once(locating)
 
     async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
         store, gate, keys = self._store, self._store.gate(), _keys_and_parts(table)
-        numbers, coming = iter(range(len(keys))), len(keys)
+        numbers, coming, lacking = iter(range(len(keys))), len(keys), False
         # small chunks are handed over several together: each by itself costs more than it has
         several = max(1, INLINE_BYTES // 8 // max(1, nbytes))
         arrived: list[tuple[int, Stored]] = []
 
         async def work() -> None:
-            nonlocal coming
+            nonlocal coming, lacking
             for number in numbers:
                 async with gate:
                     data = await store.get(*keys[number], most)
                 arrived.append((number, data))
+                lacking = lacking or data is None
                 coming -= 1
                 if len(arrived) >= several or not coming:
                     arrived.sort(key=itemgetter(0))
@@ -206,6 +221,17 @@ class RemoteKeys(RemoteSource):
         most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
         in_flight = min(len(keys), store.concurrency, most_chunks)
         await gather_or_cancel(*(work() for _ in range(in_flight)))
+        if lacking and time.monotonic() > max(self._seen, store.seen) + _BELIEVED:
+            await self._check_there()
+
+    async def _check_there(self) -> None:
+        """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
+        async with self._store.gate():
+            document = await self._store.get(self._document, most=self._store.max_metadata)
+        if document is None:
+            reason = f"{self._document} is not there any more, and chunks are missing"
+            raise StoreError(self._store.url, reason)
+        self._seen = time.monotonic()
 
     async def divides(self, table: ChunkTable) -> bool:
         return await self._store.divides(_keys(table))
@@ -282,12 +308,18 @@ class RemoteFile(RemoteSource):
             await receive(np.arange(len(data)), list(data))
 
 
-def source_of(store: KeyStore | File) -> LocalSource | RemoteSource:
-    """Return what brings chunks out of an open store, or file."""
+def source_of(store: KeyStore | File, document: str) -> LocalSource | RemoteSource:
+    """Return what brings chunks out of an open store, or file.
+
+    Parameters
+    ----------
+    document
+        The key of the array's metadata, in a store.
+    """
     if isinstance(store, LocalStore):
         return LocalKeys(store)
     if isinstance(store, RemoteStore):
-        return RemoteKeys(store)
+        return RemoteKeys(store, document)
     assert not isinstance(store, KeyStore)
     if isinstance(store.source, LocalBytes):
         return LocalFile(store, store.source)

@@ -8,6 +8,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +23,6 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url, redact
@@ -198,16 +198,13 @@ class FragmentDatasets:
             return None
         return where if where and not is_url(where) else None
 
-    def naming(self, error: NCZarrError, place: FragmentPlace) -> NCZarrError:
-        """Return an error that names the dataset of a fragment: the variable alone says little."""
-        try:
-            where = self._resolved(place) if place.address else ""
-        except NCZarrError:
+    def name(self, error: NCZarrError, place: FragmentPlace) -> None:
+        """Name the dataset of a fragment in an error: the variable alone says little."""
+        if place.address:
             where = place.address
-        shown = redact(where)
-        if not shown or shown in error.object or where in error.object:
-            return error
-        return type(error)(f"{printable(shown)}: {error.object}", error.reason)
+            with suppress(NCZarrError):
+                where = self._resolved(place)
+            error.found_in(printable(redact(where)))
 
     def _resolved(self, place: FragmentPlace) -> str:
         start = place.address.rfind("/") + 1
@@ -397,7 +394,6 @@ class FragmentReader:
         points: bool,
     ) -> bool:
         """Read one part; False if it has to be read in another way, maybe as one of `whole`."""
-        was_open = isinstance(found, Opening)
         try:
             if not isinstance(found, Opening):
                 place = self._place(part)
@@ -417,8 +413,6 @@ class FragmentReader:
             reading = reading_of(self._array, part.number, found.variable)
             request = reading.request(part.key, points=points)
             values = await found.reader.read_remote(request.key, points=request.points)
-            if was_open:
-                await found.reader.check_there(values)
             result[part.target] = request.finish(values)
         except NCZarrError:
             return False  # which is found again, and explained, or there are other places
@@ -444,13 +438,9 @@ class FragmentReader:
         places = fragments.places(number)
         for place in places:
             try:
-                was_open = self._datasets.known(place, entire=False) is not None
                 found, reading = self._open(number, place)
                 request = reading.request(part.key, points=points)
                 data = found.reader.read(request.key, points=request.points)
-                store = found.reader.store
-                if was_open and isinstance(store, RemoteStore):
-                    store.run(found.reader.check_there(data))
                 result[part.target] = request.finish(data)
             except TooDeepError:
                 raise
@@ -491,14 +481,15 @@ class FragmentReader:
                 _, reading = self._open(number, place)
                 reading.check()
             except NCZarrError as own:
-                error = self._datasets.naming(own, place)
+                error = own
+                self._datasets.name(error, place)
             else:
                 return None
         return error
 
     def _explained(self, error: NCZarrError, number: int, place: FragmentPlace) -> NCZarrError:
         """Return an error that also names its fragment."""
-        error = self._datasets.naming(error, place)
+        self._datasets.name(error, place)
         position = self._fragments.position(number)
         hint = ""
         if isinstance(error, DatasetNotFoundError):

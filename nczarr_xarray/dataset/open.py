@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
@@ -252,6 +253,8 @@ def open_keys(
                     raise failure
                 _hold_back(hierarchy, reading.state)
                 opened = Opened(reading.state.store, hierarchy, reading=reading)
+                if isinstance(opened.store, RemoteStore):
+                    opened.store.seen = time.monotonic()
                 read = partial(_read_tree, reading, mode)
                 return _with_aggregations(opened, options, read, master)
             before = reading

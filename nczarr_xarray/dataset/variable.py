@@ -25,7 +25,7 @@ from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
 from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.model import ChunkedArray, Selections, Variable
+from nczarr_xarray.model import Selections, Variable
 
 if TYPE_CHECKING:
     from nczarr_fsspec.changes.moment import Mark
@@ -189,27 +189,6 @@ class VariableReader:
         """
         if isinstance(self.store, LocalStore):
             self.store.check_place()
-
-    async def check_there(self, data: np.ndarray) -> None:
-        """Raise `StoreError` if a tree behind a network is not there any more.
-
-        Its chunks would be missing ones. So it is asked for only if `data` may have fill values.
-        """
-        array, store = self.array, self.store
-        if not isinstance(store, RemoteStore) or not isinstance(array, ChunkedArray):
-            return
-        if array.fill is not None and data.dtype.kind not in "OSU":
-            is_nan = np.isnan(data) if data.dtype.kind == "f" else False
-            if not np.any((data == array.fill) | is_nan):
-                return
-        async with store.gate():
-            there = await store.get(array.described, most=store.max_metadata)
-        if there is None:
-            raise StoreError(
-                store.url,
-                f"cannot be found any more: {array.described} is missing; the dataset was changed "
-                "after it was opened",
-            )
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""

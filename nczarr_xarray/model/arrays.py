@@ -182,7 +182,7 @@ class Array:
 
     @property
     def described(self) -> str:
-        """Name what describes the array, for messages."""
+        """Name what describes the array: for messages, and in a store, its key."""
         return self.path
 
     def chunk_name(self, position: tuple[int, ...]) -> str:
