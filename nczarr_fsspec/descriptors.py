@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +19,16 @@ OPEN_FLAGS = sum(getattr(os, flag, 0) for flag in _FLAGS)
 _HUGE_PAGE = 1 << 21
 #: Bytes that are copied at a time where the system copies none by itself.
 _PIECE = 1 << 20
+
+
+def part_of_files(most: int) -> int:
+    """Return `most`, or less if it is not a small part of the files that a process may open."""
+    if sys.platform == "win32":  # it has no such limit, and sockets are no files there
+        return most
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if files == resource.RLIM_INFINITY else min(most, max(16, files // 4))
 
 
 class FileRange(NamedTuple):

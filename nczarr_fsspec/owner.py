@@ -53,7 +53,7 @@ class Owner:
         """Return the owner that stands for this process."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         pid = os.getpid()
-        return cls(socket.gethostname(), _system(), pid, _started(pid), since)
+        return cls(*machine(), pid, _started(pid), since)
 
     @classmethod
     def parse(cls, document: Any) -> Owner:
@@ -84,7 +84,7 @@ class Owner:
 
     def is_dead(self) -> bool:
         """Tell whether the process has certainly ended; only its own machine can find that out."""
-        if (self.host, self.system) != (socket.gethostname(), _system()) or self.pid <= 0:
+        if (self.host, self.system) != machine() or self.pid <= 0:
             return False
         if os.name == "nt":  # there, os.kill ends the process
             return False
@@ -98,11 +98,8 @@ class Owner:
 
     def has_left(self, work: str) -> bool:
         """Tell whether the owner is certainly no longer `at work` here."""
-        ours = self.pid == os.getpid() and (self.host, self.system, self.started) == (
-            socket.gethostname(),
-            _system(),
-            _started(self.pid),
-        )
+        here = (*machine(), _started(self.pid))
+        ours = self.pid == os.getpid() and (self.host, self.system, self.started) == here
         return work not in AT_WORK if ours else self.is_dead()
 
     def __str__(self) -> str:
@@ -124,6 +121,11 @@ def writer_of(key: str) -> Owner | None:
 @cache
 def _own_mark(pid: int) -> str:  # noqa: ARG001 - a fork is another process
     return Owner.here().mark
+
+
+def machine() -> tuple[str, str]:
+    """Return what tells this machine, since it was started, from others: host and system."""
+    return socket.gethostname(), _system()
 
 
 @cache

@@ -135,7 +135,7 @@ class KeptFileBytes(RegularFileBytes):
                 if opened is None:
                     opened = self._open()  # its name says that it is the same version
                     self.validator = opened.validator
-                    self._opened = opened
+                    self._keep(opened)
         return opened
 
     def __getstate__(self) -> dict[str, Any]:

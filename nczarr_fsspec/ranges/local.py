@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import os
 import stat
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, read_at, read_into
+from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, part_of_files, read_at, read_into
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
@@ -20,6 +21,8 @@ CHANGED = "the file has changed since it was opened; open it again"
 _GAP = 1 << 12
 #: Bytes that one call reads at most for several ranges.
 _TOGETHER = 1 << 20
+#: Files that sources keep open, at most; xarray has as many.
+MOST_OPEN = 128
 #: file objects whose bytes are those of what is below them
 _BUFFERED = (io.BufferedReader, io.BufferedRandom)
 
@@ -28,7 +31,8 @@ class RegularFileBytes(LocalBytes):
     """A regular file of this machine, read at positions of its own through a descriptor.
 
     Reads need neither a lock nor the file's position, so threads do not wait for each other, and
-    what a fork shares does not matter. A source that is used again after `close` insists on the
+    what a fork shares does not matter. Of many sources, those that opened their files last keep
+    them open (`MOST_OPEN`). One that is used again after that, or after `close`, insists on the
     same size, time and inode.
     """
 
@@ -39,7 +43,7 @@ class RegularFileBytes(LocalBytes):
         self._opened: Descriptor | None = None
         opened = self._open()
         self.size, self.validator = opened.size, opened.validator
-        self._opened = opened
+        self._keep(opened)
         self.head = self.read(0, min(HEAD_BYTES, self.size))
 
     @abstractmethod
@@ -115,8 +119,19 @@ class RegularFileBytes(LocalBytes):
             opened = self._open()
             if opened.validator != self.validator:
                 raise StoreError(self.url, CHANGED)
-            self._opened = opened
+            self._keep(opened)
         return opened
+
+    def _keep(self, opened: Descriptor) -> None:
+        """Keep a descriptor for later reads; if there are many, others let go of the oldest."""
+        self._opened = opened
+        _holders[opened.number] = weakref.ref(self)
+        # (each step is one of the interpreter: a lock might be held when the process is forked)
+        for number in list(_holders)[: -part_of_files(MOST_OPEN)]:
+            holder = _holders.pop(number, None)
+            other = None if holder is None else holder()
+            if other is not None:
+                other.close()
 
     def _check(self, opened: Descriptor) -> None:
         """Raise `StoreError` if what was read may be of another version than that opened."""
@@ -336,7 +351,12 @@ class Descriptor:
         self.validator = _validator(status)
 
     def __del__(self) -> None:
+        _holders.pop(self.number, None)
         os.close(self.number)
+
+
+#: By number: which source keeps a descriptor, the oldest first.
+_holders: dict[int, weakref.ref[RegularFileBytes]] = {}
 
 
 def _neighbours(starts: Sequence[int], stops: Sequence[int]) -> Iterator[tuple[int, int]]:

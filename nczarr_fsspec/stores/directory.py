@@ -16,6 +16,7 @@ from nczarr_fsspec.births import birth_of
 from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, check_key
+from nczarr_fsspec.owner import machine
 from nczarr_fsspec.stores.inside import Inside
 
 T = TypeVar("T")
@@ -54,11 +55,13 @@ class DirectoryStore(LocalStore):
         self.note_place()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_place"}
+        return {**self.__dict__, "_machine": machine()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        there = state.pop("_machine")
         self.__dict__.update(state)
-        self.note_place()  # another one on another machine
+        if there != machine():  # which numbers its files in another way, or has copies
+            self.note_place()
 
     def note_place(self) -> None:
         self._place = None

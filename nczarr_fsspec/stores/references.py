@@ -276,7 +276,7 @@ class LocalReferences(_Keys, LocalStore):
 
     def _read_rows(self, file: str) -> Rows | None:
         assert isinstance(self._origin, LocalStore)
-        data = self._origin.get(file, most=MAX_FILE)
+        data = _file_of(self._origin, file)
         rows = None if data is None else Rows.parse(data, f"{self.url}/{file}")
         self._keep_rows(file, rows)
         return rows
@@ -368,7 +368,7 @@ class RemoteReferences(_Keys, RemoteStore):
             data = await origin.get(file, most=MAX_FILE)
         else:
             assert isinstance(origin, LocalStore)
-            data = origin.get(file, most=MAX_FILE)
+            data = _file_of(origin, file)
         rows = None
         if data is not None:
             rows = await asyncio.to_thread(Rows.parse, data, f"{self.url}/{file}")
@@ -400,6 +400,13 @@ class _UnderWay:
             task = self._once[name] = self.loop.create_task(make())
             task.add_done_callback(lambda _: self._once.pop(name, None))
         return await asyncio.shield(task)
+
+
+def _file_of(folder: LocalStore, file: str) -> bytes | None:
+    """Return a file of references, if its folder is still that whose metadata were read."""
+    data = folder.get(file, most=MAX_FILE)
+    folder.check_place()  # without a file of another one, chunks would be fill values
+    return data
 
 
 def _parsed(origin: KeyStore | Mapping[str, Any], shown: str) -> References:

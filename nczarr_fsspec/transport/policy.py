@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, Self
 
+from nczarr_fsspec.descriptors import part_of_files
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.transport.recording import SEEN
 
@@ -58,14 +58,7 @@ def most_connections() -> int:
     with it a connection costs a millisecond of CPU time, and beyond 192 nothing is gained. Besides,
     they may only be a small part of the files that the process may open (on macOS, 256).
     """
-    if sys.platform == "win32":  # sockets are no files there
-        return MOST_CONNECTIONS
-    import resource
-
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return min(MOST_CONNECTIONS, max(16, files // 4))
+    return part_of_files(MOST_CONNECTIONS)
 
 
 @dataclass(frozen=True, slots=True)

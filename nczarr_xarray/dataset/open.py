@@ -22,6 +22,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.url import is_url
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
@@ -142,6 +143,8 @@ def open_either(
     try:
         return _open_either(target, options, of_tree, of_file)
     except (StoreError, FormatError) as error:
+        if not isinstance(target, str) or not is_url(target):
+            raise  # (importing fails where no more files can be opened)
         from nczarr_fsspec.thredds import hint as hint_about
 
         hint = hint_about(target)

@@ -59,6 +59,9 @@ class OpenOptions:
     def __post_init__(self) -> None:
         if not (self.group is None or isinstance(self.group, str)):
             raise URLError("group", f"must be a string or None, not {self.group!r}")
+        given = self.storage_options
+        if not (given is None or isinstance(given, Mapping)):  # not shown, as it may be a secret
+            raise URLError("storage_options", f"must be a dict, not {type(given).__name__}")
         for option in ("use_zarr_fill_value_as_mask", "consolidated"):
             value = getattr(self, option)
             if not (value is None or isinstance(value, (bool, np.bool_))):

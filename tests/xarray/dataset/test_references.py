@@ -385,6 +385,26 @@ def test_parquet(
         xr.testing.assert_equal(again["t"][3:9, ::-3].load(), there["t"][3:9, ::-3])
 
 
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("there", ["another", "nothing"])
+def test_a_folder_of_parquet_that_is_replaced(there: str, pickled: bool, tmp_path: Path) -> None:
+    """No chunk reads as the fill value because another folder has no reference to it."""
+    long, short = tmp_path / "long.nc", tmp_path / "short.nc"
+    encoding = {"v": {"chunksizes": (10,), "_FillValue": -9.0}}
+    for path, count in ((long, 1000), (short, 20)):
+        xr.Dataset({"v": ("x", np.arange(float(count)))}).to_netcdf(path, encoding=encoding)
+    target = write_parquet(tmp_path / "r.parq", references(str(long)))
+    with xr.open_dataset(target, engine="nczarr", cache=False) as opened_before:
+        ds = pickle.loads(pickle.dumps(opened_before)) if pickled else opened_before
+        assert ds["v"][3] == 3
+        Path(target).rename(tmp_path / "old.parq")
+        if there == "another":
+            write_parquet(Path(target), references(str(short)))
+        with pytest.raises(StoreError, match=r"another dataset is in its place|cannot be found"):
+            ds["v"][700].load()
+        assert ds["v"][3] == 3  # of references that were read before
+
+
 def test_parquet_is_read_as_fsspec_reads_it(
     steps: tuple[dict[str, Any], xr.Dataset], tmp_path: Path
 ) -> None:

@@ -588,6 +588,8 @@ def test_options_that_are_no_choice(option: str, value: Any) -> None:
         opened(group_3() | array_3(), anonymous_dimension_prefix=None)
     with pytest.raises(ValueError, match=r"^index_cache: must be the path of a folder, not True"):
         opened(group_3() | array_3(), index_cache=True)
+    with pytest.raises(ValueError, match=r"^storage_options: must be a dict, not str"):
+        xr.open_dataset("nowhere", engine="nczarr", storage_options="key")
     with pytest.raises(ValueError, match=r"^group: must be a string or None, not 5"):
         opened(group_3() | array_3(), group=5)
 
