@@ -241,7 +241,8 @@ class RemoteStore(KeyStore, OnLoop):
     in_flight_bytes: int = 1 << 28
     #: whether `list` can be expected to work
     can_list: bool = True
-    #: when its metadata were read, by `time.monotonic` of this process
+    #: when its metadata were read, by `time.monotonic` of this process; infinity if those of its
+    #: arrays are not to be asked for
     seen: float = -math.inf
 
     @abstractmethod

@@ -69,6 +69,43 @@ def test_http_consolidated_needs_few_requests(local: xr.Dataset) -> None:
         assert sum(r.path.endswith("/tx/.zarray") for r in server.requests) == 1
 
 
+def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for where chunks are missing, but not for a second after it was seen."""
+    with (
+        served(CONSOLIDATED) as server,
+        xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr", consolidated=False) as ds,
+    ):
+
+        def load() -> tuple[xr.DataArray, int]:
+            before = len(server.requests)
+            return ds.tx.copy().load(), len(server.requests) - before
+
+        values, requests = load()
+        monkeypatch.setattr("nczarr_xarray.chunks.sources._BELIEVED", 0)
+        again, more = load()
+        assert more == requests + 1
+        xr.testing.assert_identical(again, values)
+        for key in [key for key in server.files if "/tx/" in key]:
+            del server.files[key]
+        with pytest.raises(StoreError, match=r"tx/\.zarray is not there any more"):
+            load()
+
+
+def test_metadata_that_are_trusted_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be the only ones."""
+    monkeypatch.setattr("nczarr_xarray.chunks.sources._BELIEVED", 0)
+    objects = {key: data for key, data in CONSOLIDATED.items() if key != "tx/1.0"}
+    only = {key: data for key, data in objects.items() if "/.z" not in key}
+    found = []
+    for these in (objects, only):
+        with served(these) as server:
+            url = f"{server.url}/data/x.file"
+            with xr.open_dataset(url, engine="nczarr", consolidated=True) as ds:
+                found.append(ds.load())
+    xr.testing.assert_identical(*found)
+    assert (found[0].tx[1] == -2147483647).all()
+
+
 def test_stale_consolidated_array_is_an_error_when_read() -> None:
     objects = dict(CONSOLIDATED)
     objects["tx/.zarray"] = objects["tx/.zarray"].replace(b'"<i4"', b'"<f4"')
