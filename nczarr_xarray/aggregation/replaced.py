@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.places import place_of
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.aggregation.from_references import addresses_of
-from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.master_place import MasterPlace

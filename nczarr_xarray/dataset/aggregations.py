@@ -9,7 +9,7 @@ from dataclasses import replace
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening
-from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset.fragments import AggregationReaders
 from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import decode, find
@@ -53,7 +53,7 @@ def with_aggregations(
         allow=options.allow,
         storage_options=options.storage_options,
     )
-    datasets = FragmentDatasets(own, opener, policy, options.depth)
+    datasets = AggregationReaders(own, opener, policy, options.depth)
     for variable, array in aggregated(hierarchy):
         variable.array = replace(array, opener=datasets)
     return replace(opened, hierarchy=hierarchy)

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -22,225 +18,30 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
-from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.printable import printable
-from nczarr_fsspec.ranges.source import HEAD_BYTES
-from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.file import DataFile, whole_of
-from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, TooDeepError
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import Reading, needs_names, reading_of
 from nczarr_xarray.dataset.remote_parts import RemoteParts
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-#: Fragments whose metadata are remembered, for one aggregation.
-_REMEMBERED = 2048
-#: What is remembered takes this part of what may be under way, if that is limited.
-_EIGHTH = 8
-#: A name in a folder that means nothing but itself.
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
 #: Threads that read other fragments behind a network, such as trees.
 AT_ONCE = 32
 #: So many local fragments are opened one by one, as if each were of its own kind.
 _FEW = 4
-#: Aggregations whose fragments are aggregations, at most.
-_DEEPEST = 8
 
 
-class TooDeepError(FormatError):
-    """Aggregations are in each other, maybe in a circle; other places are not tried then."""
-
-
-class FragmentDatasets:
-    """Opens the fragments of one master. Picklable and safe in threads.
-
-    Parameters
-    ----------
-    own
-        Opens variables of the master itself.
-    other
-        Opens variables of other datasets.
-    policy
-        What addresses mean, and which ones may be opened.
-    depth
-        How many aggregations the master is in.
-
-    Attributes
-    ----------
-    under_way
-        As of `nczarr_xarray.model.FragmentOpener`.
-    """
-
-    under_way: int | None = None
-
-    def __init__(
-        self, own: Callable[[str], Opening], other: Opener, policy: AddressPolicy, depth: int
-    ) -> None:
-        self._own = own
-        self._other = other
-        self.policy = policy
-        self._depth = depth
-        self._begin()
-
-    def _begin(self) -> None:
-        self._lock = ProcessLock()
-        self._known: OrderedDict[tuple[str, str, bool], Opening] = OrderedDict()
-        #: by address: what to open
-        self._targets: dict[str, str] = {}
-        #: by address of a folder: its path, if all in it may be opened
-        self._folders: dict[str, str] = {}
-        #: by address of a folder, and variable: one of its remote files, if all may be opened so
-        self._likes: dict[tuple[str, str, bool], RemoteFile] = {}
+class AggregationReaders(FragmentDatasets):
+    """Makes what reads the aggregations of one master. Picklable and safe in threads."""
 
     def selections(self, array: FragmentArray) -> FragmentReader:
         """Return what reads selections of an aggregation."""
         return FragmentReader(array, self)
-
-    def open(self, place: FragmentPlace, *, entire: bool = False) -> Opening:
-        """Open the variable that a fragment is.
-
-        Parameters
-        ----------
-        entire
-            See `Opener.open`.
-
-        Raises
-        ------
-        NCZarrError
-            If it cannot be opened, or must not be.
-        """
-        found = self.known(place, entire=entire)
-        if found is None:
-            if not place.address:
-                found = self._own(place.name)
-            else:
-                where, depth = self._resolved(place), self._depth + 1
-                options = self.policy.options(where)
-                found = self._other.open(where, options, place.name, depth=depth, entire=entire)
-            self.keep(place, found, entire=entire)
-        return found
-
-    def known(self, place: FragmentPlace, *, entire: bool) -> Opening | None:
-        """Return what was opened before; what was opened entirely serves both."""
-        with self._lock:
-            for kind in (True,) if entire else (True, False):
-                key = place.address, place.name, kind
-                found = self._known.get(key)
-                if found is not None:
-                    self._known.move_to_end(key)
-                    return found
-        return None
-
-    def keep(self, place: FragmentPlace, found: Opening, *, entire: bool) -> None:
-        """Remember what was opened."""
-        with self._lock:
-            self._known[place.address, place.name, entire] = found
-            while len(self._known) > self._remembered:
-                self._known.popitem(last=False)
-
-    @property
-    def _remembered(self) -> int:
-        """How many fragments are remembered: of each remote file, the first bytes are held."""
-        if self.under_way is None:
-            return _REMEMBERED
-        return max(1, min(_REMEMBERED, self.under_way // (_EIGHTH * HEAD_BYTES)))
-
-    def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFile | None:
-        """Find a fragment that is in a remote file; None for all others.
-
-        Parameters
-        ----------
-        entire
-            See `Opener.open`.
-
-        Raises
-        ------
-        NCZarrError
-            If it must not be opened.
-        """
-        if not place.address:
-            return None
-        start = place.address.rfind("/") + 1
-        name, key = place.address[start:], (place.address[:start], place.name, entire)
-        is_plain = _PLAIN_NAME.fullmatch(name) is not None
-        like = self._likes.get(key) if is_plain else None
-        found = None if like is None else like.beside(name)
-        if found is not None:
-            return found
-        where = self._resolved(place)
-        if not is_url(where):
-            return None
-        found = self._other.find(where, self.policy.options(where), place.name, entire=entire)
-        is_like = found is not None and is_plain and where.endswith(f"/{name}")
-        if found is not None and is_like and self.policy.is_even_below(where):
-            _remember(self._likes, key, found)
-        return found
-
-    def is_remote(self, place: FragmentPlace) -> bool:
-        """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
-        try:
-            return bool(place.address) and is_url(self._resolved(place))
-        except NCZarrError:
-            return False
-
-    def path(self, place: FragmentPlace) -> str | None:
-        """Return the path of a fragment of this machine that may be opened."""
-        try:
-            where = self._resolved(place) if place.address else ""
-        except NCZarrError:
-            return None
-        return where if where and not is_url(where) else None
-
-    def name(self, error: NCZarrError, place: FragmentPlace) -> None:
-        """Name the dataset of a fragment in an error: the variable alone says little."""
-        if place.address:
-            where = place.address
-            with suppress(NCZarrError):
-                where = self._resolved(place)
-            error.found_in(printable(redact(where)))
-
-    def _resolved(self, place: FragmentPlace) -> str:
-        start = place.address.rfind("/") + 1
-        folder, name = place.address[:start], place.address[start:]
-        is_plain = _PLAIN_NAME.fullmatch(name) is not None
-        path = self._folders.get(folder) if is_plain else None
-        if path is not None:
-            return path + name
-        found = self._targets.get(place.address)
-        if found is not None:
-            return found
-        if self._depth >= _DEEPEST:
-            raise TooDeepError(
-                place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
-            )
-        found = self.policy.resolve(place.address)
-        as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(found)
-        if as_it_stands and found.endswith(f"/{name}") and self.policy.allows_local:
-            _remember(self._folders, folder, found.removesuffix(name))
-        else:
-            _remember(self._targets, place.address, found)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_lock", "_known", "_targets", "_folders", "_likes")
-        return {name: value for name, value in self.__dict__.items() if name not in volatile}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
-
-
-def _remember(known: dict[K, V], key: K, value: V) -> None:
-    if len(known) >= _REMEMBERED:
-        known.clear()
-    known[key] = value
 
 
 class FragmentReader:

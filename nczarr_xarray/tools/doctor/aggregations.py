@@ -13,8 +13,8 @@ from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.dataset.alike_files import read_variable_pattern
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.fragment_values import needs_names
-from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.open_fragments import options_for
 from nczarr_xarray.dataset.opened import Opened

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_xarray.dataset import fragments
-from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset import fragment_datasets
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.model import FragmentPlace
 
 MASTERS = ["/d/m.nca", "/d/e/m.nca", "https://host/d/m.nca", "s3://bucket/d/m.nca"]
@@ -69,7 +69,7 @@ def test_a_folder_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragments, "_REMEMBERED", 3)
+    monkeypatch.setattr(fragment_datasets, "_REMEMBERED", 3)
     own: Any = None
     datasets = FragmentDatasets(own, own, AddressPolicy.of("/d/m.nca"), 0)
     for number in range(20):

@@ -14,7 +14,7 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
-from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader
+from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -63,7 +63,7 @@ class Held:
         raise AssertionError(f"{target} is not remote")
 
     def reader(self, array: FragmentArray) -> FragmentReader:
-        return FragmentDatasets(self.variable, self, POLICY, 0).selections(array)
+        return AggregationReaders(self.variable, self, POLICY, 0).selections(array)
 
 
 @dataclass
@@ -407,12 +407,12 @@ class TestPlaces:
         assert [*found.faults()] == []  # no dataset has to be there
 
     def test_circles_end(self) -> None:
-        datasets = FragmentDatasets(self.held.variable, self.held, POLICY, 8)
+        datasets = AggregationReaders(self.held.variable, self.held, POLICY, 8)
         with pytest.raises(FormatError, match="a circle"):
             datasets.open(FragmentPlace("a", "v"))
 
     def test_pickle(self) -> None:
-        datasets = FragmentDatasets(self.held.variable, self.held, POLICY, 0)
+        datasets = AggregationReaders(self.held.variable, self.held, POLICY, 0)
         again = pickle.loads(pickle.dumps(replace(self.array, opener=datasets)))
         found = again.selections(None).read((slice(None),), points=False)
         assert found.tolist() == [1.0, 2.0, FILL, FILL]
