@@ -284,7 +284,9 @@ class RemoteStore(KeyStore, OnLoop):
         return gate
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_gate", "seen")
+        own = ["_gate"]
+        if self.seen != math.inf:  # another process has another clock
+            own.append("seen")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     async def gather(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import warnings
 import zipfile
 from pathlib import Path
@@ -91,8 +92,11 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             load()
 
 
-def test_metadata_that_are_trusted_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be the only ones."""
+@pytest.mark.parametrize("pickled", [False, True])
+def test_metadata_that_are_trusted_are_not_asked_for(
+    pickled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be the only ones, in other processes too."""
     monkeypatch.setattr("nczarr_xarray.chunks.sources._BELIEVED", 0)
     objects = {key: data for key, data in CONSOLIDATED.items() if key != "tx/1.0"}
     only = {key: data for key, data in objects.items() if "/.z" not in key}
@@ -101,7 +105,8 @@ def test_metadata_that_are_trusted_are_not_asked_for(monkeypatch: pytest.MonkeyP
         with served(these) as server:
             url = f"{server.url}/data/x.file"
             with xr.open_dataset(url, engine="nczarr", consolidated=True) as ds:
-                found.append(ds.load())
+                used = pickle.loads(pickle.dumps(ds)) if pickled else ds
+                found.append(used.load())
     xr.testing.assert_identical(*found)
     assert (found[0].tx[1] == -2147483647).all()
 
