@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,10 +96,13 @@ class Claim:
         return first
 
     def _withdraw(self) -> None:
-        self.forget()
-        with suppress(StoreError):
+        try:
             if self.is_there():  # then the line of those that took over is no longer needed
                 self.place.store.delete([self.key, *_successors(self.place)])
+        except StoreError:
+            pass  # what failed before is the error
+        finally:
+            self.forget()
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
         """Note in the claim which fragments will be written, and which are then not needed.
@@ -129,9 +131,11 @@ class Claim:
 
     def release(self) -> None:
         """Remove the claim, so that other writers can begin; another writer's stays."""
-        self.forget()
-        if self.is_there():
-            self.place.store.delete([self.key])
+        try:
+            if self.is_there():
+                self.place.store.delete([self.key])
+        finally:
+            self.forget()  # or another thread could take over, whose claim would be removed
 
     def _document(self, new: Iterable[str], old: Iterable[str]) -> bytes:
         told = {"name": self.name, "owner": Owner.here().document}

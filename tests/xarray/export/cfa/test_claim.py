@@ -131,6 +131,56 @@ def test_a_writer_whose_claim_was_removed_gives_up(tmp_path: Path) -> None:
     same(read(target), by_netcdf(whole, tmp_path / "x.nc"))
 
 
+def test_another_thread_that_begins_while_a_claim_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not take over, or its own claim would be removed."""
+    place = MasterPlace.find(tmp_path / "m.nca", None)
+    claim = Claim.begin(place)
+    is_there = Claim.is_there
+
+    def meanwhile(self: Claim) -> bool:
+        monkeypatch.setattr(Claim, "is_there", is_there)
+        found = self.is_there()
+        with pytest.raises(ConflictError, match=f"process {os.getpid()}"):
+            Claim.begin(place)
+        return found
+
+    monkeypatch.setattr(Claim, "is_there", meanwhile)
+    claim.release()
+    Claim.begin(place).release()
+
+
+def test_another_thread_that_begins_while_a_writer_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fragments may have the same names as those that are removed."""
+    target, whole = tmp_path / "m.nca", sample(10)[["count"]]
+    is_there, others = Claim.is_there, list[str]()
+
+    def meanwhile(self: Claim) -> bool:
+        found = is_there(self)
+        if failures and not others:
+            others.append("came")
+            with pytest.raises(ConflictError, match=f"process {os.getpid()}"):
+                whole.nczarr.to_cfa(target)
+        return found
+
+    def fail(block: np.ndarray) -> np.ndarray:
+        failures.append("failed")
+        raise ValueError("no block")
+
+    failures: list[str] = []
+    monkeypatch.setattr(Claim, "is_there", meanwhile)
+    lazy = whole.chunk(time=5)
+    lazy["count"] = lazy["count"].copy(data=lazy["count"].data.map_blocks(fail, dtype="i4"))
+    with pytest.raises(ValueError, match="no block"):
+        lazy.nczarr.to_cfa(target)
+    assert others
+    whole.nczarr.to_cfa(target)
+    same(read(target), by_netcdf(whole, tmp_path / "x.nc"))
+
+
 def test_masters_that_share_a_folder_are_written_at_the_same_time(tmp_path: Path) -> None:
     """Neither writes fragments of the other, nor removes them when it takes over."""
     ours, theirs = sample()[["count"]], sample()[["count"]] * 2
