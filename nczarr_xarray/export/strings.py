@@ -116,7 +116,7 @@ def excess(source: xr.Variable, dtype: np.dtype) -> str | None:
     characters = dtype.kind == "U"
     room = None if dtype.hasobject else dtype.itemsize // (4 if characters else 1)
     try:
-        if source.dtype.kind == "S":  # whole, as they are
+        if source.dtype.kind == "S" and not characters:  # whole, as they are
             length = source.dtype.itemsize
         else:
             length = longest_text(source, characters=characters)

@@ -833,6 +833,19 @@ def test_text_longer_than_the_characters_that_zarr_python_stored(
     assert opened(tmp_path / "x")["v"].to_numpy().tolist() == [*before, "ëfg", "h"]
 
 
+def test_bytes_with_room_for_more_than_the_characters_that_zarr_python_stored(
+    tmp_path: Path,
+) -> None:
+    group = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
+    array = group.create_array("v", data=np.array(["abc", "d"], "U3"), chunks=(2,))
+    array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    with pytest.raises(ExportError, match="a text of 4 characters, and is stored with 3 at most"):
+        to_nczarr(xr.Dataset({"v": ("x", np.array([b"efgh"]))}), tmp_path / "x", append_dim="x")
+    texts = np.array([b"efg", b"h"], "S10")
+    to_nczarr(xr.Dataset({"v": ("x", texts)}), tmp_path / "x", append_dim="x")
+    assert opened(tmp_path / "x")["v"].to_numpy().tolist() == ["abc", "d", "efg", "h"]
+
+
 def test_text_longer_than_the_pointers_of_objects(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
     array = group.create_array("v", shape=(1,), dtype=str, chunks=(2,))
