@@ -39,7 +39,7 @@ def conversion(
     UnsupportedError
         If cf-units is not installed.
     """
-    kinds = _calendar(own, own_calendar), _calendar(wanted, calendar)
+    kinds = calendar_of(own, own_calendar), calendar_of(wanted, calendar)
     if kinds[0] != kinds[1]:
         said = [
             text if kind is None else f"{text}, calendar {kind!r}"
@@ -93,7 +93,7 @@ def _microseconds(unit: Any) -> float:
     return float(length)
 
 
-def _calendar(units: str, calendar: str | None) -> str | None:
+def calendar_of(units: str, calendar: str | None) -> str | None:
     """Return the calendar of units that are times since a date; None for others."""
     if " since " not in units.lower():
         return None

@@ -17,6 +17,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.dataset.units import calendar_of
 from nczarr_xarray.export.as_stored import same_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing, is_below
@@ -153,9 +154,9 @@ def _outdated(
 
 
 def _refuse_other_bounds(exporter: Exporter, existing: Existing) -> None:
-    """Raise `ExportError` if bounds that stay would be read in the units of a new coordinate.
+    """Raise `ExportError` if bounds that stay would be other times with a new coordinate.
 
-    They have no units of their own.
+    They have no units of their own: xarray reads them in those of their coordinate.
     """
     for item in exporter.contents.items:
         new, group = item.variable, existing.group(item.variable.group)
@@ -163,20 +164,29 @@ def _refuse_other_bounds(exporter: Exporter, existing: Existing) -> None:
             continue
         old = group.variables[new.name]
         ours, theirs = _words(new), _words(old)
+        if _are_read_alike(ours, theirs):
+            continue
         for name in {ours["bounds"], ours["climatology"]} & group.variables.keys():
             bounds = group.variables[name]
             stays = name not in exporter.contents.group(new.group).variables
-            same = same_units(ours["units"], theirs["units"])
-            if (
-                stays
-                and "units" not in bounds.attributes
-                and not (same and ours["calendar"] == theirs["calendar"])
-            ):
+            if stays and "units" not in bounds.attributes:
+                said, wanted = (
+                    f"{words['units']!r} ({words['calendar'] or 'standard'})"
+                    for words in (theirs, ours)
+                )
                 raise ExportError(
                     existing.url,
-                    f"{bounds.path} is stored in the units of {old.path}, {theirs['units']!r}, "
-                    f"which would be {ours['units']!r}: write {name!r} as well",
+                    f"{bounds.path} is stored in the units of {old.path}, {said}, which would be "
+                    f"{wanted}: write {name!r} as well",
                 )
+
+
+def _are_read_alike(ours: dict[str, str], theirs: dict[str, str]) -> bool:
+    """Tell whether numbers without units are the same times, or no times, beside either."""
+    calendars = {calendar_of(words["units"], words["calendar"]) for words in (ours, theirs)}
+    if len(calendars) == 1:
+        return None in calendars or same_units(ours["units"], theirs["units"])
+    return False
 
 
 def _words(variable: Variable) -> dict[str, str]:

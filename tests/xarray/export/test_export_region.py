@@ -712,3 +712,39 @@ def test_bounds_do_not_change_with_the_units_of_their_coordinate(tmp_path: Path)
     xr.testing.assert_equal(opened(tmp_path / "d").load(), table)
     to_nczarr(table[["day", "ends"]], tmp_path / "d", mode="a", encoding=other)
     xr.testing.assert_equal(opened(tmp_path / "d").load(), table)
+
+
+@pytest.mark.parametrize("stored", [None, "standard", "gregorian", "proleptic_gregorian"])
+def test_bounds_of_a_coordinate_that_is_the_same_times(tmp_path: Path, stored: str | None) -> None:
+    """Calendars have several names, and from 1582 on two of them are the same."""
+    attributes = {"units": "days since 2000-01-01", "bounds": "ends"}
+    if stored is not None:
+        attributes["calendar"] = stored
+    days = xr.Dataset(
+        {"ends": (("day", "end"), [[0.0, 1.0], [1.0, 2.0]])},
+        {"day": ("day", [0.5, 1.5], attributes)},
+    )
+    to_nczarr(days, tmp_path / "d")
+    before = opened(tmp_path / "d").load()
+    to_nczarr(before[["day"]], tmp_path / "d", mode="a")
+    xr.testing.assert_equal(opened(tmp_path / "d").load(), before)
+    same = {"units": "days since 2000-01-01", "dtype": "float64"}
+    for calendar in ("standard", "proleptic_gregorian"):
+        encoding = {"day": {"calendar": calendar, **same}}
+        to_nczarr(before[["day"]], tmp_path / "d", mode="a", encoding=encoding)
+        xr.testing.assert_equal(opened(tmp_path / "d").load(), before)
+    encoding = {"day": {"calendar": "noleap", **same}}
+    with pytest.raises(ExportError, match=r"2000-01-01' \(noleap\): write 'ends' as well"):
+        to_nczarr(before[["day"]], tmp_path / "d", mode="a", encoding=encoding)
+
+
+def test_bounds_of_what_is_no_time_are_read_without_units(tmp_path: Path) -> None:
+    table = xr.Dataset(
+        {"ends": (("lat", "end"), [[0.0, 1.0]])},
+        {"lat": ("lat", [0.5], {"units": "degree_north", "bounds": "ends"})},
+    )
+    to_nczarr(table, tmp_path / "d")
+    for other in ({"units": "degrees_north", "bounds": "ends"}, {"bounds": "ends"}):
+        new = xr.Dataset(coords={"lat": ("lat", [0.5], other)})
+        to_nczarr(new, tmp_path / "d", mode="a")
+        assert opened(tmp_path / "d")["lat"].attrs == other
