@@ -241,8 +241,7 @@ class RemoteStore(KeyStore, OnLoop):
     in_flight_bytes: int = 1 << 28
     #: whether `list` can be expected to work
     can_list: bool = True
-    #: when its metadata were read, by `time.monotonic` of this process; infinity if those of its
-    #: arrays are not to be asked for
+    #: when its metadata were read, by `time.monotonic` of this process
     seen: float = -math.inf
 
     @abstractmethod
@@ -284,9 +283,7 @@ class RemoteStore(KeyStore, OnLoop):
         return gate
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ["_gate"]
-        if self.seen != math.inf:  # another process has another clock
-            own.append("seen")
+        own = ("_gate", "seen")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     async def gather(

@@ -40,11 +40,13 @@ class ChunkReader:
         Not one that `reads_itself`.
     store
         The keys of the dataset, or its file.
+    document
+        As of `RemoteKeys`.
     """
 
-    def __init__(self, array: Array, store: KeyStore | File) -> None:
+    def __init__(self, array: Array, store: KeyStore | File, document: str | None = None) -> None:
         self._array = array
-        self._source = source = source_of(store, array.described)
+        self._source = source = source_of(store, document)
         self._scheme: Grid | Strided
         if array.strides is None:
             self._scheme = Grid(array)

@@ -185,10 +185,11 @@ class RemoteKeys(RemoteSource):
     Parameters
     ----------
     document
-        The key of the array's metadata. If it is gone, chunks are not missing, but removed.
+        The key of the array's metadata. If it is gone, chunks are not missing, but removed. None
+        if it need not be there.
     """
 
-    def __init__(self, store: RemoteStore, document: str) -> None:
+    def __init__(self, store: RemoteStore, document: str | None) -> None:
         self._store = store
         self._document = document
         #: when the document was seen last
@@ -226,10 +227,13 @@ class RemoteKeys(RemoteSource):
 
     async def _check_there(self) -> None:
         """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
+        key = self._document
+        if key is None:
+            return
         async with self._store.gate():
-            document = await self._store.get(self._document, most=self._store.max_metadata)
+            document = await self._store.get(key, most=self._store.max_metadata)
         if document is None:
-            reason = f"{self._document} is not there any more, and chunks are missing"
+            reason = f"{key} is not there any more, and chunks are missing"
             raise StoreError(self._store.url, reason)
         self._seen = time.monotonic()
 
@@ -308,13 +312,13 @@ class RemoteFile(RemoteSource):
             await receive(np.arange(len(data)), list(data))
 
 
-def source_of(store: KeyStore | File, document: str) -> LocalSource | RemoteSource:
+def source_of(store: KeyStore | File, document: str | None) -> LocalSource | RemoteSource:
     """Return what brings chunks out of an open store, or file.
 
     Parameters
     ----------
     document
-        The key of the array's metadata, in a store.
+        As of `RemoteKeys`.
     """
     if isinstance(store, LocalStore):
         return LocalKeys(store)

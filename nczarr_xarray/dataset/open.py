@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -258,8 +257,7 @@ def open_keys(
                 _hold_back(hierarchy, reading.state)
                 opened = Opened(reading.state.store, hierarchy, reading=reading)
                 if isinstance(opened.store, RemoteStore):
-                    trusted = hierarchy.consolidated and hierarchy.unchecked is None
-                    opened.store.seen = math.inf if trusted else time.monotonic()
+                    opened.store.seen = time.monotonic()
                 read = partial(_read_tree, reading, mode)
                 return _with_aggregations(opened, options, read, master)
             before = reading

@@ -110,7 +110,10 @@ class Opened:
 
         mark = None if self.reading is None else self.reading.mark
         unchecked = self.hierarchy.unchecked
-        return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)
+        trusted = self.hierarchy.consolidated and unchecked is None
+        return VariableReader(
+            self.store, variable, unchecked, mark, trusted=trusted, exact=self.exact
+        )
 
     def read(self, variable: Variable, key: tuple[Index, ...] | None = None) -> np.ndarray:
         """Read an orthogonal selection of `variable`; all of it for None."""

@@ -82,6 +82,8 @@ class VariableReader:
     ----------
     unchecked
         Documents of consolidated metadata that the array's own are to be compared with.
+    trusted
+        Whether the array's own metadata need not be there.
     exact
         Whether text keeps bytes that are not UTF-8 (`nczarr_xarray.model.text_of`). Else they
         are an error, and in NCZarr, where netCDF-C cuts long text at any byte, U+FFFD.
@@ -94,6 +96,7 @@ class VariableReader:
         unchecked: Mapping[str, Any] | None = None,
         mark: Mark | None = None,
         *,
+        trusted: bool = False,
         exact: bool = False,
     ) -> None:
         self.store = store
@@ -108,6 +111,8 @@ class VariableReader:
         #: whether a selection of all is one of all that is stored
         self._is_whole = self.array is not None and self.array.shape == self.shape
         self._mark = mark
+        #: as of `nczarr_xarray.chunks.sources.RemoteKeys`
+        self.document = None if trusted or array is None else array.described
         self._reader: ChunkReader | Selections | None = None
         # what .zmetadata says of the array, until it has been compared with the array's own
         self._expected: Any = None
@@ -139,7 +144,9 @@ class VariableReader:
             array, store = self.array, self.store
             assert array is not None
             own = array.reads_itself
-            self._reader = array.selections(store) if own else ChunkReader(array, store)
+            self._reader = (
+                array.selections(store) if own else ChunkReader(array, store, self.document)
+            )
         return self._reader
 
     def read(self, key: tuple[Index, ...] | None = None, *, points: bool = False) -> np.ndarray:

@@ -46,7 +46,7 @@ class OldChunks:
     def __init__(self, store: KeyStore, array: ChunkedArray) -> None:
         self.store = store
         self.array = array
-        self._reader = ChunkReader(array, store)
+        self._reader = ChunkReader(array, store, array.described)
 
     def __reduce__(self) -> tuple[type[OldChunks], tuple[KeyStore, ChunkedArray]]:
         return type(self), (self.store, self.array)
