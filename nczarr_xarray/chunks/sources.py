@@ -30,7 +30,7 @@ LEAST_IN_FLIGHT = 4
 #: Bytes of a chunk that threads read together, and of the parts that they take.
 _LARGE, _PART = 1 << 24, 1 << 21
 #: Seconds for which an array behind a network is believed to be there, with chunks missing.
-_BELIEVED = 1.0
+BELIEVED = 1.0
 #: Chunks of a store at hand that are looked for together, since most of them may be missing.
 _MANY = 256
 
@@ -222,7 +222,7 @@ class RemoteKeys(RemoteSource):
         most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
         in_flight = min(len(keys), store.concurrency, most_chunks)
         await gather_or_cancel(*(work() for _ in range(in_flight)))
-        if lacking and time.monotonic() > max(self._seen, store.seen) + _BELIEVED:
+        if lacking and time.monotonic() > max(self._seen, store.seen) + BELIEVED:
             await self._check_there()
 
     async def _check_there(self) -> None:

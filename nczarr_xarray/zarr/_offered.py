@@ -46,6 +46,8 @@ class StoreView(Store):
     ----------
     most : int or None
         Bytes that an object may have that holds no metadata; None if that is not known.
+    lacked : bool
+        Whether anything that was asked for was missing.
 
     Raises
     ------
@@ -64,6 +66,7 @@ class StoreView(Store):
         super().__init__(read_only=True)
         self.keys = keys
         self.most: int | None = None
+        self.lacked = False
         self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -102,7 +105,10 @@ class StoreView(Store):
         most = self.most
         if key.rpartition("/")[2] in _METADATA:
             most = self.keys.max_metadata
-        return await self._turn.ask((key, part, most))
+        data = await self._turn.ask((key, part, most))
+        if data is None:
+            self.lacked = True
+        return data
 
     def _send(
         self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]

@@ -82,7 +82,7 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             return ds.tx.copy().load(), len(server.requests) - before
 
         values, requests = load()
-        monkeypatch.setattr("nczarr_xarray.chunks.sources._BELIEVED", 0)
+        monkeypatch.setattr("nczarr_xarray.chunks.sources.BELIEVED", 0)
         again, more = load()
         assert more == requests + 1
         xr.testing.assert_identical(again, values)
@@ -92,12 +92,43 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             load()
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("shards", [None, (4,)])
+def test_a_dataset_of_zarr_3_that_is_removed(
+    shards: tuple[int, ...] | None,
+    pickled: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoding = {"v": {"chunks": (2,), "shards": shards, "_FillValue": -1.0}}
+    values = np.arange(10.0)
+    xr.Dataset({"v": ("x", values)}).to_zarr(tmp_path / "z", zarr_format=3, encoding=encoding)
+    (tmp_path / "z" / "v" / "c" / "0").unlink()
+    values[: 4 if shards else 2] = np.nan
+    files = {path.relative_to(tmp_path): path for path in (tmp_path / "z").rglob("*")}
+    objects = {f"/{key}": path.read_bytes() for key, path in files.items() if path.is_file()}
+    with (
+        Server(objects) as server,
+        xr.open_dataset(f"{server.url}/z", engine="nczarr", cache=False) as opened,
+    ):
+        ds = pickle.loads(pickle.dumps(opened)) if pickled else opened
+        np.testing.assert_array_equal(ds["v"], values)
+        monkeypatch.setattr("nczarr_xarray.formats.zarr3.array.BELIEVED", 0)
+        np.testing.assert_array_equal(ds["v"], values)
+        del server.files["/z/v/zarr.json"]
+        np.testing.assert_array_equal(ds["v"], values)  # the metadata of the root have it
+        server.files.clear()
+        with pytest.raises(StoreError, match=r"zarr\.json is not there any more"):
+            ds["v"].load()
+
+
 @pytest.mark.parametrize("pickled", [False, True])
 def test_metadata_that_are_trusted_are_not_asked_for(
     pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be the only ones, in other processes too."""
-    monkeypatch.setattr("nczarr_xarray.chunks.sources._BELIEVED", 0)
+    monkeypatch.setattr("nczarr_xarray.chunks.sources.BELIEVED", 0)
     objects = {key: data for key, data in CONSOLIDATED.items() if key != "tx/1.0"}
     only = {key: data for key, data in objects.items() if "/.z" not in key}
     found = []
