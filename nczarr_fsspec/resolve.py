@@ -282,13 +282,15 @@ def split_local_options(
     if not options:
         return False
     from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
+    from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
     from nczarr_fsspec.s3nc import CONFIG_OPTION
     from nczarr_fsspec.stores.inside import FOLLOW_OPTION
+    from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 
     rest = dict(options)
     follow = rest.pop(FOLLOW_OPTION, False)
-    for option in (CONFIG_OPTION, *KEEPING_OPTIONS):  # which are for remote fragments
-        rest.pop(option, None)
+    for option in (MAX_WHOLE_OPTION, TIMEOUT_OPTION, CONFIG_OPTION, *KEEPING_OPTIONS):
+        rest.pop(option, None)  # which are for remote fragments
     if rest and not others:
         raise URLError(
             shown,

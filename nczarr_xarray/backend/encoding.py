@@ -89,9 +89,11 @@ def variable_encoding(
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
-        blocks = zip(_blocks(chunks, variable.shape), dimension_names, strict=True)
-        # ascending: where two dimensions are the same one, the longer length counts
-        encoding["preferred_chunks"] = {name: length for length, name in sorted(blocks)}
+        preferred: dict[str, int] = {}  # in the order of the dimensions, for `transpose`
+        for name, length in zip(dimension_names, _blocks(chunks, variable.shape), strict=True):
+            # where two dimensions are the same one, the longer length counts
+            preferred[name] = max(length, preferred.get(name, 0))
+        encoding["preferred_chunks"] = preferred
     else:
         encoding["contiguous"] = True
         encoding["chunksizes"] = None

@@ -71,6 +71,8 @@ def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
             raise DatasetExistsError(
                 request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"
             )
+        if not (existing.group_documents("") or existing.opened.hierarchy.root.variables):
+            request.target.refuse_nested()
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 

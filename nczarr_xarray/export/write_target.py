@@ -111,8 +111,8 @@ class WriteTarget:
         owned = dataset_keys(keys)
         foreign = sorted(set(keys) - set(owned))
         abandoned = self._is_abandoned(keys)
-        if not abandoned and not ROOTS & set(owned):
-            self._refuse_nested(owned)
+        if not abandoned:
+            _refuse_nested(self.url, owned)
         if not replace:
             if not abandoned and ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _exists())
@@ -134,16 +134,9 @@ class WriteTarget:
         with on_error(change.abort):
             return change, removable(dataset_keys(self.keys())), foreign
 
-    def _refuse_nested(self, owned: list[str]) -> None:
-        """Raise `DatasetExistsError` if `owned` are of datasets in folders of the target."""
-        folders = sorted({key.partition("/")[0] for key in owned} - {PRIVATE})
-        if folders:
-            some = ", ".join(folders[:3]) + (", ..." if len(folders) > 3 else "")
-            raise DatasetExistsError(
-                self.url,
-                f"is no dataset, but a folder that holds some ({some}), which would be removed: "
-                "choose another path, or remove them first",
-            )
+    def refuse_nested(self) -> None:
+        """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
+        _refuse_nested(self.url, dataset_keys(self.keys()))
 
     def _refuse_new(self) -> None:
         """Raise `DatasetExistsError` if there is something now, which has come before the lock."""
@@ -186,6 +179,17 @@ class WriteTarget:
                 raise DatasetExistsError(self.url, _exists())
             pack_it = partial(_pack, destination, base=base, before=before)
             return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
+
+
+def _refuse_nested(url: str, owned: list[str]) -> None:
+    folders = sorted({key.partition("/")[0] for key in owned} - {PRIVATE})
+    if folders and not ROOTS & set(owned):
+        some = ", ".join(folders[:3]) + (", ..." if len(folders) > 3 else "")
+        raise DatasetExistsError(
+            url,
+            f"is no dataset, but a folder that holds some ({some}), which would become part of it "
+            "or be removed: choose another path, or remove them first",
+        )
 
 
 def _exists() -> str:

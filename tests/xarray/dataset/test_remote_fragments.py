@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 import xarray as xr
 
-import nczarr_xarray  # noqa: F401 - registers the accessor
+import nczarr_xarray
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
     FormatError,
     StoreError,
+    URLError,
 )
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.chunks import sources
@@ -32,6 +33,7 @@ from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments as Opener
 from nczarr_xarray.dataset.open_fragments import RemoteVariable
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Fragments
+from tests.support.httpserver import Server
 from tests.support.realservers import RangeServer, range_server
 
 COUNT = 9
@@ -381,3 +383,22 @@ def test_a_tree_that_is_gone_is_not_missing_data(
     ):
         found.read((ALL, ALL), points=False)
     np.testing.assert_array_equal(found.read((slice(0, 2), ALL), points=False), before[:2])
+
+
+def test_bounds_of_a_local_master_hold_for_its_fragments(root: Path, tmp_path: Path) -> None:
+    names = ["f1.nc", "f2.nc"]
+    files = {f"/{name}": (root / name).read_bytes() for name in names}
+    master = tmp_path / "m.nca"
+    with Server(files, ranges="ignored") as plain:
+        urls = [f"{plain.url}/{name}" for name in names]
+        nczarr_xarray.aggregate(urls, master, dim="time")
+        options: dict[str, Any] = {"timeout": {"whole": 60}, "max_whole": 1_000_000}
+        with xr.open_dataset(master, engine="nczarr", storage_options=options) as ds:
+            assert ds["tas"].shape == (4, 3)
+            assert ds["tas"][2, 0] == 200
+        options = {"timeout": {"hours": 1}}
+        with (
+            xr.open_dataset(master, engine="nczarr", storage_options=options) as ds,
+            pytest.raises(URLError, match="timeout has no hours"),
+        ):
+            ds["tas"].load()

@@ -456,14 +456,14 @@ def test_locks_of_other_machines(target: Target) -> None:
 # -- what is in the way --------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["w", "w-"])
-def test_a_folder_of_datasets_is_none_itself(tmp_path: Path, mode: Any) -> None:
+@pytest.mark.parametrize(("mode", "group"), [("w", "/"), ("w-", "/"), ("a", "/"), ("w-", "new")])
+def test_a_folder_of_datasets_is_none_itself(tmp_path: Path, mode: Any, group: str) -> None:
     for name in "abcd":
         to_nczarr(sample(3), tmp_path / f"{name}.nczarr")
     (tmp_path / "notes.txt").write_text("mine")
     before = files(tmp_path)
     with pytest.raises(DatasetExistsError, match=r"is no dataset.*\(a\.nczarr, b.*, \.\.\.\)"):
-        to_nczarr(sample(3), tmp_path, mode=mode)
+        to_nczarr(noise(3), tmp_path, mode=mode, group=group)
     assert files(tmp_path) == before
 
 

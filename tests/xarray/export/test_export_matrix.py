@@ -179,6 +179,14 @@ def test_inherited_chunks(tmp_path: Path, work: Callable[..., xr.Dataset], chunk
         xr.testing.assert_equal(back.load(), work(ds).compute())
 
 
+def test_chunks_follow_their_dimensions(tmp_path: Path) -> None:
+    to_nczarr(GRID, tmp_path / "x", encoding={"v": {"chunks": (5, 4, 3)}})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as ds:
+        assert [*ds["v"].encoding["preferred_chunks"].items()] == [("t", 5), ("y", 4), ("x", 3)]
+        to_nczarr(ds.transpose("y", "x", "t"), tmp_path / "y")
+    assert stored(tmp_path / "y").chunk_shape == (4, 3, 5)
+
+
 @pytest.mark.parametrize(
     ("work", "chunks"), [(lambda ds: ds.chunk(t=3), (4, 3, 8)), (lambda ds: ds + 1, (10, 6, 8))]
 )
