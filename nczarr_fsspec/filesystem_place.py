@@ -52,6 +52,23 @@ class FilesystemPlace:
         text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
+    def below(self) -> FilesystemPlace:
+        """Return the same place in the filesystem below those that change nothing.
+
+        They are those that only shift the root, and `ByteRangeFileSystem`: what it does for others
+        is done here anyway.
+        """
+        fs, path = innermost(self.fs, self.path)
+        own = self.own
+        if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
+            from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
+
+            if isinstance(fs, ByteRangeFileSystem):
+                if own.max_whole == MAX_WHOLE:
+                    own = replace(own, max_whole=fs.max_whole)
+                fs, path = innermost(fs.fs, fs._strip_protocol(path))
+        return FilesystemPlace(fs, path, own)
+
     def open_archive(self, shown: str | None) -> KeyStore:
         """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
         from nczarr_fsspec.stores.zip import checked, open_archive
@@ -90,15 +107,7 @@ class FilesystemPlace:
 def place_of_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> FilesystemPlace:
     """Find the place that a URL names; errors as `open_filesystem`."""
     own, options = split_options(options, url.text.partition("#")[0])
-    fs, path = innermost(*open_filesystem(url, options))
-    if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
-        from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
-
-        if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
-            if own.max_whole == MAX_WHOLE:
-                own = replace(own, max_whole=fs.max_whole)
-            fs, path = innermost(fs.fs, fs._strip_protocol(path))
-    return FilesystemPlace(fs, path, own)
+    return FilesystemPlace(*open_filesystem(url, options), own).below()
 
 
 def find_remote_file(

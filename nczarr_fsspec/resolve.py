@@ -215,10 +215,8 @@ def _open_in_filesystem(
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from nczarr_fsspec.filesystem_place import innermost
-
-    fs, path = innermost(place.fs, place.path)
-    place = replace(place, fs=fs, path=path)
+    place = place.below()
+    fs, path = place.fs, place.path
     if isinstance(fs, LocalFileSystem):
         follow = split_local_options(fs.storage_options, shown or path, others=True)
         return Resolved(_open_path(path, shown or path, mode, follow=follow), mode)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from fsspec.implementations.cached import CachingFileSystem
 
 from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
+from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
     BROKEN,
@@ -105,7 +105,7 @@ class FsspecTransport(Transport):
                 return FileVersion(size=file.tell())
         info = await self.shared.call("info", path)
         if info.get("type") == "directory":
-            raise DatasetNotFoundError(self.describe(path), "is a directory, not a file")
+            raise IsADirectoryError(path)
         if info.get("size") is None:
             raise StoreError(self.describe(path), "its size cannot be found out")
         name = next((name for name in _TAGS + _TIMES if info.get(name) is not None), None)
@@ -134,7 +134,7 @@ class FsspecTransport(Transport):
         try:
             async with within(left):
                 return await call
-        except (TransientError, StoreError, NotImplementedError):
+        except (TransientError, NotImplementedError):
             raise
         except MemoryError:
             raise StoreError(self.describe(path), "does not fit into memory") from None

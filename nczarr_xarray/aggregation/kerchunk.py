@@ -18,6 +18,7 @@ from nczarr_xarray.export.storage import note_text
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray, Variable
+from nczarr_xarray.views.zarr_tree import in_json
 
 _PROFILE = Profile("v2")
 
@@ -140,7 +141,7 @@ class Combination:
     def _documents(self) -> References:
         """Return what does not refer to files: metadata, and what the aggregation holds itself."""
         members = []
-        for variable in map(without_enum, self.found.variables()):
+        for variable in map(_in_json, self.found.variables()):
             if variable.path in self.found.values:
                 member = held(variable, self.found.values[variable.path])
                 note_text(member.variable, _PROFILE)
@@ -153,7 +154,8 @@ class Combination:
                 members.append(Member(replace(variable, array=array)))
         objects: dict[str, bytes] = {}
         root = self.found.hierarchy.root
-        content = Content(root.attributes, members, (), self.found.group_attributes())
+        groups = {path: in_json(own) for path, own in self.found.group_attributes().items()}
+        content = Content(in_json(root.attributes), members, (), groups)
         write_tree(content, MappingWriter(objects), _PROFILE)
         found: References = {}
         for key, data in objects.items():
@@ -248,6 +250,12 @@ class _Array:
         own = {name: value for name, value in packing_of(variable).items() if name not in kept}
         own = {name: value[0] if isinstance(value, list) else value for name, value in own.items()}
         return {**kept, **own, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
+
+
+def _in_json(variable: Variable) -> Variable:
+    """Return a variable with the attributes that readers of references know."""
+    variable = without_enum(variable)
+    return replace(variable, attributes=in_json(variable.attributes))
 
 
 def _begins(

@@ -43,9 +43,11 @@ def array_document(
         raise ExportError(path, f"holds {array['dtype']} in order {array['order']}: not in Zarr 3")
     fill = array["fill_value"]
     kept = {name: value for name, value in attributes.items() if name not in _SPELLED}
-    if fill is not None and not text:
-        # in Zarr 2 the fill value says what is masked, in Zarr 3 the attribute does
-        kept["_FillValue"] = fill if dtype.kind == "S" else _encoded(fill, dtype)
+    # in Zarr 2 the fill value says what is masked, or else the attribute; in Zarr 3 the attribute
+    # does, but not of text: xarray opens nothing then
+    mask = attributes.get("_FillValue") if fill is None else fill
+    if dtype.kind in "biuf" and _holds(dtype, mask):
+        kept["_FillValue"] = _encoded(mask, dtype)
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -96,6 +98,14 @@ def _zero(dtype: np.dtype) -> Any:
     return "" if dtype.kind in "OS" else np.zeros((), dtype)[()].item()
 
 
+def _holds(dtype: np.dtype, value: Any) -> bool:
+    """Tell whether a number in JSON, in which some floats are words, is one of a type."""
+    try:
+        return dtype.kind == "f" or bool(dtype.type(value) == value)
+    except (OverflowError, TypeError, ValueError):
+        return False
+
+
 def _encoded(fill: Any, dtype: np.dtype) -> Any:
     value = dtype.type(fill).item()
-    return encoded_fill(value) if isinstance(value, (float, bytes)) else value
+    return encoded_fill(value) if isinstance(value, float) else value

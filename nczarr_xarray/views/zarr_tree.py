@@ -81,7 +81,7 @@ class Tree:
             if path in self.arrays:
                 self._documents |= self._array_documents(path)
             elif path in self.groups:
-                attributes = _in_json(self.groups[path].attributes)
+                attributes = in_json(self.groups[path].attributes)
                 group = replace(self.groups[path], attributes=attributes)
                 self._documents |= group_documents(group, _PROFILE, None)
         return self._documents.get(key)
@@ -134,12 +134,12 @@ class Tree:
             names = self._names[group.path] = dimension_names(group.path, group.variables.values())
         dimensions = tuple(names[dimension.path] for dimension in variable.dimensions)
         shown = renamed(view, dimensions)
-        shown.attributes = _in_json(variable.attributes)
+        shown.attributes = in_json(variable.attributes)
         shown.enum = None  # netCDF4-python does not show the names, either
         return array_documents(shown, _PROFILE)
 
 
-def _in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+def in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes that JSON has a form for: all but structures."""
     found = map(_exact, attributes.values())
     return {attribute.name: attribute for attribute in found if attribute.type != "compound"}

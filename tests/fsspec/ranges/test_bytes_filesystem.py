@@ -22,6 +22,7 @@ from nczarr_fsspec import ByteRangeFileSystem, StoreError, URLError
 from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
+from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.realservers import RangeServer, range_server
 
@@ -473,3 +474,15 @@ class TestLibraries:
         with open_file(server, "x.nc") as file:
             with scipy_io.netcdf_file(file, "r", mmap=False) as read:
                 np.testing.assert_array_equal(read.variables["v"][:], np.arange(1000.0))
+
+    @pytest.mark.parametrize("chain", ["bytes::", "simplecache::bytes::"])
+    def test_mappers_of_trees(self, chain: str, server: RangeServer, root: Path) -> None:
+        zarr = pytest.importorskip("zarr")
+        group = zarr.create_group(root / "tree.zarr", zarr_format=2, overwrite=True)
+        group.create_array("v", data=np.arange(5))
+        group.create_group("g").create_array("w", data=np.arange(3))
+        keys = open_keystore(fsspec.get_mapper(f"{chain}{server.url}/tree.zarr"))
+        found = keys.get_many([".zarray", ".zgroup", "g/.zarray", "g/.zgroup", "v/0"])
+        assert [isinstance(data, bytes) for data in found] == [False, True, False, True, True]
+        assert found[0] is found[2] is None
+        keys.close()

@@ -35,6 +35,8 @@ def one(path: Path, n: int) -> str:
         "tas": (("time", "y", "x"), (NOISE + n).astype("f4"), deflated),
         "big": (("time", "y", "x"), (NOISE - n).astype(">f8"), {}),
         "packed": (("time", "y", "x"), numbers, packed),
+        "mask": (("y",), np.arange(30, dtype="i1"), {"_FillValue": np.int8(3)}),
+        "area": (("y",), np.full(30, 1e20, "f4"), {"_FillValue": np.float32(1e20)}),
         "scalar": ((), np.float64(7), {"note": "é"}),
     }
     return write(path, variables, title="é")
@@ -65,6 +67,22 @@ def test_icechunk_reads_what_this_package_reads(tmp_path: Path) -> None:
     aggregate(files, tmp_path / "all.nca")
     aggregate(files, tmp_path / "all.icechunk")
     check(tmp_path / "all.icechunk", tmp_path / "all.nca")
+
+
+def test_text_with_fill_values_can_be_opened(tmp_path: Path) -> None:
+    def file(n: int) -> str:
+        text = {
+            "flag": (("time", "x"), np.array([[b"a", b"b"]]), {"_FillValue": "b"}),
+            "name": (("time", "x"), np.array([["a", "none"]]), {"_FillValue": "none"}),
+        }
+        time: dict[str, Any] = {"time": (("time",), np.array([n + 0.5]), TIME)}
+        return write(tmp_path / f"{n}.nc", {**time, **text})
+
+    aggregate([file(0), file(1)], tmp_path / "all.icechunk")
+    store = reading(icechunk.local_filesystem_storage(str(tmp_path / "all.icechunk")))
+    with xr.open_zarr(store, consolidated=False) as ds:
+        assert ds["flag"].values.tolist() == [[b"a", b"b"]] * 2
+        assert ds["name"].values.tolist() == [["a", "none"]] * 2
 
 
 def test_masters_and_references_become_versions_of_a_repository(tmp_path: Path) -> None:

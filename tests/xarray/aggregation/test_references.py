@@ -67,6 +67,17 @@ def test_json_for_everybody(tmp_path: Path) -> None:
     check(tmp_path / "all.json", 3)
 
 
+def test_numbers_of_what_files_have_in_common_are_exact(tmp_path: Path) -> None:
+    fill = np.float32(1e20)
+    area = (("x",), np.array([1, fill, 3], "f4"), {"_FillValue": fill, "step": np.float32(0.1)})
+    files = [step(tmp_path / f"{n}.nc", [n], more={"area": area}) for n in range(2)]
+    aggregate(files, tmp_path / "all.json")
+    found = fsspec.get_mapper("reference://", fo=str(tmp_path / "all.json"), remote_protocol="file")
+    with xr.open_dataset(found, engine="zarr") as ds:
+        assert np.array_equal(ds["area"], [1, np.nan, 3], equal_nan=True)
+        assert ds["area"].attrs["step"] == np.float32(0.1)
+
+
 def test_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     files = three(tmp_path)

@@ -894,6 +894,17 @@ class TestReferences:
             zarr.open_array(by_reference(refs), path="v", mode="r")[:], expected
         )
 
+    def test_unwritten_chunks_where_the_first_is_at_an_edge(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.nc"
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("y", 5)
+            file.createDimension("x", 7)
+            numbers = file.createVariable("v", "f8", ("y", "x"), chunksizes=(2, 4))
+            numbers[:2, :4] = 1
+            expected = numbers[:].filled()
+        ds = xr.open_dataset(by_reference(references(path)), engine="zarr", mask_and_scale=False)
+        np.testing.assert_array_equal(ds["v"], expected)
+
     def test_truncated(self, tmp_path: Path) -> None:
         path = tmp_path / "x.nc"
         with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
