@@ -13,6 +13,7 @@ import asyncio
 import builtins
 import math
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -33,6 +34,8 @@ Listing: TypeAlias = frozenset[str] | StoreError | None
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
+#: seconds for which an array behind a network is believed to be there, with chunks missing
+_BELIEVED = 1.0
 #: the part of an object that is all of it
 ALL = slice(None)
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
@@ -326,6 +329,39 @@ class RemoteStore(KeyStore, OnLoop):
                 raise failed[0]
             results.append(result)
         return results
+
+
+class Presence:
+    """Whether an array behind a network is still there, which is asked where chunks are missing.
+
+    Parameters
+    ----------
+    store
+        Has the array.
+    document
+        The key of the array's metadata.
+    """
+
+    def __init__(self, store: RemoteStore, document: str) -> None:
+        self._store = store
+        self._document = document
+        #: when the document was seen last
+        self._seen = -math.inf
+
+    async def check(self) -> None:
+        """Raise `StoreError` if the array was removed: all of its chunks would be fill values.
+
+        Runs on the store's loop; the array is believed to be there for a while.
+        """
+        store = self._store
+        if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
+            return
+        async with store.gate():
+            document = await store.get(self._document, most=store.max_metadata)
+        if document is None:
+            reason = f"{self._document} is not there any more, and chunks are missing"
+            raise StoreError(store.url, reason)
+        self._seen = time.monotonic()
 
 
 def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:

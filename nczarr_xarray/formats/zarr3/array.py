@@ -15,7 +15,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import KeyStore, Presence, RemoteStore
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.attributes import float_of
@@ -171,6 +171,8 @@ def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     array = array_in(zarr_store, path, metadata)
     if isinstance(zarr_store, StoreView):
         zarr_store.most = _most_stored(array)
+        if isinstance(store, RemoteStore):
+            zarr_store.presence = Presence(store, f"{path}/{FILE}" if path else FILE)
     return array
 
 
