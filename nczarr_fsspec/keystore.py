@@ -13,6 +13,7 @@ import asyncio
 import builtins
 import math
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -33,6 +34,8 @@ Listing: TypeAlias = frozenset[str] | StoreError | None
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
+#: seconds for which an array behind a network is believed to be there, with chunks missing
+_BELIEVED = 1.0
 #: the part of an object that is all of it
 ALL = slice(None)
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
@@ -325,6 +328,41 @@ class RemoteStore(KeyStore, OnLoop):
                 raise failed[0]
             results.append(result)
         return results
+
+
+class Presence:
+    """Whether an array behind a network is still there, which is asked where chunks are missing.
+
+    Parameters
+    ----------
+    store
+        Has the array.
+    documents
+        The keys of what may have the array's metadata; none if nothing need have them.
+    """
+
+    def __init__(self, store: RemoteStore, *documents: str) -> None:
+        self._store = store
+        self._documents = documents
+        #: when one of them was seen last
+        self._seen = -math.inf
+
+    async def check(self) -> None:
+        """Raise `StoreError` if the array was removed: all of its chunks would be fill values.
+
+        Runs on the store's loop; the array is believed to be there for a while.
+        """
+        store = self._store
+        if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
+            return
+        found = await store.gather_objects(self._documents)
+        for document in found:
+            if isinstance(document, StoreError):
+                raise document
+        if found and found == [None] * len(found):
+            reason = f"{self._documents[0]} is not there any more, and chunks are missing"
+            raise StoreError(store.url, reason)
+        self._seen = time.monotonic()
 
 
 def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:

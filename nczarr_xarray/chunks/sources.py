@@ -7,8 +7,6 @@ be in flight is the business of the store or file below.
 from __future__ import annotations
 
 import itertools
-import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
@@ -18,8 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange, read_into
-from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, Presence, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import INLINE_BYTES, share
@@ -29,8 +26,6 @@ from nczarr_xarray.model import ChunkTable
 LEAST_IN_FLIGHT = 4
 #: Bytes of a chunk that threads read together, and of the parts that they take.
 _LARGE, _PART = 1 << 24, 1 << 21
-#: Seconds for which an array behind a network is believed to be there, with chunks missing.
-BELIEVED = 1.0
 #: Chunks of a store at hand that are looked for together, since most of them may be missing.
 _MANY = 256
 
@@ -191,9 +186,7 @@ class RemoteKeys(RemoteSource):
 
     def __init__(self, store: RemoteStore, document: str | None) -> None:
         self._store = store
-        self._document = document
-        #: when the document was seen last
-        self._seen = -math.inf
+        self._presence = Presence(store, *(() if document is None else (document,)))
 
     async def locate(self, locating: Locating) -> ChunkTable:
         return at_once(locating)
@@ -222,20 +215,8 @@ class RemoteKeys(RemoteSource):
         most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
         in_flight = min(len(keys), store.concurrency, most_chunks)
         await gather_or_cancel(*(work() for _ in range(in_flight)))
-        if lacking and time.monotonic() > max(self._seen, store.seen) + BELIEVED:
-            await self._check_there()
-
-    async def _check_there(self) -> None:
-        """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
-        key = self._document
-        if key is None:
-            return
-        async with self._store.gate():
-            document = await self._store.get(key, most=self._store.max_metadata)
-        if document is None:
-            reason = f"{key} is not there any more, and chunks are missing"
-            raise StoreError(self._store.url, reason)
-        self._seen = time.monotonic()
+        if lacking:
+            await self._presence.check()
 
     async def divides(self, table: ChunkTable) -> bool:
         return await self._store.divides(_keys(table))

@@ -21,7 +21,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, Presence, RemoteStore
 from nczarr_xarray.zarr.turns import Turn, fail, settle
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
@@ -46,8 +46,8 @@ class StoreView(Store):
     ----------
     most : int or None
         Bytes that an object may have that holds no metadata; None if that is not known.
-    lacked : bool
-        Whether anything that was asked for was missing.
+    presence : Presence or None
+        Of the only array that is read, behind a network; None for a whole tree.
 
     Raises
     ------
@@ -66,7 +66,7 @@ class StoreView(Store):
         super().__init__(read_only=True)
         self.keys = keys
         self.most: int | None = None
-        self.lacked = False
+        self.presence: Presence | None = None
         self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -105,10 +105,7 @@ class StoreView(Store):
         most = self.most
         if key.rpartition("/")[2] in _METADATA:
             most = self.keys.max_metadata
-        data = await self._turn.ask((key, part, most))
-        if data is None:
-            self.lacked = True
-        return data
+        return await self._turn.ask((key, part, most))
 
     def _send(
         self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]
@@ -123,7 +120,9 @@ class StoreView(Store):
         else:
             assert isinstance(keys, RemoteStore)
             # at once, so that it sees what can be merged
-            asyncio.run_coroutine_threadsafe(_get_remote(keys, pairs, back), keys.loop)
+            asyncio.run_coroutine_threadsafe(
+                _get_remote(keys, pairs, back, self.presence), keys.loop
+            )
 
     async def get_partial_values(
         self,
@@ -213,12 +212,28 @@ def _get_local(keys: LocalStore, pairs: list[_Pair], back: _Back) -> None:
         back.take(answer)
 
 
-async def _get_remote(keys: RemoteStore, pairs: list[_Pair], back: _Back) -> None:
+async def _get_remote(
+    keys: RemoteStore, pairs: list[_Pair], back: _Back, presence: Presence | None
+) -> None:
+    missing: list[asyncio.Future[bytes | None]] = []
+
     async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
         try:
-            answer = partial(settle, future, await keys.get(*wish))
+            data = await keys.get(*wish)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            answer = partial(fail, future, error)
-        back.take(answer)
+            back.take(partial(fail, future, error))
+            return
+        if data is None:
+            missing.append(future)
+        else:
+            back.take(partial(settle, future, data))
 
     await asyncio.gather(*(get(*pair) for pair in pairs))
+    removed: BaseException | None = None
+    try:
+        if missing and presence is not None:
+            await presence.check()
+    except BaseException as error:  # noqa: BLE001 - as above
+        removed = error
+    for future in missing:
+        back.take(partial(fail, future, removed) if removed else partial(settle, future, None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, Presence, RemoteStore
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.chunks.sources import BELIEVED
 from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.attributes import float_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
@@ -99,9 +97,6 @@ class ZarrReader:
 
     def __init__(self, store: KeyStore, array: ZarrArray) -> None:
         self._path = array.path
-        self._store = store
-        #: when it was seen last that the array is there
-        self._seen = -math.inf
         self._grid = array.shape, array.chunk_shape
         self._zarr = zarr_array(store, array.path, json.loads(array.metadata))
 
@@ -117,26 +112,7 @@ class ZarrReader:
             raise
         except Exception as error:  # zarr and the codecs raise whatever they like
             raise FormatError(self._path, f"cannot be read ({error})") from error
-        self._check_there()
         return data.astype(object) if data.dtype.kind == "T" else data
-
-    def _check_there(self) -> None:
-        """Raise `StoreError` if the array was removed: all of its chunks would be fill values.
-
-        Its own metadata need not be there, if those of the root have them.
-        """
-        store, lacked = self._store, getattr(self._zarr.store, "lacked", False)
-        if not (lacked and isinstance(store, RemoteStore)):
-            return
-        if time.monotonic() <= max(self._seen, store.seen) + BELIEVED:
-            return
-        documents = store.get_many([f"{self._path}/{FILE}".lstrip("/"), FILE])
-        for found in documents:
-            if isinstance(found, StoreError):
-                raise found
-        if documents == [None, None]:
-            raise StoreError(store.url, f"{FILE} is not there any more, and chunks are missing")
-        self._seen = time.monotonic()
 
     def _outer(self, key: tuple[Any, ...]) -> Any:
         if not key:
@@ -195,6 +171,9 @@ def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     array = array_in(zarr_store, path, metadata)
     if isinstance(zarr_store, StoreView):
         zarr_store.most = _most_stored(array)
+        if isinstance(store, RemoteStore):
+            # those of the root may have a copy, and be the only ones
+            zarr_store.presence = Presence(store, f"{path}/{FILE}".lstrip("/"), FILE)
     return array
 
 

@@ -82,7 +82,7 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             return ds.tx.copy().load(), len(server.requests) - before
 
         values, requests = load()
-        monkeypatch.setattr("nczarr_xarray.chunks.sources.BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
         again, more = load()
         assert more == requests + 1
         xr.testing.assert_identical(again, values)
@@ -114,7 +114,7 @@ def test_a_dataset_of_zarr_3_that_is_removed(
     ):
         ds = pickle.loads(pickle.dumps(opened)) if pickled else opened
         np.testing.assert_array_equal(ds["v"], values)
-        monkeypatch.setattr("nczarr_xarray.formats.zarr3.array.BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
         np.testing.assert_array_equal(ds["v"], values)
         del server.files["/z/v/zarr.json"]
         np.testing.assert_array_equal(ds["v"], values)  # the metadata of the root have it
@@ -123,12 +123,33 @@ def test_a_dataset_of_zarr_3_that_is_removed(
             ds["v"].load()
 
 
+@pytest.mark.parametrize("shards", [None, (4, 4)])
+def test_a_removed_array_of_zarr_3_is_not_missing_data(
+    s3_server: S3Server, shards: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = s3_server.signed()
+    root = f"{s3_server.private}/removed-{shards}.zarr"
+    ds = xr.Dataset({"v": (("y", "x"), np.arange(32.0).reshape(4, 8))})
+    chunks = {"v": {"chunks": (2, 2), "shards": shards}}
+    ds.to_zarr(
+        f"s3://{root}", zarr_format=3, storage_options=options, consolidated=False, encoding=chunks
+    )
+    fs = fsspec.filesystem("s3", **options)
+    fs.rm(f"{root}/v/c/0/0")
+    with xr.open_dataset(f"s3://{root}", engine="nczarr", storage_options=options) as opened:
+        monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
+        assert np.isnan(opened.v.copy().load()[:2, :2]).all()
+        fs.rm(root, recursive=True)
+        with pytest.raises(StoreError, match=r"v/zarr\.json is not there any more"):
+            opened.v.copy().load()
+
+
 @pytest.mark.parametrize("pickled", [False, True])
 def test_metadata_that_are_trusted_are_not_asked_for(
     pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be the only ones, in other processes too."""
-    monkeypatch.setattr("nczarr_xarray.chunks.sources.BELIEVED", 0)
+    monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
     objects = {key: data for key, data in CONSOLIDATED.items() if key != "tx/1.0"}
     only = {key: data for key, data in objects.items() if "/.z" not in key}
     found = []

@@ -26,7 +26,6 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.transport.request import Extent
-from nczarr_xarray.chunks import sources
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
 from nczarr_xarray.dataset.open import open_with
@@ -368,7 +367,7 @@ def test_trees_are_read_at_the_same_time(server: RangeServer, root: Path) -> Non
 def test_a_tree_that_is_gone_is_not_missing_data(
     server: RangeServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "BELIEVED", 0)
+    monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
     server.set()
     names = ["tree0.nczarr", "tree1.nczarr"]
     for number, name in enumerate(names):
