@@ -340,7 +340,7 @@ def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
     if isinstance(getattr(master, "root", None), Path):  # zarr-python's LocalStore
         master = master.root
     if hasattr(master, "read") and isinstance(getattr(master, "name", None), str):
-        master = master.name if os.path.isfile(master.name) else None
+        master = master.name if _is_named_truly(master) else None
     if not isinstance(master, (str, os.PathLike)):
         return None, {}
     text = os.fsdecode(master)
@@ -353,6 +353,14 @@ def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
 
 def _shown(text: str) -> str:
     return redact(text.partition("#")[0]) if is_url(text) else text
+
+
+def _is_named_truly(file: Any) -> bool:
+    """Tell whether an open file is the one of its name; members of archives are called anything."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
+    except (AttributeError, OSError, ValueError):  # no descriptor, or no such file
+        return False
 
 
 def _own_options(

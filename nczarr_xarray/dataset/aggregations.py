@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError
@@ -23,7 +24,7 @@ def with_aggregations(
     options: OpenOptions,
     read: Callable[[OpenOptions], Hierarchy],
     opener: Opener,
-    master: str | os.PathLike[str] | None,
+    master: Any,
 ) -> Opened:
     """Return an open dataset whose aggregation variables have the data of their fragments.
 
@@ -34,7 +35,7 @@ def with_aggregations(
     opener
         Opens fragments.
     master
-        What the caller calls the dataset; None if it has no name.
+        What the caller opens, by which relative addresses are understood.
     """
     found = find(opened.hierarchy)
     if not found:
@@ -47,10 +48,13 @@ def with_aggregations(
     values = opened.read_many([(variable, None) for variable in terms.values()])
     hierarchy = decode(opened.hierarchy, found, dict(zip(terms, values, strict=True)))
     own = _Own(opened, hierarchy)
+    allow = options.allow
+    if allow is None and not isinstance(master, (str, os.PathLike)):
+        allow = []  # a file that is open may be the copy that a cache has of a remote one
     policy = AddressPolicy.of(
         master,
         replace=options.replace,
-        allow=options.allow,
+        allow=allow,
         storage_options=options.storage_options,
     )
     datasets = AggregationReaders(own, opener, policy, options.depth)

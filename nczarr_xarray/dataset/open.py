@@ -110,12 +110,11 @@ def open_hierarchy(
 
 def open_with(target: Any, options: OpenOptions) -> Opened:
     """Do what `open_hierarchy` does, with what is asked for as one object."""
-    master = target if isinstance(target, (str, os.PathLike)) else None
     return open_either(
         target,
         options,
-        lambda store, mode: open_keys(store, mode, options, master),
-        lambda source: open_file(source, options, master),
+        lambda store, mode: open_keys(store, mode, options, target),
+        lambda source: open_file(source, options, target),
     )
 
 
@@ -201,14 +200,14 @@ def closed_on_error(data: KeyStore | ByteSource) -> Iterator[None]:
 def open_file(
     source: ByteSource,
     options: OpenOptions = EVERYTHING,
-    master: str | os.PathLike[str] | None = None,
+    master: Any = None,
 ) -> Opened:
     """Open one file as `open_with` does; close it if that fails.
 
     Parameters
     ----------
     master
-        What the caller calls it, by which relative addresses in an aggregation are found.
+        What the caller opens, by which relative addresses in an aggregation are understood.
 
     Raises
     ------
@@ -225,7 +224,7 @@ def open_keys(
     store: KeyStore,
     mode: frozenset[str] = frozenset(),
     options: OpenOptions = EVERYTHING,
-    master: str | os.PathLike[str] | None = None,
+    master: Any = None,
 ) -> Opened:
     """Open a store's dataset as `open_with` does; close the store if that fails.
 
@@ -301,7 +300,7 @@ def _with_aggregations(
     opened: Opened,
     options: OpenOptions,
     read: Callable[[OpenOptions], Hierarchy],
-    master: str | os.PathLike[str] | None,
+    master: Any,
 ) -> Opened:
     """Return an open dataset with the data of fragments; most datasets have none."""
     if next(marked(opened.hierarchy), None) is None:

@@ -7,10 +7,12 @@ import os
 import pickle
 import random
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
@@ -377,3 +379,47 @@ class TestCommands:
         assert main(["dump", str(tmp_path / "agg_rel.nc")]) == 0
         assert out == capsys.readouterr().out
         assert "float tas(time, lat, lon) ;" in out
+
+
+def test_a_master_that_is_an_open_file_or_a_store(tmp_path: Path) -> None:
+    data = xr.Dataset({"v": ("x", np.arange(12.0))})
+    for name, fragments in (("m.nca", "netCDF4"), ("t.nczarr", "NCZarr")):
+        nczarr_xarray.to_cfa(
+            data,
+            tmp_path / name,
+            cfa_version="1.13",
+            subarray_shape={"x": 4},
+            fragment_format=fragments,  # type: ignore[arg-type]
+        )
+    tree = str(tmp_path / "t.nczarr")
+    with open(tmp_path / "m.nca", "rb") as file:
+        assert open_as_is(file).identical(data)
+    assert open_as_is(fsspec.get_mapper(tree)).identical(data)
+    assert open_as_is(zarr.storage.LocalStore(tree)).identical(data)
+
+
+def open_as_is(target: Any) -> xr.Dataset:
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        return ds.load().drop_attrs()
+
+
+def test_open_files_name_what_is_in_their_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "else").mkdir()
+    data = xr.Dataset({"v": ("x", np.arange(12.0))})
+    master = tmp_path / "m.nca"
+    nczarr_xarray.to_cfa(data, master, cfa_version="1.13", subarray_shape={"x": 4}, relative=False)
+    shutil.copy(master, tmp_path / "else")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write("m.nca")
+    with open(tmp_path / "else" / "m.nca", "rb") as file:
+        with pytest.raises(AccessDeniedError, match="is a local file"):
+            open_as_is(file)
+        with xr.open_dataset(file, engine="nczarr", allow=[str(tmp_path)]) as ds:
+            assert ds["v"][11] == 11
+    with zipfile.ZipFile("a.zip") as archive, archive.open("m.nca") as member:
+        # which is called like a file of this machine
+        with pytest.raises(AccessDeniedError, match="the dataset may name nothing"):
+            open_as_is(member)
