@@ -80,8 +80,12 @@ class Edit:
         if before is not None and before.transaction == self.lock.transaction:
             finish_journal(self.store)
             return
-        staged = {key for key in self.staged.keys_below("") if not key.startswith(f"{PRIVATE}/")}
+        found = self.staged.keys_below("")
+        own = [key for key in found if key.startswith(f"{PRIVATE}/")]
+        staged = {*found} - {*own}
         self.lock.check()  # after the list: locks are removed before what is staged
+        if own:  # of a try that failed: others would take it as the leave to carry this one out
+            self.staged.delete(own)
         if expected is not None and len(staged) != expected:
             raise StoreError(
                 self.store.url,

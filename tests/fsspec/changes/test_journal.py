@@ -532,3 +532,31 @@ def test_a_writer_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
         recovery.finish_journal(store)
     recovery.recover(store)
     assert store.mapping == {ROOT: b"old"}
+
+
+def test_a_commit_that_is_tried_again_is_carried_out_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That it failed before it was valid is no leave for others to carry it out as well."""
+    store = MappingWriter({ROOT: b"{}", "v/0": b"old"})
+    edit = Edit.begin(store)
+    edit.staged.put("v/0", b"new")
+    stuck, carry_out = ConflictError("x", "another writer has got no further"), recovery.carry_out
+    others: list[Owner | None] = []
+
+    def fail(_: Any) -> None:
+        raise stuck
+
+    def meanwhile(there: Any, journal: Journal) -> None:
+        line = recovery.succession(store, journal)
+        others.append(line.end(journal.owner, journal.transaction)[0])
+        carry_out(there, journal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nczarr_fsspec.changes.edit.finish_journal", fail)
+        with pytest.raises(ConflictError):
+            edit.commit()
+    monkeypatch.setattr("nczarr_fsspec.changes.edit.carry_out", meanwhile)
+    edit.commit()
+    assert [owner is not None for owner in others] == [True]
+    assert dict(store.mapping) == {ROOT: b"{}", "v/0": b"new"}
