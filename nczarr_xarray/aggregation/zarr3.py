@@ -100,10 +100,13 @@ def _zero(dtype: np.dtype) -> Any:
 
 def _holds(dtype: np.dtype, value: Any) -> bool:
     """Tell whether a number in JSON, in which some floats are words, is one of a type."""
+    if value is None or isinstance(value, list):
+        return False
     try:
-        return dtype.kind == "f" or bool(dtype.type(value) == value)
+        number = dtype.type(value)
     except (OverflowError, TypeError, ValueError):
         return False
+    return dtype.kind == "f" or bool(number == value)
 
 
 def _encoded(fill: Any, dtype: np.dtype) -> Any:

@@ -57,6 +57,8 @@ def check(path: Path, master: Path) -> None:
     ):
         xr.testing.assert_equal(ours, theirs)
         assert {n: ours[n].attrs for n in ours} == {n: theirs[n].attrs for n in theirs}
+        masked = {name for name, v in ours.variables.items() if "_FillValue" in v.encoding}
+        assert {n for n, v in theirs.variables.items() if "_FillValue" in v.encoding} == masked
         assert theirs.attrs["title"] == ours.attrs["title"]
 
 
