@@ -163,8 +163,7 @@ class CfaTask:
         # dask's threads finish the blocks that they have begun
         for flow in self.draft.flows:
             flow.writer.shut()
-        self.claim.forget()
-        with suppress(NCZarrError):  # what failed before is the error
+        with self.claim.ending(), suppress(NCZarrError):  # what failed before is the error
             if not self.claim.is_there():
                 return  # what is there now may be another writer's, by the same names
             if self._committing:  # the store may have done it, and then failed to say so

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -97,8 +97,7 @@ class Claim:
         return first
 
     def _withdraw(self) -> None:
-        self.forget()
-        with suppress(StoreError):
+        with self.ending(), suppress(StoreError):
             if self.is_there():  # then the line of those that took over is no longer needed
                 self.place.store.delete([self.key, *_successors(self.place)])
 
@@ -127,11 +126,22 @@ class Claim:
         """Leave the claim to the next writer, which finds out how far this one came."""
         AT_WORK.discard(self.name)
 
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Forget the claim when the block ends, however it does.
+
+        Not before: another thread would take over, and what the block removes would be its work.
+        """
+        try:
+            yield
+        finally:
+            self.forget()
+
     def release(self) -> None:
         """Remove the claim, so that other writers can begin; another writer's stays."""
-        self.forget()
-        if self.is_there():
-            self.place.store.delete([self.key])
+        with self.ending():
+            if self.is_there():
+                self.place.store.delete([self.key])
 
     def _document(self, new: Iterable[str], old: Iterable[str]) -> bytes:
         told = {"name": self.name, "owner": Owner.here().document}
