@@ -65,10 +65,12 @@ def open_source(
     from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
-    from nczarr_fsspec.transport.filesystems import describe
+    from nczarr_fsspec.transport.filesystems import describe, is_s3
     from nczarr_fsspec.transport.open import open_transport
 
     shown = shown or describe(fs, path)
+    if is_s3(fs) and "/" not in path.strip("/"):
+        raise DatasetNotFoundError(shown, "is a bucket, not a file")
     if isinstance(fs, LocalFileSystem):
         return LocalFileBytes(fs._strip_protocol(path), shown)
     if isinstance(fs, MemoryFileSystem):

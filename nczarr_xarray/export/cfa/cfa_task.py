@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -162,7 +163,7 @@ class CfaTask:
         # dask's threads finish the blocks that they have begun
         for flow in self.draft.flows:
             flow.writer.shut()
-        try:
+        with self.claim.ending(), suppress(NCZarrError):  # what failed before is the error
             if not self.claim.is_there():
                 return  # what is there now may be another writer's, by the same names
             if self._committing:  # the store may have done it, and then failed to say so
@@ -170,10 +171,6 @@ class CfaTask:
             else:
                 self.place.remove(self.draft.new)
                 self.claim.release()
-        except NCZarrError:
-            pass  # what failed before is the error
-        finally:
-            self.claim.forget()  # not before: another thread would take over
 
     def _write_eager(self, progress: Progress) -> None:
         """Write the fragments of data that are not of dask, which are read one by one."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -96,13 +97,9 @@ class Claim:
         return first
 
     def _withdraw(self) -> None:
-        try:
+        with self.ending(), suppress(StoreError):
             if self.is_there():  # then the line of those that took over is no longer needed
                 self.place.store.delete([self.key, *_successors(self.place)])
-        except StoreError:
-            pass  # what failed before is the error
-        finally:
-            self.forget()
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
         """Note in the claim which fragments will be written, and which are then not needed.
@@ -129,13 +126,22 @@ class Claim:
         """Leave the claim to the next writer, which finds out how far this one came."""
         AT_WORK.discard(self.name)
 
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Forget the claim when the block ends, however it does.
+
+        Not before: another thread would take over, and what the block removes would be its work.
+        """
+        try:
+            yield
+        finally:
+            self.forget()
+
     def release(self) -> None:
         """Remove the claim, so that other writers can begin; another writer's stays."""
-        try:
+        with self.ending():
             if self.is_there():
                 self.place.store.delete([self.key])
-        finally:
-            self.forget()  # or another thread could take over, whose claim would be removed
 
     def _document(self, new: Iterable[str], old: Iterable[str]) -> bytes:
         told = {"name": self.name, "owner": Owner.here().document}

@@ -25,6 +25,8 @@ Naming = Literal["s3nc2", "seed"]
 _TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
 #: What needs no quoting in a URL, and is no wildcard.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
+#: Names that are told apart by a random word.
+_APART = re.compile(r"\.[0-9a-f]{8}\.(nc|zarr)\Z")
 #: What functions are told to replace what is there.
 OVERWRITE = "overwrite=True replaces it"
 #: End of the name of a claim, see `nczarr_xarray.export.cfa.claim`.
@@ -122,15 +124,23 @@ class MasterPlace:
         """Name, in the folder of fragments, of the object that keeps other writers out."""
         return f".{self.file.name}{_CLAIM}"
 
-    def names(self, kind: FragmentFormat, naming: Naming) -> Names:
+    def names(self, kind: FragmentFormat, naming: Naming, *, replaces: bool = False) -> Names:
         """Return what names new fragments, while this writer has its claim.
 
         Masters of other names may have the same folder. A writer of one may have chosen names
-        already of which nothing is there yet: then names are told apart in any case.
+        already of which nothing is there yet: then names are told apart in any case. So they are
+        once fragments have been replaced. A name that was given up must not come back: readers who
+        opened the master that had it would read new values as old ones.
+
+        Parameters
+        ----------
+        replaces
+            Whether there are fragments that the new ones replace.
         """
         taken = self.taken()
         claims = {name for name in taken if name.startswith(".") and name.endswith(_CLAIM)}
-        return Names(self.stem, kind, naming, taken, apart=bool(claims - {self.claim_name}))
+        apart = replaces or claims - {self.claim_name} or any(map(_APART.search, taken))
+        return Names(self.stem, kind, naming, taken, apart=bool(apart))
 
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""

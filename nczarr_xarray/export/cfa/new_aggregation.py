@@ -65,7 +65,7 @@ def plan_new(
     def draft() -> Draft:
         members = parts.members()
         old = removable_keys(place) if replaces else []
-        names = place.names(fragments, request.naming)
+        names = place.names(fragments, request.naming, replaces=bool(old))
         flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
         tables = []
         for flow in flows:

@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from nczarr_xarray import FormatError, NCZarrWarning, StoreError
+from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_hierarchy
 from tests.support.httpserver import Server
@@ -123,18 +123,28 @@ def test_a_dataset_of_zarr_3_that_is_removed(
             ds["v"].load()
 
 
+@pytest.mark.parametrize("target", ["s3://bucket#mode=bytes", "s3://bucket/#mode=bytes"])
+def test_a_bucket_is_no_file(target: str) -> None:
+    with pytest.raises(DatasetNotFoundError, match=r"^s3://bucket.*: is a bucket, not a file$"):
+        xr.open_dataset(target, engine="nczarr", storage_options={"anon": True})
+
+
 @pytest.mark.parametrize("shards", [None, (4, 4)])
 def test_a_removed_array_of_zarr_3_is_not_missing_data(
-    s3_server: S3Server, shards: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    s3_server: S3Server,
+    shards: tuple[int, int] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = s3_server.signed()
     root = f"{s3_server.private}/removed-{shards}.zarr"
     ds = xr.Dataset({"v": (("y", "x"), np.arange(32.0).reshape(4, 8))})
     chunks = {"v": {"chunks": (2, 2), "shards": shards}}
-    ds.to_zarr(
-        f"s3://{root}", zarr_format=3, storage_options=options, consolidated=False, encoding=chunks
-    )
+    ds.to_zarr(tmp_path / "x", zarr_format=3, consolidated=False, encoding=chunks)
     fs = fsspec.filesystem("s3", **options)
+    for path in (tmp_path / "x").rglob("*"):
+        if path.is_file():
+            fs.pipe_file(f"{root}/{path.relative_to(tmp_path / 'x').as_posix()}", path.read_bytes())
     fs.rm(f"{root}/v/c/0/0")
     with xr.open_dataset(f"s3://{root}", engine="nczarr", storage_options=options) as opened:
         monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,35 @@ def test_one_writer_takes_over_from_a_dead_one(
     assert others
     same(read(target), by_netcdf(whole, tmp_path / "x.nc"))
     assert not [name for name in names(tmp_path / "m") if ".writing" in name]
+
+
+def test_an_export_that_fails_keeps_others_out_until_it_has_cleaned_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread could give its fragments the names of those that are removed."""
+    target, whole = tmp_path / "m.nca", sample(10)[["count"]]
+    shape = {"subarray_shape": {"time": 1}}
+    whole.isel(time=slice(0, 8)).nczarr.to_cfa(target, **shape)
+    before, delete, others = names(tmp_path / "m"), DirectoryWriter.delete, [0]
+
+    def meanwhile(store: DirectoryWriter, keys: Iterable[str]) -> None:
+        others[0] += 1
+        with pytest.raises(ConflictError, match=f"process {os.getpid()}"):
+            Claim.begin(MasterPlace.find(target, None))
+        delete(store, keys)
+
+    def fail(block: np.ndarray) -> np.ndarray:
+        raise ValueError("no such data")
+
+    whole["count"] = whole["count"].chunk(time=1).copy()
+    whole["count"].data = whole["count"].data.map_blocks(fail, dtype="i4", meta=np.empty((0, 0)))
+    monkeypatch.setattr(DirectoryWriter, "delete", meanwhile)
+    with pytest.raises(ValueError, match="no such data"):
+        whole.isel(time=slice(8, 10)).nczarr.to_cfa(target, append_dim="time", **shape)
+    monkeypatch.undo()
+    assert others[0] >= 2
+    assert names(tmp_path / "m") == before
+    Claim.begin(MasterPlace.find(target, None)).release()
 
 
 @pytest.mark.parametrize("by", ["recover", "the next writer"])

@@ -487,6 +487,34 @@ def test_existing_is_kept_or_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize("naming", ["s3nc2", "seed"])
+@pytest.mark.parametrize("change", ["replace", "other variables", "shorter", "region"])
+def test_names_of_fragments_do_not_come_back(change: str, naming: Any, tmp_path: Path) -> None:
+    """Readers who opened an aggregation before it was changed twice must not read new values."""
+    target = tmp_path / "a.nca"
+    how = {"subarray_shape": {"t": 2}, "naming": naming}
+
+    def steps(value: float, count: int = 4, name: str = "v") -> xr.Dataset:
+        return xr.Dataset({name: (("t", "x"), np.full((count, 5), value))})
+
+    to_cfa(steps(1), target, **how)
+    with xr.open_dataset(target, engine="nczarr") as before:
+        if change == "region":
+            to_cfa(steps(2, 2), target, region={"t": slice(2, 4)})
+            to_cfa(steps(3, 2), target, region={"t": slice(2, 4)})
+        elif change == "shorter":
+            to_cfa(steps(2, 2), target, mode="w", **how)
+            to_cfa(steps(3, 2), target, mode="a", append_dim="t")
+        else:
+            name = "v" if change == "replace" else "other"
+            to_cfa(steps(2, name=name), target, mode="w", **how)
+            to_cfa(steps(3), target, mode="w", **how)
+        with pytest.raises(DatasetNotFoundError):
+            before["v"][2:].load()
+    with xr.open_dataset(target, engine="nczarr") as after:
+        assert (after["v"][2:] == 3).all()
+
+
 def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     kept = ["m.tas.0.0.0.nc", "mine.nc", "m.notes"]
