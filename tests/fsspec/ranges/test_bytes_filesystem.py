@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.cached import SimpleCacheFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
@@ -37,6 +38,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def no_leftovers() -> Iterator[None]:
     yield
+    SimpleCacheFileSystem.clear_instance_cache()  # which may be around one of the next
     ByteRangeFileSystem.clear_instance_cache()  # whose connections live as long as they do
 
 
