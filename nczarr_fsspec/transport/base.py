@@ -44,8 +44,6 @@ class Transport(ABC):
     ranges = 1
     #: whether parts of files come without what is before them; None if that is not known yet
     serves_ranges: bool | None = True
-    #: whether the filesystem does not try again by itself
-    once = False
     #: what messages call a file
     noun = "file"
 
@@ -72,7 +70,7 @@ class Transport(ABC):
             raise StoreError(self.describe(""), FORKED)
         shared = self._shared
         if shared is None or shared.pid != os.getpid():
-            shared = self._shared = SharedFilesystem.like(self.recipe, self.timeout, once=self.once)
+            shared = self._shared = SharedFilesystem.like(self.recipe, self.timeout)
             shared.users.add(self)
         return shared
 

@@ -57,7 +57,6 @@ class S3Transport(FsspecTransport):
     compared as well, for not every server that speaks S3 knows conditions.
     """
 
-    once = True
     noun = "object"
 
     def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:

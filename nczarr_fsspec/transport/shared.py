@@ -45,14 +45,14 @@ class SharedFilesystem:
 
     all: ClassVar[WeakValueDictionary[tuple[object, ...], SharedFilesystem]] = WeakValueDictionary()
 
-    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout, *, once: bool) -> None:
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout) -> None:
         self.pid = os.getpid()
         self.timeout = timeout
         self.users: WeakSet[object] = WeakSet()
         self.fs = _alike(recipe) if is_async(recipe) else recipe
         self._most = most_connections()
         self._throttles: dict[str, Throttle] = {}
-        if once and is_s3(recipe):
+        if is_s3(recipe):
             from nczarr_fsspec.transport.s3client import pool_size, send_once
 
             send_once(self.fs, timeout)
@@ -65,25 +65,16 @@ class SharedFilesystem:
         self._lock = threading.Lock() if alone else None
 
     @classmethod
-    def like(
-        cls, recipe: AbstractFileSystem, timeout: Timeout | None = None, *, once: bool = False
-    ) -> SharedFilesystem:
-        """Return the one with the class and options of `recipe`.
-
-        Parameters
-        ----------
-        once
-            Whether the filesystem is to send each request once, for it is tried again here.
-        """
-        timeout = timeout or Timeout()
+    def like(cls, recipe: AbstractFileSystem, timeout: Timeout) -> SharedFilesystem:
+        """Return the one with the class and options of `recipe`."""
         # two in memory may hold different things, though they were made alike
         alike = not isinstance(recipe, MemoryFileSystem) and hasattr(recipe, "_fs_token_")
         token = recipe._fs_token_ if alike else id(recipe)
         # a user who was refused sets variables anew, or logs in, and opens the URL again
         found = credentials_state() if is_s3(recipe) else 0
-        key = os.getpid(), type(recipe), str(token), timeout, once, found
+        key = os.getpid(), type(recipe), str(token), timeout, found
         shared = cls.all.get(key)
-        return shared or cls.all.setdefault(key, cls(recipe, timeout, once=once))
+        return shared or cls.all.setdefault(key, cls(recipe, timeout))
 
     def throttle(self, host: str) -> Throttle:
         """Return what all requests to `host` pass, be they for keys or for parts of files."""
