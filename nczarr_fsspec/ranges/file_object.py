@@ -169,17 +169,9 @@ class ByteRangeFile(io.BufferedIOBase):
         return data[start - first * BLOCK : stop - first * BLOCK]
 
     def _fetch(self, extents: Sequence[Extent]) -> list[bytes]:
-        reader = self._reader
-        assert reader is not None
-        found = [b""] * len(extents)
-
-        async def receive(numbers: np.ndarray, pieces: list[memoryview]) -> None:
-            for number, piece in zip(numbers, pieces, strict=True):
-                found[number] = bytes(piece)
-
+        assert self._reader is not None
         starts, stops = np.array(extents, dtype=np.int64).T
-        reader.source.run(reader.read_data(starts, stops, receive))
-        return found
+        return self._reader.read_all(starts, stops)
 
 
 def _pieces(start: int, stop: int) -> list[Extent]:

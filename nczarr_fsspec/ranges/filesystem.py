@@ -194,20 +194,11 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
         source = self._source(path)
         try:
             spans = [span.indices(source.size)[:2] for span in slices]
-            starts, stops = np.array([(low, max(low, high)) for low, high in spans]).T
-            found = [b""] * len(slices)
+            pairs = [(low, max(low, high)) for low, high in spans]
             if isinstance(source, LocalBytes):
-                return [
-                    bytes(source.read(int(low), int(high)))
-                    for low, high in zip(starts, stops, strict=True)
-                ]
-
-            async def receive(numbers: np.ndarray, pieces: list[memoryview]) -> None:
-                for number, piece in zip(numbers, pieces, strict=True):
-                    found[number] = bytes(piece)
-
-            source.run(RangeReader(source).read_data(starts, stops, receive))
-            return found
+                return [bytes(source.read(low, high)) for low, high in pairs]
+            starts, stops = np.array(pairs).T
+            return RangeReader(source).read_all(starts, stops)
         finally:
             source.close()
 

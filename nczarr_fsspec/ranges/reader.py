@@ -184,6 +184,17 @@ class RangeReader:
             return
         await self._small.read(low, high, receive)
 
+    def read_all(self, starts: np.ndarray, stops: np.ndarray) -> list[bytes]:
+        """Return the pieces, from another thread than the loop's; errors as `read_data`."""
+        found = [b""] * len(starts)
+
+        async def receive(numbers: Integers, pieces: list[memoryview]) -> None:
+            for number, piece in zip(numbers, pieces, strict=True):
+                found[number] = bytes(piece)
+
+        self.source.run(self.read_data(starts, stops, receive))
+        return found
+
     async def _read(self, low: Integers, high: Integers, receive: Receive) -> None:
         known = self.sparse.covers(low, high)
         numbers = np.flatnonzero(~known)
