@@ -15,7 +15,7 @@ from nczarr_fsspec.filesystem_place import innermost, open_filesystem
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import split_local_options
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, checked, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
@@ -80,32 +80,19 @@ class Destination:
             If what is there cannot be read or is not an archive with a dataset.
         """
         assert self.kind == "zip"
-        archive: ZipStore | RemoteZipStore
         if self.path is not None:
-            if not os.path.lexists(self.path):
+            return checked(ZipStore(self.path)) if os.path.lexists(self.path) else None
+        assert self.fs is not None
+        assert self.remote_path is not None
+        try:
+            source = open_source(
+                self.fs, self.remote_path, self.url, timeout=self.timeout, tail=TAIL_BYTES
+            )
+        except DatasetNotFoundError as error:
+            if not error.reason.startswith("there is no such bucket"):
                 return None
-            archive = ZipStore(self.path)
-        else:
-            assert self.fs is not None
-            assert self.remote_path is not None
-            try:
-                source = open_source(
-                    self.fs,
-                    self.remote_path,
-                    self.url,
-                    timeout=self.timeout,
-                    tail=TAIL_BYTES,
-                )
-            except DatasetNotFoundError as error:
-                if not error.reason.startswith("there is no such bucket"):
-                    return None
-                raise
-            archive = open_archive(source)
-        (found,) = archive.list_many([""])
-        if isinstance(found, StoreError):
-            archive.close()
-            raise found
-        return archive
+            raise
+        return checked(open_archive(source))
 
     def put_archive(self, fill: Callable[[str], None]) -> None:
         """Write an archive that has no `path`, or replace it in one step.

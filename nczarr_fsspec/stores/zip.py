@@ -14,8 +14,10 @@ from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
+from nczarr_fsspec.transport.question import Question
 from nczarr_fsspec.transport.request import Extent
 
+S = TypeVar("S", bound=KeyStore)
 T = TypeVar("T")
 
 #: what costs the event loop more to unpack than to hand to a thread, in bytes
@@ -113,7 +115,7 @@ class RemoteZipStore(RemoteStore):
         self.source = source
         self.url = source.url
         self._opened: tuple[Archive, bytes] | None = None
-        self._opening: asyncio.Future[tuple[Archive, bytes]] | None = None
+        self._opening: Question[tuple[Archive, bytes]] = Question()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -166,15 +168,7 @@ class RemoteZipStore(RemoteStore):
         """Return the archive and its last bytes; read once, however many ask at a time."""
         opened = self._opened
         if opened is None:
-            opening = self._opening
-            # after a fork, the one under way belongs to a loop that does not run here
-            if opening is None or opening.get_loop() is not asyncio.get_running_loop():
-                opening = self._opening = asyncio.ensure_future(self._read_directory())
-            try:
-                opened = self._opened = await asyncio.shield(opening)
-            finally:
-                if opening.done():
-                    self._opening = None
+            opened = self._opened = await self._opening.ask(self._read_directory)
         return opened
 
     async def _read_directory(self) -> tuple[Archive, bytes]:
@@ -201,7 +195,7 @@ def open_archive(source: RemoteBytes | LocalBytes) -> RemoteZipStore | ZipStore:
     return RemoteZipStore(source) if isinstance(source, RemoteBytes) else ZipStore(source)
 
 
-def checked(store: KeyStore) -> KeyStore:
+def checked(store: S) -> S:
     """Return the archive `store` if its directory can be read."""
     (found,) = store.list_many([""])
     if isinstance(found, StoreError):

@@ -154,7 +154,7 @@ FORMATS = {
             *under(
                 "nczarr_fsspec",
                 "births changes changes.journal changes.moment owner stores.directory "
-                "stores.inside stores.names stores.zip stores.zipformat",
+                "stores.inside stores.names stores.zip stores.zipformat transport.question",
             ),
         },
     ),
