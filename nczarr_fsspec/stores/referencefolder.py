@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.stores.names import child_names
 from nczarr_fsspec.stores.referenceformat import Found, Part, References, Row, part
 from nczarr_fsspec.stores.referencesigns import METADATA
 
@@ -49,8 +50,8 @@ class Rows:
     inside: Any
 
     @classmethod
-    def parse(cls, data: bytes, shown: str) -> Rows:
-        """Read a file of Parquet.
+    def parse(cls, data: bytes | None, shown: str) -> Rows:
+        """Read a file of Parquet; one that is missing has no rows.
 
         Raises
         ------
@@ -59,6 +60,9 @@ class Rows:
         StoreError
             If it is no such file, or too large.
         """
+        if data is None:
+            nothing = np.empty(0, dtype=np.int64)
+            return cls([], nothing, nothing, nothing, None)
         try:
             import pyarrow as pa
             from pyarrow import parquet
@@ -192,12 +196,7 @@ class FolderReferences(References):
         self._record = record
         self._shown = shown
         self._grids: dict[str, _Grid] = {}
-        children: dict[str, set[str]] = {"": {METADATA}}
-        for key in documents:
-            words = key.split("/")
-            for depth, word in enumerate(words):
-                children.setdefault("/".join(words[:depth]), set()).add(word)
-        self._children = {prefix: frozenset(names) for prefix, names in children.items()}
+        self._children = child_names([METADATA, *documents])
 
     @classmethod
     def parse(cls, text: bytes, shown: str) -> FolderReferences:

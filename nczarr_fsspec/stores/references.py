@@ -55,11 +55,6 @@ _LOOKED_AT = 16
 _TOGETHER = 4096
 
 
-class _Unread:
-    """Stands for a file of references that was not read."""
-
-
-_UNREAD = _Unread()
 #: The references of this process; copies of a store that come by pickle share them.
 _shared: WeakValueDictionary[str, References] = WeakValueDictionary()
 #: Those that copies have read last: dask may make a copy for each task.
@@ -105,7 +100,7 @@ class _Keys(KeyStore):
         references: References | None = None,
     ) -> None:
         self.url = "references" if isinstance(origin, Mapping) else origin.url
-        self._origin = origin
+        self.origin = origin
         self._opener = opener
         self._token = token or secrets.token_hex()
         self._is_copy = token is not None
@@ -113,18 +108,13 @@ class _Keys(KeyStore):
         self._references = references
         self._files: OrderedDict[str, File] = OrderedDict()
         self._versions: dict[str, str] = {}
-        self._rows: OrderedDict[str, Rows | None] = OrderedDict()
-
-    @property
-    def origin(self) -> Origin:
-        """Where the references are."""
-        return self._origin
+        self._rows: OrderedDict[str, Rows] = OrderedDict()
 
     def contents(self) -> str:
-        if isinstance(self._origin, ByteSource):
-            return f"{self._origin.size} {self._origin.validator}"
-        if isinstance(self._origin, KeyStore):
-            return hashlib.sha256(repr(self._origin.get_many([METADATA])).encode()).hexdigest()
+        if isinstance(self.origin, ByteSource):
+            return f"{self.origin.size} {self.origin.validator}"
+        if isinstance(self.origin, KeyStore):
+            return hashlib.sha256(repr(self.origin.get_many([METADATA])).encode()).hexdigest()
         return self._token
 
     def close(self) -> None:
@@ -133,12 +123,12 @@ class _Keys(KeyStore):
             self._files.clear()
         for file in files:
             file.close()
-        if not isinstance(self._origin, Mapping):
-            self._origin.close()
+        if not isinstance(self.origin, Mapping):
+            self.origin.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {"max_metadata": self.max_metadata}
-        return type(self), (self._origin, self._opener, self._token), state
+        return type(self), (self.origin, self._opener, self._token), state
 
     def _remembered(self) -> References | None:
         if self._references is None:
@@ -169,7 +159,7 @@ class _Keys(KeyStore):
                 self._files.popitem(last=False)
         return file
 
-    def _keep_rows(self, file: str, rows: Rows | None) -> None:
+    def _keep_rows(self, file: str, rows: Rows) -> None:
         with self._lock:
             self._rows[file] = rows
             while len(self._rows) > _ROWS:
@@ -246,17 +236,16 @@ class LocalReferences(_Keys, LocalStore):
         yield from references.addresses()
         for file in islice(references.files(), _LOOKED_AT):
             with suppress(StoreError):  # an error of those that read the array
-                rows = self._read_rows(file)
-                yield from rows.names if rows is not None else ()
+                yield from self._read_rows(file).names
 
     def as_remote(self) -> RemoteReferences:
         """Return a store of the same references whose files may be behind a network."""
-        return RemoteReferences(self._origin, self._opener, self._token, self._ready())
+        return RemoteReferences(self.origin, self._opener, self._token, self._ready())
 
     def _ready(self) -> References:
         known = self._remembered()
         if known is None:
-            origin = self._origin
+            origin = self.origin
             if isinstance(origin, LocalBytes):
                 check_size(origin)
                 known = JSONReferences.parse(origin.read(0, origin.size), self.url)
@@ -270,14 +259,12 @@ class LocalReferences(_Keys, LocalStore):
         found = self._ready().find(check_key(key))
         if not isinstance(found, Row):
             return found
-        known = self._rows.get(found.file, _UNREAD)
-        rows = self._read_rows(found.file) if isinstance(known, _Unread) else known
-        return None if rows is None else rows.find(found.number, self._named(key))
+        rows = self._rows.get(found.file) or self._read_rows(found.file)
+        return rows.find(found.number, self._named(key))
 
-    def _read_rows(self, file: str) -> Rows | None:
-        assert isinstance(self._origin, LocalStore)
-        data = _file_of(self._origin, file)
-        rows = None if data is None else Rows.parse(data, f"{self.url}/{file}")
+    def _read_rows(self, file: str) -> Rows:
+        assert isinstance(self.origin, LocalStore)
+        rows = Rows.parse(_file_of(self.origin, file), f"{self.url}/{file}")
         self._keep_rows(file, rows)
         return rows
 
@@ -341,7 +328,7 @@ class RemoteReferences(_Keys, RemoteStore):
         return known
 
     async def _load(self) -> References:
-        origin = self._origin
+        origin = self.origin
         if isinstance(origin, ByteSource):
             data = await read_json(origin)
             known: References = await asyncio.to_thread(JSONReferences.parse, data, self.url)
@@ -356,22 +343,19 @@ class RemoteReferences(_Keys, RemoteStore):
         found = (await self._ready()).find(check_key(key))
         if not isinstance(found, Row):
             return found
-        known = self._rows.get(found.file, _UNREAD)
-        if isinstance(known, _Unread):
-            known = await self._current().once(found.file, partial(self._read_rows, found.file))
-        rows = known
-        return None if rows is None else rows.find(found.number, self._named(key))
+        rows = self._rows.get(found.file)
+        if rows is None:
+            rows = await self._current().once(found.file, partial(self._read_rows, found.file))
+        return rows.find(found.number, self._named(key))
 
-    async def _read_rows(self, file: str) -> Rows | None:
-        origin = self._origin
+    async def _read_rows(self, file: str) -> Rows:
+        origin = self.origin
         if isinstance(origin, RemoteStore):
             data = await origin.get(file, most=MAX_FILE)
         else:
             assert isinstance(origin, LocalStore)
             data = _file_of(origin, file)
-        rows = None
-        if data is not None:
-            rows = await asyncio.to_thread(Rows.parse, data, f"{self.url}/{file}")
+        rows = await asyncio.to_thread(Rows.parse, data, f"{self.url}/{file}")
         self._keep_rows(file, rows)
         return rows
 
