@@ -21,7 +21,7 @@ _IN_MEMORY = (io.BytesIO, mmap.mmap)
 
 
 def may_share_position(value: object) -> bool:
-    """Tell whether `file` is a file object whose position a parent and its fork share."""
+    """Tell whether `value` is a file object whose position a parent and its fork share."""
     return hasattr(value, "read") and hasattr(value, "seek") and type(value) not in _IN_MEMORY
 
 
@@ -48,6 +48,9 @@ class ProcessLock:
         lock = self._locks.get(os.getpid())
         if lock is not None:  # if not, this thread took it before the fork
             lock.release()
+
+    def __reduce__(self) -> tuple[type[ProcessLock], tuple[()]]:
+        return ProcessLock, ()  # a copy is another lock
 
 
 class cached_property(functools.cached_property[T]):  # noqa: N801, TID251 - it takes its place

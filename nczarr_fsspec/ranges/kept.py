@@ -138,13 +138,6 @@ class KeptFileBytes(RegularFileBytes):
                     self._keep(opened)
         return opened
 
-    def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_opened", "_opening", "head")
-        return {name: value for name, value in self.__dict__.items() if name not in volatile}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _opened=None, _opening=ProcessLock())
-
 
 def _fetch_to(source: RemoteBytes, descriptor: int) -> None:
     """Write all bytes of a file to another."""

@@ -148,6 +148,10 @@ class RegularFileBytes(LocalBytes):
     def close(self) -> None:
         self._opened = None  # the descriptor closes with the last read that is under way
 
+    def __getstate__(self) -> dict[str, Any]:
+        own = {name: value for name, value in self.__dict__.items() if name != "head"}
+        return {**own, "_opened": None}
+
 
 class LocalFileBytes(RegularFileBytes):
     """A file of this machine by its path, which an unpickled source opens again.
@@ -168,19 +172,14 @@ class LocalFileBytes(RegularFileBytes):
     """
 
     def __init__(self, path: str | os.PathLike[str], url: str | None = None) -> None:
-        self._path = os.path.abspath(os.fspath(path))
-        super().__init__(url or self._path)
-
-    @property
-    def path(self) -> str:
-        """Where the file is, absolute."""
-        return self._path
+        self.path = os.path.abspath(os.fspath(path))
+        super().__init__(url or self.path)
 
     def _open(self) -> Descriptor:
         try:
-            kind = os.stat(self._path).st_mode
+            kind = os.stat(self.path).st_mode
             if stat.S_ISREG(kind):  # to open a device may do something
-                opened = Descriptor(os.open(self._path, OPEN_FLAGS))
+                opened = Descriptor(os.open(self.path, OPEN_FLAGS))
                 kind = opened.kind
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(self.url, "there is no such file") from None
@@ -192,13 +191,6 @@ class LocalFileBytes(RegularFileBytes):
         if not stat.S_ISREG(kind):
             raise StoreError(self.url, "is not a regular file")
         return opened
-
-    def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_opened", "head")
-        return {name: value for name, value in self.__dict__.items() if name not in volatile}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _opened=None)
 
 
 class OpenFileBytes(RegularFileBytes):
