@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
 
@@ -159,23 +158,21 @@ def read_into(descriptor: int, start: int, buffer: memoryview) -> int:
         # Memory that is new is cleared when it is first written to. If that is amid the copy of a
         # read, reading takes up to half as long again.
         piece[-1] = 0
-        count = _preadv(descriptor, [piece], start + there)
+        count = _pread_into(descriptor, piece, start + there)
         if count == 0:
             break
         there += count
     return there
 
 
-_preadv: Callable[[int, Sequence[Any], int], int]
 if hasattr(os, "preadv"):
-    _preadv = os.preadv
+
+    def _pread_into(descriptor: int, buffer: memoryview, offset: int) -> int:
+        return os.preadv(descriptor, [buffer], offset)
+
 else:  # Windows, and macOS before 11
 
-    def _preadv(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
-        data = pread(descriptor, sum(map(len, buffers)), offset)
-        at = 0
-        for buffer in buffers:
-            part = data[at : at + len(buffer)]
-            buffer[: len(part)] = part
-            at += len(part)
+    def _pread_into(descriptor: int, buffer: memoryview, offset: int) -> int:
+        data = pread(descriptor, len(buffer), offset)
+        buffer[: len(data)] = data
         return len(data)

@@ -52,14 +52,6 @@ class TestWithoutPread:
             assert windows.read_into(file.fileno(), start, memoryview(room)) == len(wanted)
             assert room[: len(wanted)] == wanted
 
-    def test_several_buffers(self, windows: ModuleType, path: Path) -> None:
-        rooms = [bytearray(7), bytearray(0), bytearray(100), bytearray(9)]
-        with path.open("rb", buffering=0) as file:
-            views = [memoryview(room) for room in rooms]
-            assert windows._preadv(file.fileno(), views, len(DATA) - 60) == 60
-        assert bytes(rooms[0] + rooms[2][:53]) == DATA[-60:]
-        assert not any(rooms[3])
-
     def test_threads_do_not_move_the_position_of_others(
         self, windows: ModuleType, path: Path
     ) -> None:

@@ -24,7 +24,7 @@ READS: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("open", "listdir", "scandir")),
     (nczarr_fsspec.stores.directory, "pread"),
     (nczarr_fsspec.descriptors, "pread"),
-    (nczarr_fsspec.descriptors, "_preadv"),
+    (nczarr_fsspec.descriptors, "_pread_into"),
 )
 
 
