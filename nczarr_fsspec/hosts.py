@@ -8,8 +8,9 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 #: names and addresses at which machines of a cloud tell their secrets to what runs on them
 _METADATA_NAMES = frozenset({"metadata", "instance-data", "metadata.google.internal"})
-_METADATA_ADDRESSES = frozenset(map(ip_address, ("100.100.100.200", "168.63.129.16")))
-_METADATA_ADDRESSES6 = frozenset({ip_address("fd00:ec2::254")})
+_METADATA_ADDRESSES = frozenset(
+    map(ip_address, ("100.100.100.200", "168.63.129.16", "fd00:ec2::254"))
+)
 #: names below these are of a machine, a home or an institution
 _PRIVATE_NAMES = (
     *(".localhost", ".local", ".localdomain", ".internal", ".intranet", ".lan"),
@@ -41,7 +42,7 @@ def is_metadata_service(host: str) -> bool:
     if address is None:
         return name in _METADATA_NAMES
     inner = _innermost(address)
-    return inner.is_link_local or inner in _METADATA_ADDRESSES or inner in _METADATA_ADDRESSES6
+    return inner.is_link_local or inner in _METADATA_ADDRESSES
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:

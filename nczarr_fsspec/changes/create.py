@@ -1,7 +1,5 @@
 """Writing a dataset that is invisible until it is complete: trees, archives, object stores."""
 
-# paths are text in stores
-
 from __future__ import annotations
 
 import os

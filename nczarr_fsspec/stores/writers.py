@@ -1,7 +1,5 @@
 """Writing a dataset on this machine: into a directory tree or a mapping, such as a ``dict``."""
 
-# Making a Path costs as much as a system call, and there are many files.
-
 from __future__ import annotations
 
 import errno
