@@ -332,7 +332,7 @@ def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
         raise _plain_http(shown)
 
 
-def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = False) -> Destination:
+def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool) -> Destination:
     if not path:
         raise URLError("''", "is not a path")
     if path.startswith("~") and not os.path.exists(path):

@@ -301,7 +301,7 @@ def split_local_options(
 
 
 def _open_path(
-    path: str, shown: str, mode: frozenset[str], *, follow: bool = False
+    path: str, shown: str, mode: frozenset[str], *, follow: bool
 ) -> KeyStore | ByteSource:
     try:
         if path.startswith("~") and not os.path.exists(path):

@@ -50,7 +50,6 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
 
     protocol: ClassVar[str] = "bytes"
     _strip_tokenize_options = ("fo",)
-    root_marker = ""
     #: what a download (`get`) holds in memory, in bytes
     blocksize = 1 << 26
 

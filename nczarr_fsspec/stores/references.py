@@ -168,10 +168,9 @@ class _Keys(KeyStore):
     def _named(self, key: str) -> str:
         return f"{self.url}: reference {key!r}"
 
-    def _checked(self, found: Part, key: str, most: int | None) -> Part:
+    def _check(self, found: Part, key: str, most: int | None) -> None:
         if most is not None and found.stop is not None and found.stop - found.start > most:
             raise too_large(self._named(key), most)
-        return found
 
     def _explained(self, error: NCZarrError, key: str) -> StoreError:
         """Return an error that also names the reference."""
@@ -192,7 +191,7 @@ class LocalReferences(_Keys, LocalStore):
         if not isinstance(found, Part):
             return None if found is None else self._inside(found, key, part, most)
         if part == ALL:
-            self._checked(found, key, most)
+            self._check(found, key, most)
         try:
             file = self._file(found.address)
             if isinstance(file, LocalBytes):
@@ -294,7 +293,7 @@ class RemoteReferences(_Keys, RemoteStore):
         if not isinstance(found, Part):
             return None if found is None else self._inside(found, key, part, most)
         if part == ALL:
-            self._checked(found, key, most)
+            self._check(found, key, most)
         try:
             file = self._file(found.address)
             if isinstance(file, LocalBytes):

@@ -13,7 +13,7 @@ import asyncio
 import base64
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http.cookiejar import Cookie, CookieJar
 from netrc import NetrcParseError, netrc
 from typing import Any, TypeAlias
@@ -26,9 +26,6 @@ from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.transport.hostrc import password
 from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION
 from nczarr_fsspec.transport.question import Question
-
-#: User and password; a token; or what returns one of them, called again when it is refused.
-Credential: TypeAlias = "tuple[str, str] | str | Callable[[], tuple[str, str] | str]"
 
 #: scheme, host and port
 _Origin: TypeAlias = "tuple[str, str, int | None]"
