@@ -332,14 +332,6 @@ def fletcher32(body: Any) -> int:
     return high << 16 | low
 
 
-def filtered(name: str) -> Callable[[np.ndarray], tuple[Any, bytes]]:
-    def encode(chunk: np.ndarray) -> tuple[Any, bytes]:
-        plain = shuffle(chunk)
-        return bytes(numcodecs.get_codec({"id": name}).encode(plain)), plain
-
-    return encode
-
-
 # ---- everything ------------------------------------------------------------------------------
 
 
@@ -351,6 +343,10 @@ def compressed(compress: Callable[[bytes], bytes]) -> Callable[[np.ndarray], tup
         return compress(plain), plain
 
     return encode
+
+
+def filtered(name: str) -> Callable[[np.ndarray], tuple[Any, bytes]]:
+    return compressed(lambda plain: bytes(numcodecs.get_codec({"id": name}).encode(plain)))
 
 
 def blosced(name: bytes) -> Callable[[np.ndarray], tuple[Any, bytes]]:
