@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS
@@ -74,19 +74,40 @@ def local_path(url: NetCDFURL) -> str:
     return url.path if os.path.exists(url.path) or not os.path.exists(decoded) else decoded
 
 
-def same_file(one: str, other: str) -> bool:
-    """Tell whether two targets are one local file, which links and URLs give several names.
+class LocalFile(NamedTuple):
+    """A file or directory of this machine, which links and URLs give several names.
 
-    A file need not be there yet. What is remote is no local file.
+    Attributes
+    ----------
+    identity
+        What tells it from all others; None if nothing is there (yet).
+    path
+        Where it is, symbolic links followed.
     """
-    paths = []
-    for target in (one, other):
+
+    identity: tuple[int, int] | None
+    path: str
+
+    @classmethod
+    def of(cls, target: str) -> LocalFile | None:
+        """Look at a path or a URL; None if it is remote."""
         if is_url(target):
             if not target.startswith("file:"):
-                return False
+                return None
             target = local_path(parse_url(target))
-        paths.append(target)
-    try:
-        return os.path.samefile(*paths)
-    except OSError:
-        return os.path.realpath(paths[0]) == os.path.realpath(paths[1])
+        try:
+            status = os.stat(target)
+        except OSError:
+            return cls(None, os.path.realpath(target))
+        return cls((status.st_dev, status.st_ino), os.path.realpath(target))
+
+    def is_same(self, other: LocalFile) -> bool:
+        """Tell whether both are one, which need not be there."""
+        same = self.identity is not None and self.identity == other.identity
+        return same or self.path == other.path
+
+    def holds(self, other: LocalFile | None) -> bool:
+        """Tell whether another one is there, and is this or in it: a group of a tree."""
+        if other is None or other.identity is None:
+            return False
+        return self.is_same(other) or other.path.startswith(f"{self.path}{os.sep}")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_fsspec.places import place_of
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.target_names import LocalFile
 from nczarr_xarray.aggregation.from_references import addresses_of
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
@@ -66,39 +63,13 @@ class Replaced:
 
     def _is_among(self, files: Iterable[str]) -> bool:
         master = self.place.file.folder + self.place.file.name
-        own = _Local.of(master)  # (a local file may have several names: links, URLs)
+        own = LocalFile.of(master)  # (a local file may have several names: links, URLs)
         return any(
             file == master
             or file.startswith(f"{master}/")
-            or (own is not None and own.holds(_Local.of(file)))
+            or (own is not None and own.holds(LocalFile.of(file)))
             for file in files
         )
-
-
-class _Local(NamedTuple):
-    """Something that is there on this machine: what tells it from all else, and its path."""
-
-    identity: tuple[int, int]
-    path: str
-
-    @classmethod
-    def of(cls, target: str) -> _Local | None:
-        """Look at a path or a URL; None if it is remote, or there is nothing."""
-        if is_url(target):
-            if not target.startswith("file:"):
-                return None
-            target = place_of(target).text
-        try:
-            found = os.stat(target)
-        except OSError:
-            return None
-        return cls((found.st_dev, found.st_ino), os.path.realpath(target))
-
-    def holds(self, other: _Local | None) -> bool:
-        """Tell whether another one is this, or in it: a group of a tree."""
-        if other is None:
-            return False
-        return other.identity == self.identity or other.path.startswith(f"{self.path}{os.sep}")
 
 
 def _named_there(where: str, policy: AddressPolicy) -> dict[str, AddressPolicy]:

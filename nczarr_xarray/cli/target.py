@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.preload import preload
-from nczarr_fsspec.target_names import same_file
+from nczarr_fsspec.target_names import LocalFile
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
@@ -20,7 +20,8 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
     """Raise if what is written would replace the dataset that it tells of."""
-    if same_file(os.fspath(output), target):
+    written, read = LocalFile.of(os.fspath(output)), LocalFile.of(target)
+    if written is not None and read is not None and written.is_same(read):
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 
