@@ -24,7 +24,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from remote_limits import NETWORKS
@@ -53,12 +52,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self, TypeVar
 
 from nczarr_fsspec.printable import printable
@@ -70,12 +69,7 @@ class Watch:
         self.told, self.asked = recording.recorders, recording.now()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self.tries:  # nothing was sent
             return
         request = self.request

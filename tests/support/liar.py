@@ -10,7 +10,6 @@ import socketserver
 import threading
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.lies import ENDLESS, LIES, Reply, Told, honest
@@ -83,12 +82,7 @@ class Liar:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
