@@ -172,7 +172,7 @@ def format_of(path: Path) -> str | None:
         if head[:4] == b"PK\3\4":
             try:
                 with zipfile.ZipFile(path) as archive:
-                    tops = {"/".join(n.split("/")[-1:]) for n in archive.namelist()[:2000]}
+                    tops = {n.rpartition("/")[2] for n in archive.namelist()[:2000]}
             except (zipfile.BadZipFile, OSError, NotImplementedError):
                 return None
             return "Zarr" if tops & set(TREE) else None

@@ -15,9 +15,7 @@ crash or a hang in C code ends the worker process, which is a failure as well.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import random
 import sys
 import time
@@ -76,12 +74,7 @@ def show(seed: int, number: int) -> None:
 
 def main() -> int:
     """Run the command line; 1 if a case failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser = workers.command_line(__doc__)
     parser.add_argument("--case", type=int, help="repeat this one, here")
     args = parser.parse_args()
     if args.case is not None:

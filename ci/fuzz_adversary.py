@@ -17,9 +17,7 @@ in this process and shrinks what fails.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import subprocess
 import sys
 import time
@@ -156,12 +154,7 @@ def batch(first: int, folder: Path | None, number: int, *, shrinks: bool = False
 
 def main() -> int:
     """Run the command line; 1 if a case failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser = workers.command_line(__doc__, cases=5000)
     parser.add_argument("--releases", type=Path, help="folder for their environments")
     parser.add_argument("--batch", type=int, help="repeat this one, here")
     args = parser.parse_args()

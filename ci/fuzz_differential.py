@@ -20,9 +20,7 @@ with ``--keep FOLDER`` the dataset stays there.
 
 from __future__ import annotations
 
-import argparse
 import functools
-import os
 import sys
 import time
 from pathlib import Path
@@ -55,13 +53,8 @@ def show(seed: int, number: int, keep: Path | None) -> None:
 
 def main() -> int:
     """Run the command line; 1 if a case failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", type=int, default=20_000)
+    parser = workers.command_line(__doc__)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--case", type=int, help="repeat this one, here")
     parser.add_argument("--keep", type=Path, help="folder for the dataset of that case")
     args = parser.parse_args()

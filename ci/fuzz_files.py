@@ -20,7 +20,6 @@ process, which is a failure as well.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import os
@@ -120,13 +119,8 @@ def report(summary: workers.Summary) -> None:
 
 def main() -> int:
     """Run the command line; 1 if a case failed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cases", type=int, default=20_000)
+    parser = workers.command_line(__doc__)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--files", default="*", help="pattern of their names (h5_virtual*)")
     parser.add_argument("--case", type=int, help="repeat this one, here")
     args = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
 import faulthandler
 import multiprocessing
@@ -81,6 +82,17 @@ class Summary:
     def fail(self, number: int, text: str) -> None:
         self.failed.append(number)
         print(f"case {number}:\n{text}", flush=True)
+
+
+def command_line(description: str | None, cases: int = 20_000) -> argparse.ArgumentParser:
+    """Return the options that all have: how many cases, from which seed, in how many processes."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=cases)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    return parser
 
 
 def work(
