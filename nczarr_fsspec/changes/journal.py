@@ -108,11 +108,6 @@ class Journal:
         """Return the key under which the new object for `key` was staged."""
         return f"{STAGED}/{self.transaction}/{key}"
 
-    @property
-    def successors(self) -> str:
-        """What the keys begin with that name the processes that carry on after others have died."""
-        return self.staged_key(f"{PRIVATE}/successors/")
-
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:

@@ -89,7 +89,7 @@ def finish_journal(store: WritableStore) -> None:
 
 def succession(store: WritableStore, journal: Journal) -> Succession:
     """Return the line of processes that carry on with a change after others have died."""
-    return Succession(store, journal.successors)
+    return Succession(store, journal.staged_key(f"{PRIVATE}/successors/"))
 
 
 def carry_out(store: WritableStore, journal: Journal) -> None:
