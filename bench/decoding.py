@@ -140,16 +140,14 @@ def _divided(name: str, row: Row) -> dict[str, Row]:
     return rows
 
 
-def _long(
-    name: str, codec_: Codec, chunk: np.ndarray, names: list[str], repeat: int = 5
-) -> dict[str, Row]:
+def _long(name: str, codec_: Codec, chunk: np.ndarray, names: list[str]) -> dict[str, Row]:
     """Calls that last long, and how long another thread was silent in each at most."""
     shape = (chunk.shape[0], chunk.shape[1])
     stored, _ = codec_.encode(chunk)
     took, silent = Row(megabytes=chunk.nbytes / 1e6), Row(megabytes=chunk.nbytes / 1e6)
     for library_ in names:
         decode = codec_.libraries[library_](shape)
-        pairs = [_silence(partial(decode, stored)) for _ in range(repeat)]
+        pairs = [_silence(partial(decode, stored)) for _ in range(5)]
         took.times[library_] = [pair[0] for pair in pairs]
         silent.times[library_] = [pair[1] for pair in pairs]
     return {f"{name}, long": took, f"{name}, long{LOCK}": silent}

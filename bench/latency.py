@@ -74,7 +74,7 @@ class Server:
         return {**{ours: stats[theirs] for ours, theirs in names.items()}, "warm": old, "log": log}
 
 
-def least(rounds: Iterable[int], nbytes: int, in_flight: int = RemoteStore.concurrency) -> float:
+def least(rounds: Iterable[int], nbytes: int) -> float:
     """Seconds that `rounds` of so many requests, and their answers' bytes, take at least."""
-    trips = sum(-(-requests // in_flight) for requests in rounds)
+    trips = sum(-(-requests // RemoteStore.concurrency) for requests in rounds)
     return (1 + trips) * NETWORK.latency + nbytes / NETWORK.in_all
