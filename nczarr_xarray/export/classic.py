@@ -160,9 +160,9 @@ class _Conversion:
         self.lacking.note(CHARACTERS, variable.path)
         reader = self.opened.reader(variable)
         assert variable.array is not None
-        source = StoredSource(reader, variable, variable.array.chunk_shape)
+        source = StoredSource(reader, variable)
         try:
-            letters = self.letters(max(1, source.longest_text()))
+            letters = self.letters(max(1, source.longest_text(variable.array.chunk_shape)))
         except ValueError as error:
             self.problems.append(f"{variable.path}: {error}")
             return variable

@@ -143,7 +143,7 @@ class Planned(NamedTuple):
 
 def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
     chunks = stored_as(opened, variable).chunk_shape
-    source = StoredSource(opened.reader(variable), variable, chunks)
+    source = StoredSource(opened.reader(variable), variable)
     nbytes = None if memory is None else room(source, chunks, memory)
     return Planned(source, source.rechunking(chunks, nbytes))
 

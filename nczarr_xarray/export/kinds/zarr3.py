@@ -110,7 +110,7 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
         codecs = tuple(config for config in codecs if config["id"] in emit.CODECS)
     text_codec = ({"id": "vlen-utf8"},) if text else ()
     array = replace(array, codecs=(*text_codec, *codecs) if variable.shape else text_codec)
-    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
+    source = StoredSource(opened.reader(variable), variable)
     return Item(replace(variable, array=array), source)
 
 
