@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.classic_types import (
     TYPES,
-    classic_attribute,
+    classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
@@ -125,13 +125,7 @@ class _Conversion:
         return replace(self.opened, hierarchy=hierarchy)
 
     def attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        found = {}
-        for name, attribute in attributes.items():
-            try:
-                found[name] = classic_attribute(attribute, self.types)
-            except ValueError as error:
-                self.problems.append(f"{path}: {error}")
-        return found
+        return classic_attributes(path, attributes, self.problems, self.types)
 
     def variable(self, variable: Variable) -> Variable:
         """Return a variable as it is held; one that cannot be is among the problems then."""
