@@ -200,7 +200,7 @@ class Divider:
                 variable = replace(variable, array=plain)
             except ValueError as error:
                 exporter.problems.append(f"{variable.path}: {error}")
-        chunked = item.chunks_are_asked_for and _asks_for_chunks(options, variable.name)
+        chunked = _asks_for_chunks(options, variable.name)
         item = item._replace(variable=variable)
         for name in (variable.name, *(d.name for d in variable.dimensions)):
             if edges is not None and any(map(str.isspace, name)):
