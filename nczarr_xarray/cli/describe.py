@@ -74,7 +74,7 @@ def describe(
         Whether to list all fragments of aggregations.
     """
     groups = list(hierarchy.root.walk())
-    variables = [variable for group in groups for variable in group.variables.values()]
+    variables = list(hierarchy.root.all_variables())
     yield style.strong(printable(url))
     yield ""
     facts = [*_about(hierarchy, store), *_totals(groups, variables)]

@@ -200,11 +200,10 @@ class Existing:
 
     def _everything(self, removed: Iterable[str]) -> dict[str, bytes]:
         gone = set(removed) - self.changed.keys()
-        paths = [""]
+        paths = []
         for group in self.opened.hierarchy.root.walk():
             paths.append(group.path.strip("/"))
             paths += [variable.path.strip("/") for variable in group.variables.values()]
-        paths = list(dict.fromkeys(paths))
         self.read(paths)
         old = {k: data for path in paths for k, data in self.documents(_FILES, path).items()}
         return {k: data for k, data in {**old, **self.changed}.items() if k not in gone}
@@ -213,11 +212,10 @@ class Existing:
 def _release(opened: Opened) -> frozenset[str]:
     """Clear the errors of arrays with missing chunks; return the paths of these arrays."""
     found = []
-    for group in opened.hierarchy.root.walk():
-        for variable in group.variables.values():
-            if isinstance(variable.error, IncompleteExportError):
-                variable.error = None
-                found.append(variable.path.strip("/"))
+    for variable in opened.hierarchy.root.all_variables():
+        if isinstance(variable.error, IncompleteExportError):
+            variable.error = None
+            found.append(variable.path.strip("/"))
     return frozenset(found)
 
 

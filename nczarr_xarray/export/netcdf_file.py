@@ -64,7 +64,7 @@ def write_netcdf(
         If the file cannot be written.
     """
     need_netcdf4(target.url)
-    variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
+    variables = [*opened.hierarchy.root.all_variables()]
     for variable in variables:
         check(variable)
     for group in opened.hierarchy.root.walk():
@@ -82,11 +82,7 @@ def write_netcdf(
     lacking.tell(target.url)
     progress.expect(sum(map(_nbytes, variables)))
     memory, tell = limit
-    plan = {
-        variable.path: _planned(opened, variable, memory)
-        for group in contents.root.walk()
-        for variable in group.variables.values()
-    }
+    plan = {v.path: _planned(opened, v, memory) for v in contents.root.all_variables()}
     if memory is not None:
         for variable in variables:
             said = one_pass(plan[variable.path].rechunking)
