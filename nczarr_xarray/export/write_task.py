@@ -40,7 +40,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.workers import run_parts
-from nczarr_xarray.model import ChunkedArray
+from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -337,10 +337,7 @@ def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
 
 def last_chunk(array: ChunkedArray) -> str:
     """Return the key of the chunk in the farthest corner of an array."""
-    numbers = [
-        str((size - 1) // chunk) for size, chunk in zip(array.shape, array.chunk_shape, strict=True)
-    ]
-    return f"{array.path}/{array.separator.join(numbers) or '0'}"
+    return array.chunk_name(tuple(n - 1 for n in grid_of(array.shape, array.chunk_shape)))
 
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
-from nczarr_xarray.model import readable
+from nczarr_xarray.model import grid_of, readable
 
 
 class Zarr3Writer(ArrayWriter):
@@ -94,8 +94,7 @@ class Zarr3Writer(ArrayWriter):
                 reason = f"cannot be encoded ({error})"
                 raise FormatError(f"{self.array.path}{_spelled(part)}", reason) from error
         if done is not None:
-            sizes = zip(values.shape, self.array.chunk_shape, strict=True)
-            done(math.prod(-(-size // chunk) for size, chunk in sizes))
+            done(math.prod(grid_of(values.shape, self.array.chunk_shape)))
         return sink.put
 
 
