@@ -53,24 +53,7 @@ class Zarr3Writer(ArrayWriter):
     ) -> int:
         """Write one block, which begins and ends where objects do (or the array).
 
-        Parameters
-        ----------
-        first
-            The position of the block.
-        threads
-            Not used: zarr-python has its own setting, ``async.concurrency``.
-        done
-            Called with the number of objects that were done.
-
-        Returns
-        -------
-        int
-            How many objects were put: all but those of nothing but the fill value.
-
-        Raises
-        ------
-        FormatError, StoreError
-            If a value cannot be encoded, or an object not be stored.
+        `threads` is not used: zarr-python has its own setting, ``async.concurrency``.
         """
         self.check_lasts(self.store.url)
         if 0 in values.shape:
