@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# paths are text, as everywhere
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -35,9 +34,10 @@ def write_netcdf(
     target: FileTarget,
     progress: Progress,
     *,
-    model: str = "NETCDF4",
-    lacking: Lacking | None = None,
-    limit: tuple[int | None, Callable[[str], object]] = (None, str),
+    model: str,
+    lacking: Lacking,
+    memory: int | None,
+    tell: Callable[[str], object],
 ) -> None:
     """Copy an open dataset to a netCDF file; an old file stays until the new one is complete.
 
@@ -47,8 +47,10 @@ def write_netcdf(
         The format of the file, by the word of netCDF4. A classic one has to suit `opened`.
     lacking
         What the file holds in another form, as far as that is known already.
-    limit
-        Bytes that the program may take, if they are limited, and what takes the lines of the plan.
+    memory
+        Bytes that the program may take, if they are limited.
+    tell
+        Takes the lines of the plan then.
 
     Raises
     ------
@@ -70,7 +72,6 @@ def write_netcdf(
     for group in opened.hierarchy.root.walk():
         check_names(group)
     opened = replace(opened, exact=True)
-    lacking = lacking or Lacking(netcdf4=True)
     lacking.note_hidden(opened.hierarchy)
     contents = Contents()
     for group in opened.hierarchy.root.walk():
@@ -81,7 +82,6 @@ def write_netcdf(
             held.variables[name] = lacking.variable(netcdf_text(variable))
     lacking.tell(target.url)
     progress.expect(sum(map(_nbytes, variables)))
-    memory, tell = limit
     plan = {v.path: _planned(opened, v, memory) for v in contents.root.all_variables()}
     if memory is not None:
         for variable in variables:

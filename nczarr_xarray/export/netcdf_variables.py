@@ -172,9 +172,7 @@ def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
             target.setncattr(attribute.name, attribute.value)
 
 
-def create_variable(
-    file: Any, variable: Variable, stored: Stored, chunk_cache: int | None = None
-) -> Any:
+def create_variable(file: Any, variable: Variable, stored: Stored, chunk_cache: int | None) -> Any:
     """Make a variable without its values, which are to be put as they are stored."""
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
