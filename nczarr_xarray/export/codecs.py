@@ -85,7 +85,7 @@ def _skip(array: ChunkedArray, codec: Any, reason: object) -> None:
 
 
 def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
-    """Return the codecs of the source, of Zarr 2 or 3; None if it has none."""
+    """Return the codecs of the source, of Zarr 2 or 3."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
         encoding = {**encoding, "complevel": None}  # only Zarr's libraries have negative levels
