@@ -129,15 +129,11 @@ class WriteTask:
             lazy = [
                 (item, writer)
                 for item, writer in self.flows
-                if is_lazy(item) and isinstance(writer, ChunkWriter)
+                if is_lazy(item) and isinstance(writer, ChunkWriter) and 0 not in writer.array.shape
             ]
-            counts = {
-                writer.array.path: chunk_count(writer, writer.array.shape) for _, writer in lazy
-            }
-            pending = {path: count for path, count in counts.items() if count}
-            lazy = [flow for flow in lazy if flow[1].array.path in pending]
             arrays = [writer.array for _, writer in lazy]
-            last = {array.path: last_chunk(array) for array in arrays}
+            pending = {one.path: math.prod(grid_of(one.shape, one.chunk_shape)) for one in arrays}
+            last = {one.path: last_chunk(one) for one in arrays}
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.mark = mark if pending else None
             self.finish()
