@@ -1,4 +1,4 @@
-"""Views of the data model as xarray objects: lazy arrays, data stores, datasets."""
+"""Views of the data model as xarray objects: data stores and datasets."""
 
 from __future__ import annotations
 
