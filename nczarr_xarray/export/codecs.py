@@ -46,13 +46,6 @@ def asked_codecs(
     return _netcdf_codecs(encoding, name, dtype)
 
 
-def inherited_codecs(
-    encoding: Mapping[str, Any], array: ChunkedArray, profile: Profile
-) -> tuple[CodecConfig, ...]:
-    """Return the inherited codecs of an encoding that can be kept (see `kept_codecs`)."""
-    return kept_codecs(_inherited(encoding, array), array, profile)
-
-
 def kept_codecs(
     codecs: Iterable[Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
@@ -84,8 +77,8 @@ def _skip(array: ChunkedArray, codec: Any, reason: object) -> None:
     _log.info("/%s: inherited codec %.80r is left out: %s", array.path, codec, reason)
 
 
-def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
-    """Return the codecs of the source, of Zarr 2 or 3."""
+def inherited_codecs(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
+    """Return the codecs of the source, of Zarr 2 or 3: see `kept_codecs`."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
         encoding = {**encoding, "complevel": None}  # only Zarr's libraries have negative levels
