@@ -193,10 +193,7 @@ class ExistingMaster:
         return open_group(self.opened, group)
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """Return how the data of a variable are written; raise its error if it cannot be read."""
-        if variable.array is None:
-            assert variable.error is not None
-            raise variable.error
+        """Return how the data of a variable are written, which can be read."""
         stored = self.storage(variable)
         dtype = stored.dtype
         if variable.nc_type == "string":
