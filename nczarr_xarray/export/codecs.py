@@ -98,7 +98,7 @@ def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> Code
     if name == "gzip" and (profile.spelling or profile.portable):  # they differ in the header only
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
     if name == "shuffle":
-        return {"id": "shuffle", "elementsize": shuffle_size(array)}
+        return {"id": "shuffle", "elementsize": shuffle_size(array.dtype)}
     if name == "szip":  # szip fails on chunks that it cannot make smaller
         config, name = {"id": "zlib", "level": 4}, "zlib"
     words = registry.codec("zlib" if name == "gzip" else name).netcdf
@@ -138,8 +138,7 @@ def _netcdf_codecs(
     codecs: list[CodecConfig] = []
     row = None if name is None else registry.compression(name)
     if shuffle or (shuffle is None and row and row.netcdf and row.netcdf.shuffled):
-        text = dtype.kind == "S" and dtype.itemsize > 1
-        codecs.append({"id": "shuffle", "elementsize": 8 if text else dtype.itemsize})
+        codecs.append({"id": "shuffle", "elementsize": shuffle_size(dtype)})
     if name is not None:
         codecs.append(_compressor(name, encoding))
     if encoding.get("fletcher32"):
