@@ -1,1 +1,1 @@
-"""The backend for xarray: ``engine="nczarr"``, lazy arrays, encoding, the accessor."""
+"""The backend for xarray: ``engine="nczarr"``, lazy arrays, encoding."""

@@ -24,6 +24,7 @@ from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 from xarray.backends.common import NONE_VAR_NAME, ensure_dtype_not_object
 from xarray.backends.store import StoreBackendEntrypoint
+from xarray.backends.writers import WRITEABLE_STORES
 from xarray.coding.strings import (
     CharacterArrayCoder,
     EncodedStringCoder,
@@ -40,11 +41,6 @@ from xarray.core.indexing import (
     OuterIndexer,
     VectorizedIndexer,
 )
-
-try:
-    from xarray.backends.writers import WRITEABLE_STORES
-except ImportError:  # before xarray 2025.10
-    from xarray.backends.api import WRITEABLE_STORES  # type: ignore[attr-defined,no-redef]
 
 __all__ = [
     "TO_ZARR_IGNORES_COMPRESSOR",

@@ -1,4 +1,4 @@
-"""Views of the data model as xarray objects: lazy arrays, data stores, datasets."""
+"""Views of the data model as xarray objects: data stores and datasets."""
 
 from __future__ import annotations
 
@@ -308,12 +308,6 @@ class UnreadableIndex(Index):
 
     def __init__(self, error: NCZarrError) -> None:
         self.error = error
-
-    @classmethod
-    def from_variables(
-        cls, variables: Mapping[Any, xr.Variable], *, options: Mapping[str, Any]
-    ) -> UnreadableIndex:
-        raise NotImplementedError("made by the backend only")
 
     def sel(self, labels: dict[Any, Any], **options: Any) -> Any:
         raise self.error.with_traceback(None)

@@ -55,8 +55,7 @@ def write_cdl(
     """
     errors = [
         variable.error
-        for group in root.walk()
-        for variable in group.variables.values()
+        for variable in root.all_variables()
         if variable.error is not None and (selected is None or variable.path in selected)
     ]
     write(f"netcdf {name(title)} {{\n")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nczarr_xarray.cli.cdl_text import name, quoted, quoted_element
-from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, EnumType, Variable
+from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, EnumType, Variable, bytes_of, text_of
 
 Values: TypeAlias = np.ndarray
 Spelling: TypeAlias = Callable[[Values], list[str]]
@@ -127,7 +127,7 @@ def _fill_test(variable: Variable) -> Test | None:
         with np.errstate(over="ignore"):  # the attribute may be of another type
             return _near(variable.dtype.type(fill))
     if variable.dtype.kind == "S":
-        fill = fill.encode("utf-8", "surrogateescape")
+        fill = bytes_of(fill)
     return lambda values: np.asarray(values == fill)
 
 
@@ -182,10 +182,6 @@ def _integers(values: Values) -> list[str]:
     return list(map(str, values.tolist()))
 
 
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
-
-
 def _complex(values: Values) -> list[str]:
     pairs = zip(_floats(values.real), _floats(values.imag), strict=True)
     return [f"{{{real}, {imaginary}}}" for real, imaginary in pairs]
@@ -213,13 +209,9 @@ def _objects(values: Values) -> list[str]:
     return [
         f"{{{', '.join(_nested(value))}}}"
         if isinstance(value, np.ndarray)
-        else quoted_element(value)
-        for value in map(_text_or_array, values.tolist())
+        else quoted_element(str(value))
+        for value in values.tolist()
     ]
-
-
-def _text_or_array(value: Any) -> Any:
-    return value if isinstance(value, np.ndarray) else str(value)
 
 
 def _spelling_of(dtype: np.dtype) -> Spelling:
@@ -236,6 +228,6 @@ _SPELLINGS: dict[str, Spelling] = {
     "c": _complex,
     "O": _objects,
     "U": _objects,
-    "S": lambda values: [quoted_element(_text(value)) for value in values.tolist()],
+    "S": lambda values: [quoted_element(text_of(value)) for value in values.tolist()],
     "V": lambda values: [f"0X{value.tobytes().hex().upper()}" for value in values],
 }

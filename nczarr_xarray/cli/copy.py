@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
+from nczarr_xarray.cli.aggregate import VERSIONS
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import (
     ByName,
@@ -126,7 +127,7 @@ def add_parser(new: NewParser) -> None:
     )
     parser.add_argument(
         "--cfa-version",
-        choices=("0.4", "0.6.2", "1.13"),
+        choices=VERSIONS,
         help="the convention of an aggregation (default: 1.13)",
     )
     parser.add_argument(

@@ -21,6 +21,7 @@ from nczarr_xarray.model import (
     Group,
     Hierarchy,
     Variable,
+    grid_of,
 )
 
 #: Generations that are one file, where metadata have no place of their own.
@@ -74,7 +75,7 @@ def describe(
         Whether to list all fragments of aggregations.
     """
     groups = list(hierarchy.root.walk())
-    variables = [variable for group in groups for variable in group.variables.values()]
+    variables = list(hierarchy.root.all_variables())
     yield style.strong(printable(url))
     yield ""
     facts = [*_about(hierarchy, store), *_totals(groups, variables)]
@@ -181,7 +182,7 @@ def _cells(variable: Variable) -> tuple[str, ...]:
     elif variable.array is not None:
         lengths = " × ".join(f"{length:,}" for length in variable.array.chunk_shape)
         chunks = f"{chunk_count(variable):,}" + (f" of {lengths}" if lengths else "")
-        codecs = ", ".join(map(codec_text, getattr(variable.array, "codecs", ())))
+        codecs = ", ".join(map(codec_text, variable.array.codecs))
     size = nbytes(variable)
     return (
         printable(variable.name),
@@ -210,8 +211,7 @@ def chunk_count(variable: Variable) -> int:
     """Return the number of chunks in the grid, stored or not."""
     if variable.array is None or isinstance(variable.array, FragmentArray):
         return 0
-    grid = zip(variable.array.shape, variable.array.chunk_shape, strict=True)
-    return math.prod(-(-length // chunk) for length, chunk in grid)
+    return math.prod(grid_of(variable.array.shape, variable.array.chunk_shape))
 
 
 def nbytes(variable: Variable) -> int | None:

@@ -69,7 +69,7 @@ def select(root: Group, names: Sequence[str]) -> frozenset[str]:
     UsageError
         If a name means no variable.
     """
-    paths = [variable.path for group in root.walk() for variable in group.variables.values()]
+    paths = [variable.path for variable in root.all_variables()]
     selected: set[str] = set()
     for name in names:
         if name.startswith("/"):

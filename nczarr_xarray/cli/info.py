@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
         for line in describe(hierarchy, opened.store.url, kind, style, fragments=args.fragments):
             print(line)
         found = _print_faults(hierarchy, style) if args.check else 0
-    errors = [v for group in hierarchy.root.walk() for v in group.variables.values() if v.error]
-    return 1 if errors or found else 0
+    return int(any(v.error for v in hierarchy.root.all_variables()) or found > 0)
 
 
 def _print_faults(hierarchy: Hierarchy, style: Style) -> int:

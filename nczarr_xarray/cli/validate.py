@@ -5,18 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, opening
 from nczarr_xarray.cli.text import report
-
-if TYPE_CHECKING:
-    from nczarr_xarray.tools.finding import Finding
 
 
 def add_parser(new: NewParser) -> None:
@@ -62,12 +57,8 @@ def run(args: argparse.Namespace) -> int:
         json.dump([asdict(finding) for finding in findings], sys.stdout, indent=1)
         print()
     else:
-        _show(findings)
+        for finding in findings:
+            for line in finding.lines():
+                print(printable(line))
         print(f"not sound: errors and warnings: {unsound}" if unsound else "sound")
     return int(unsound > 0)
-
-
-def _show(findings: Sequence[Finding]) -> None:
-    for found in findings:
-        for line in found.lines():
-            print(printable(line))

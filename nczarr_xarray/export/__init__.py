@@ -1,1 +1,1 @@
-"""Export: xarray's datasets, and anything in our data model, as NCZarr or pure Zarr 2."""
+"""Export: xarray's datasets, and anything in our data model, as trees, files or aggregations."""

@@ -15,7 +15,7 @@ from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.write_options import AS_IT_IS, RegionLike, WriteOptions, decide
+from nczarr_xarray.export.write_options import RegionLike, WriteOptions, decide
 from nczarr_xarray.export.write_request import Mode, WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
 
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from fsspec.callbacks import Callback
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
-
-
-def _nothing_asked(_: str) -> Options:
-    return Options({})
 
 
 def to_nczarr(
@@ -189,9 +185,9 @@ def plan(
 def plan_groups(
     groups: Mapping[str, xr.Dataset],
     target: Any,
-    options: WriteOptions = AS_IT_IS,
-    path: str = "/",
-    asked: Callable[[str], Options] = _nothing_asked,
+    options: WriteOptions,
+    path: str,
+    asked: Callable[[str], Options],
 ) -> WriteTask:
     """Plan the writing of several datasets, given by the absolute path of their group; see `plan`.
 

@@ -48,7 +48,8 @@ class ArrayWriter(Gated, ABC):
         first
             The position of the block, counted from `start`.
         threads
-            Number of threads that encode; None for as many as are worth having.
+            Number of threads that encode; None for as many as are worth having: one per processor,
+            and more for a remote store, because they wait most of the time.
         done
             Called with the number of objects that were done.
 
@@ -56,4 +57,9 @@ class ArrayWriter(Gated, ABC):
         -------
         int
             How many objects were put: all but those of nothing but the fill value.
+
+        Raises
+        ------
+        FormatError, StoreError
+            If a value cannot be encoded, or an object not be stored.
         """

@@ -39,11 +39,9 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
         kind = "char" if value.isascii() or not strings else "string"
         return Attribute(name, kind, str(value) if kind == "char" else (str(value),))
     array = _array(value)
-    if array.size == 0:
+    if array.size == 0 and not (array.dtype.kind in "iuf" and isinstance(value, np.ndarray)):
         # an empty list has no type; netCDF4-python makes it double, but netCDF-C does not open
         # pure Zarr that has an array without elements among its attributes
-        if array.dtype.kind in "iuf" and isinstance(value, np.ndarray):
-            return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
         return Attribute(name, "char", "")
     if array.dtype.kind in "SU":
         texts = tuple(_decoded(v) if isinstance(v, bytes) else str(v) for v in array.tolist())

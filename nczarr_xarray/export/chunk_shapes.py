@@ -44,10 +44,7 @@ def default_chunk_shape(
         share = min(1.0, (left / total) ** (1 / number))
         chunks[i] = max(1, int(size * share))
         left, total = left / chunks[i], total // size
-    # chunks of about equal length, instead of a short last one
-    return tuple(
-        -(-size // -(-size // c)) if size else 1 for size, c in zip(shape, chunks, strict=True)
-    )
+    return equal_lengths([max(size, 1) for size in shape], chunks)
 
 
 def plane_of(rank: int) -> int:
@@ -55,10 +52,8 @@ def plane_of(rank: int) -> int:
     return max(1, rank - 2)
 
 
-def balanced_chunk_shape(
-    shape: Sequence[int], itemsize: int, nbytes: int = DEFAULT_BYTES
-) -> tuple[int, ...]:
-    """Return chunk lengths of which a map takes about as many chunks as a series.
+def balanced_chunk_shape(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Return lengths of chunks of `DEFAULT_BYTES`; a map takes about as many of them as a series.
 
     Parameters
     ----------
@@ -66,10 +61,8 @@ def balanced_chunk_shape(
         Of the array; its first dimension is that of a series, its last two that of a map.
     itemsize
         Bytes of an element.
-    nbytes
-        Of a chunk before codecs, at most.
     """
-    room = max(1, nbytes // max(1, itemsize))
+    room = max(1, DEFAULT_BYTES // max(1, itemsize))
     shape = [max(1, length) for length in shape]
     if len(shape) < 2:
         return equal_lengths(shape, [min(length, room) for length in shape])

@@ -209,28 +209,6 @@ class ChunkWriter(ArrayWriter):
         threads: int | None = None,
         done: Callable[[int], None] | None = None,
     ) -> int:
-        """Write one block.
-
-        Parameters
-        ----------
-        first
-            The position of the block, counted from `start`.
-        threads
-            Number of threads that encode; None for one per processor. A remote
-            store gets more threads, because they wait most of the time.
-        done
-            Called with the number of chunks that were done.
-
-        Returns
-        -------
-        int
-            How many chunks were put: all but those of nothing but the fill value.
-
-        Raises
-        ------
-        FormatError, StoreError
-            If a value cannot be encoded, or a chunk not be stored.
-        """
         self.check_lasts(self.store.url)
         if self._template:
             self._check_template()

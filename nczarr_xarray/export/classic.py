@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.classic_types import (
     TYPES,
-    classic_attribute,
+    classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
@@ -125,13 +125,7 @@ class _Conversion:
         return replace(self.opened, hierarchy=hierarchy)
 
     def attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        found = {}
-        for name, attribute in attributes.items():
-            try:
-                found[name] = classic_attribute(attribute, self.types)
-            except ValueError as error:
-                self.problems.append(f"{path}: {error}")
-        return found
+        return classic_attributes(path, attributes, self.problems, self.types)
 
     def variable(self, variable: Variable) -> Variable:
         """Return a variable as it is held; one that cannot be is among the problems then."""
@@ -160,9 +154,9 @@ class _Conversion:
         self.lacking.note(CHARACTERS, variable.path)
         reader = self.opened.reader(variable)
         assert variable.array is not None
-        source = StoredSource(reader, variable, variable.array.chunk_shape)
+        source = StoredSource(reader, variable)
         try:
-            letters = self.letters(max(1, source.longest_text()))
+            letters = self.letters(max(1, source.longest_text(variable.array.chunk_shape)))
         except ValueError as error:
             self.problems.append(f"{variable.path}: {error}")
             return variable

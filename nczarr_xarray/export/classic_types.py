@@ -109,6 +109,22 @@ def classic_attribute(attribute: Attribute, types: Mapping[str, str] = TYPES) ->
     return Attribute(name, nc_type, value.astype(NC_DTYPES[nc_type]))
 
 
+def classic_attributes(
+    path: str,
+    attributes: Mapping[str, Attribute],
+    problems: list[str],
+    types: Mapping[str, str] = TYPES,
+) -> dict[str, Attribute]:
+    """Return the attributes of what is at `path`; those without a classic form are problems."""
+    found = {}
+    for name, attribute in attributes.items():
+        try:
+            found[name] = classic_attribute(attribute, types)
+        except ValueError as error:
+            problems.append(f"{path}: {error}")
+    return found
+
+
 def dimension_problems(
     variables: Iterable[Variable], declared: Collection[Dimension] = ()
 ) -> Iterator[str]:

@@ -46,13 +46,6 @@ def asked_codecs(
     return _netcdf_codecs(encoding, name, dtype)
 
 
-def inherited_codecs(
-    encoding: Mapping[str, Any], array: ChunkedArray, profile: Profile
-) -> tuple[CodecConfig, ...]:
-    """Return the inherited codecs of an encoding that can be kept (see `kept_codecs`)."""
-    return kept_codecs(_inherited(encoding, array), array, profile)
-
-
 def kept_codecs(
     codecs: Iterable[Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
@@ -84,8 +77,8 @@ def _skip(array: ChunkedArray, codec: Any, reason: object) -> None:
     _log.info("/%s: inherited codec %.80r is left out: %s", array.path, codec, reason)
 
 
-def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
-    """Return the codecs of the source, of Zarr 2 or 3; None if it has none."""
+def inherited_codecs(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
+    """Return the codecs of the source, of Zarr 2 or 3: see `kept_codecs`."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
         encoding = {**encoding, "complevel": None}  # only Zarr's libraries have negative levels
@@ -105,7 +98,7 @@ def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> Code
     if name == "gzip" and (profile.spelling or profile.portable):  # they differ in the header only
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
     if name == "shuffle":
-        return {"id": "shuffle", "elementsize": shuffle_size(array)}
+        return {"id": "shuffle", "elementsize": shuffle_size(array.dtype)}
     if name == "szip":  # szip fails on chunks that it cannot make smaller
         config, name = {"id": "zlib", "level": 4}, "zlib"
     words = registry.codec("zlib" if name == "gzip" else name).netcdf
@@ -145,8 +138,7 @@ def _netcdf_codecs(
     codecs: list[CodecConfig] = []
     row = None if name is None else registry.compression(name)
     if shuffle or (shuffle is None and row and row.netcdf and row.netcdf.shuffled):
-        text = dtype.kind == "S" and dtype.itemsize > 1
-        codecs.append({"id": "shuffle", "elementsize": 8 if text else dtype.itemsize})
+        codecs.append({"id": "shuffle", "elementsize": shuffle_size(dtype)})
     if name is not None:
         codecs.append(_compressor(name, encoding))
     if encoding.get("fletcher32"):

@@ -120,14 +120,13 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     if profile.spelling is not None:
         variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
-    reader, links = opened.reader(variable), layout.hard_links
-    source = StoredSource(reader, variable, stored.chunk_shape, hard_links=links)
+    source = StoredSource(opened.reader(variable), variable, hard_links=layout.hard_links)
     dtype, codecs, chunks = packed(stored.dtype), _shuffled_first(stored.codecs), stored.chunk_shape
     array = variable.array
     fill = array.fill if array is not None else None
     if variable.nc_type == "string" and dtype.kind in "OU":
         # the source does not state the length of its texts: they have to be read
-        dtype = text_dtype(source.longest_text(), _room(variable), profile)
+        dtype = text_dtype(source.longest_text(stored.chunk_shape), _room(variable), profile)
         codecs = ()
         fill = fill.encode() if isinstance(fill, str) else None
     elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":

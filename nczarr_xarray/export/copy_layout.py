@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape
+from nczarr_xarray.formats.nczarr.values import shuffle_size
 from nczarr_xarray.model import CodecConfig
 
 
@@ -56,7 +57,7 @@ def _chunk_shape(
 
 def codecs_for(codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> tuple[CodecConfig, ...]:
     """Return codecs that were asked for, with the size of the elements of a dtype."""
-    size = 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
+    size = shuffle_size(dtype)
     return tuple(
         {**config, "elementsize": size} if config["id"] == "shuffle" else config
         for config in codecs

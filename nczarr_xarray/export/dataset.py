@@ -184,20 +184,16 @@ class Exporter:
             self.problems.append(f"{path}: unlimited dimensions need compat='4.9.3'")
         return frozenset(names)
 
-    def attribute(
-        self, owner: Group | Variable, where: str, name: Hashable, value: Any
-    ) -> Attribute | None:
+    def attribute(self, owner: Group | Variable, where: str, name: Hashable, value: Any) -> None:
         """Add an attribute to a group or a variable."""
         if not isinstance(name, str):
             self.problems.append(f"{where}: the attribute name {name!r} is not text")
-            return None
+            return
+        strings = self.profile.generation != "G2U"
         try:
-            found = encode_attribute(name, value, strings=self.profile.generation != "G2U")
+            owner.attributes[name] = encode_attribute(name, value, strings=strings)
         except ValueError as error:
             self.problems.append(f"{where}: attribute {name!r} {error}")
-            return None
-        owner.attributes[name] = found
-        return found
 
     def variable(
         self,

@@ -19,6 +19,7 @@ from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
@@ -104,15 +105,11 @@ class Existing:
 
     def skeleton(self, without: str | None = None) -> Group:
         """Return the groups with only their dimensions, except those below `without`."""
-        root = Group()
+        contents = Contents()
         for group in self.opened.hierarchy.root.walk():
-            if is_below(group.path, without):
-                continue
-            copy = root
-            for name in filter(None, group.path.split("/")):
-                copy = copy.groups.setdefault(name, Group(f"{copy.path.rstrip('/')}/{name}"))
-            copy.dimensions.update(group.dimensions)
-        return root
+            if not is_below(group.path, without):
+                contents.group(group.path).dimensions.update(group.dimensions)
+        return contents.root
 
     def dataset(self, path: str) -> xr.Dataset:
         """Return the group at `path` for xarray."""
@@ -203,28 +200,22 @@ class Existing:
 
     def _everything(self, removed: Iterable[str]) -> dict[str, bytes]:
         gone = set(removed) - self.changed.keys()
-        paths = [""]
+        paths = []
         for group in self.opened.hierarchy.root.walk():
             paths.append(group.path.strip("/"))
             paths += [variable.path.strip("/") for variable in group.variables.values()]
-        paths = list(dict.fromkeys(paths))
         self.read(paths)
         old = {k: data for path in paths for k, data in self.documents(_FILES, path).items()}
         return {k: data for k, data in {**old, **self.changed}.items() if k not in gone}
-
-    def close(self) -> None:
-        """Release the store."""
-        self.opened.close()
 
 
 def _release(opened: Opened) -> frozenset[str]:
     """Clear the errors of arrays with missing chunks; return the paths of these arrays."""
     found = []
-    for group in opened.hierarchy.root.walk():
-        for variable in group.variables.values():
-            if isinstance(variable.error, IncompleteExportError):
-                variable.error = None
-                found.append(variable.path.strip("/"))
+    for variable in opened.hierarchy.root.all_variables():
+        if isinstance(variable.error, IncompleteExportError):
+            variable.error = None
+            found.append(variable.path.strip("/"))
     return frozenset(found)
 
 

@@ -49,9 +49,8 @@ class Lacking:
             self.note(f"left out: {error.reason}", error.object)
         if self.netcdf4:
             return
-        groups = list(hierarchy.root.walk())
-        used = [v.enum for group in groups for v in group.variables.values() if v.enum]
-        for group in groups:
+        used = [v.enum for v in hierarchy.root.all_variables() if v.enum]
+        for group in hierarchy.root.walk():
             for enum in group.types.values():
                 if enum not in used:
                     self.note(

@@ -16,7 +16,7 @@ from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.derived import stored_array
 from nczarr_xarray.export.stored_source import StoredSource, chunk_lengths
 from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.model import FragmentArray, grid_of
 
 #: Bytes that the program takes without data: Python with its packages, metadata, caches.
 PROGRAM_BYTES = 256_000_000
@@ -110,7 +110,7 @@ def _coming(source: StoredSource, chunk: int, free: int) -> int:
         # of what is derived, a box of as many positions as a chunk has may touch more chunks
         each = max(1, _COPIES_OF_ZARR * chunk * (2**source.ndim if derived else 1))
         count = max(1, free // 4 // each)
-        shard = 1 if derived else _chunks_of_object(array)
+        shard = 1 if derived else math.prod(grid_of(array.object_shape, array.chunk_shape))
         # the index of a shard is read again for each read of its chunks
         many = count >= shard > 1
         source.together = (array.object_shape, count // shard) if many else (source.grid, count)
@@ -120,13 +120,8 @@ def _coming(source: StoredSource, chunk: int, free: int) -> int:
         return max(LEAST_IN_FLIGHT * chunk, store.in_flight_bytes)
     if loop_of(store) is None:
         return 0
-    whole = math.prod(-(-n // c) for n, c in zip(source.shape, source.grid, strict=True)) * chunk
+    whole = math.prod(grid_of(source.shape, source.grid)) * chunk
     return HELD_BYTES if source.reader.dtype.hasobject else min(HELD_BYTES, max(chunk, whole))
-
-
-def _chunks_of_object(array: ZarrArray) -> int:
-    lengths = zip(array.object_shape, array.chunk_shape, strict=True)
-    return math.prod(-(-whole // chunk) for whole, chunk in lengths)
 
 
 def _chunk_bytes(source: StoredSource, chunk_shape: Sequence[int]) -> tuple[int, int]:
@@ -150,15 +145,12 @@ def _part_bytes(source: StoredSource) -> int:
     return math.prod(lengths) * source.itemsize
 
 
-def _is_aggregated(source: StoredSource) -> bool:
-    return isinstance(stored_array(source.reader.array), FragmentArray)
-
-
 def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least: int) -> None:
     """Raise `ExportError` if there is too little memory for a variable."""
     old, new = _chunk_bytes(source, chunk_shape)
     if memory < least:
-        kind = "fragments" if _is_aggregated(source) else "chunks"
+        aggregated = isinstance(stored_array(source.reader.array), FragmentArray)
+        kind = "fragments" if aggregated else "chunks"
         reason = (
             f"cannot be copied with {format_size(memory)} of memory for a process: its {kind} of "
             f"{format_size(old)}, and chunks of {format_size(new)} in the copy, take "

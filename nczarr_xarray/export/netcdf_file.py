@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-# paths are text, as everywhere
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -35,9 +34,10 @@ def write_netcdf(
     target: FileTarget,
     progress: Progress,
     *,
-    model: str = "NETCDF4",
-    lacking: Lacking | None = None,
-    limit: tuple[int | None, Callable[[str], object]] = (None, str),
+    model: str,
+    lacking: Lacking,
+    memory: int | None,
+    tell: Callable[[str], object],
 ) -> None:
     """Copy an open dataset to a netCDF file; an old file stays until the new one is complete.
 
@@ -47,8 +47,10 @@ def write_netcdf(
         The format of the file, by the word of netCDF4. A classic one has to suit `opened`.
     lacking
         What the file holds in another form, as far as that is known already.
-    limit
-        Bytes that the program may take, if they are limited, and what takes the lines of the plan.
+    memory
+        Bytes that the program may take, if they are limited.
+    tell
+        Takes the lines of the plan then.
 
     Raises
     ------
@@ -64,13 +66,12 @@ def write_netcdf(
         If the file cannot be written.
     """
     need_netcdf4(target.url)
-    variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
+    variables = [*opened.hierarchy.root.all_variables()]
     for variable in variables:
         check(variable)
     for group in opened.hierarchy.root.walk():
         check_names(group)
     opened = replace(opened, exact=True)
-    lacking = lacking or Lacking(netcdf4=True)
     lacking.note_hidden(opened.hierarchy)
     contents = Contents()
     for group in opened.hierarchy.root.walk():
@@ -81,12 +82,7 @@ def write_netcdf(
             held.variables[name] = lacking.variable(netcdf_text(variable))
     lacking.tell(target.url)
     progress.expect(sum(map(_nbytes, variables)))
-    memory, tell = limit
-    plan = {
-        variable.path: _planned(opened, variable, memory)
-        for group in contents.root.walk()
-        for variable in group.variables.values()
-    }
+    plan = {v.path: _planned(opened, v, memory) for v in contents.root.all_variables()}
     if memory is not None:
         for variable in variables:
             said = one_pass(plan[variable.path].rechunking)
@@ -143,7 +139,7 @@ class Planned(NamedTuple):
 
 def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
     chunks = stored_as(opened, variable).chunk_shape
-    source = StoredSource(opened.reader(variable), variable, chunks)
+    source = StoredSource(opened.reader(variable), variable)
     nbytes = None if memory is None else room(source, chunks, memory)
     return Planned(source, source.rechunking(chunks, nbytes))
 

@@ -172,18 +172,16 @@ def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
             target.setncattr(attribute.name, attribute.value)
 
 
-def create_variable(
-    file: Any, variable: Variable, stored: Stored, chunk_cache: int | None = None
-) -> Any:
+def create_variable(file: Any, variable: Variable, stored: Stored, chunk_cache: int | None) -> Any:
     """Make a variable without its values, which are to be put as they are stored."""
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
-    text = variable.nc_type == "string"
+    text, netcdf4 = variable.nc_type == "string", file.data_model == "NETCDF4"
     fill = variable.attributes.get("_FillValue")
     options: dict[str, Any] = {}
-    if variable.shape and not text and file.data_model == "NETCDF4":
+    if netcdf4 and variable.shape and not text:
         options |= _filters(stored.codecs)
-    if variable.shape and not stored.contiguous and file.data_model == "NETCDF4":
+    if netcdf4 and variable.shape and not stored.contiguous:
         options["chunksizes"] = tuple(
             c if d.unlimited or d.size == 0 else min(c, d.size)
             for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
@@ -191,9 +189,9 @@ def create_variable(
     if fill is not None:
         value: Any = fill.value
         options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
-    elif stored.unfilled and not text and variable.enum is None and file.data_model == "NETCDF4":
+    elif netcdf4 and stored.unfilled and not text and variable.enum is None:
         options["fill_value"] = False  # or a reader takes the default one for missing
-    big = not text and stored.dtype.byteorder == ">" and file.data_model == "NETCDF4"
+    big = netcdf4 and not text and stored.dtype.byteorder == ">"
     datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
     if variable.enum is not None:
         datatype = _enum_type(file, variable.enum)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
@@ -20,8 +20,6 @@ class Progress:
         Whether anything is drawn.
     unit
         What is counted; bytes by default.
-    stream
-        The stream to draw on; standard error by default.
     callback
         Is told how many units there are, and of those that are done.
 
@@ -37,14 +35,12 @@ class Progress:
         *,
         shown: bool,
         unit: str = "B",
-        stream: TextIO | None = None,
         callback: Callback | None = None,
     ) -> None:
         self.total = self.done = 0
         self._callback = callback
-        stream = stream or sys.stderr
-        hidden = not shown or stream is None  # a program may have no standard error
-        self._bar = None if hidden else _bar(label, unit, stream)
+        hidden = not shown or sys.stderr is None  # a program may have none
+        self._bar = None if hidden else _bar(label, unit)
 
     def expect(self, count: int) -> None:
         """Add `count` units to those that are to be done."""
@@ -77,11 +73,11 @@ class Progress:
             self._bar.close()
 
 
-def _bar(label: str, unit: str, stream: TextIO) -> Any:
-    """Return a bar of tqdm, which takes 16 ms to import."""
+def _bar(label: str, unit: str) -> Any:
+    """Return a bar of tqdm on standard error; tqdm takes 16 ms to import."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]  # which has no types
         monitor_interval = 0  # without tqdm's thread, which a fork would not have
 
-    return Bar(desc=label, total=0, unit=unit, unit_scale=unit == "B", file=stream)
+    return Bar(desc=label, total=0, unit=unit, unit_scale=unit == "B")

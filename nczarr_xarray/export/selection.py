@@ -159,7 +159,7 @@ def _with_fixed_dimensions(opened: Opened) -> Opened:
 def _with_variables(opened: Opened, paths: Collection[str]) -> Opened:
     """Return the dataset with some variables, what they need, and the dimensions of these."""
     root = opened.hierarchy.root
-    variables = {v.path: v for group in root.walk() for v in group.variables.values()}
+    variables = {variable.path: variable for variable in root.all_variables()}
     wanted = needed(root, [_known("variable", path, variables) for path in paths])
     used = {d.path for path in wanted for d in variables[path].dimensions}
     enums = [variables[path].enum for path in wanted]
@@ -228,7 +228,7 @@ def _positions(dimension: Dimension, wanted: slice) -> range:
 
 def _quantized(opened: Opened, wanted: Mapping[str, Quantization]) -> Opened:
     """Return the dataset with some variables rounded, and the attributes that say so."""
-    variables = [v.path for g in opened.hierarchy.root.walk() for v in g.variables.values()]
+    variables = [variable.path for variable in opened.hierarchy.root.all_variables()]
     for path in wanted:
         _known("variable", path, variables)
 

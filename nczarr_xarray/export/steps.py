@@ -47,11 +47,8 @@ class Step:
         """The number of parts, which are independent unless memory is limited."""
         return 1
 
-    @property
-    def can_be_sent(self) -> bool:
-        """Whether other processes can do its parts: they read the data where these are stored."""
-        return False
-
+    #: Whether other processes can do its parts: they read the data where these are stored.
+    can_be_sent = False
     #: Whether the others wait for the first part.
     first_alone = False
 
@@ -94,6 +91,8 @@ class Step:
 class MoveStep(Step):
     """Chunks that are moved as they are stored; `most` is that of `Mover`."""
 
+    can_be_sent = True
+
     def __init__(
         self, item: Item, writer: ChunkWriter, source: StoredSource, most: int | None
     ) -> None:
@@ -103,10 +102,6 @@ class MoveStep(Step):
     @property
     def parts(self) -> int:
         return self._mover.windows
-
-    @property
-    def can_be_sent(self) -> bool:
-        return True
 
     def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         return self._mover.run(part, done, threads)
@@ -118,6 +113,8 @@ class MoveStep(Step):
 
 class PartsStep(Step):
     """Data that are read, and written into a new chunk grid, part by part."""
+
+    can_be_sent = True
 
     def __init__(
         self, item: Item, writer: ArrayWriter, source: StoredSource, rechunking: Rechunking
@@ -134,10 +131,6 @@ class PartsStep(Step):
     def parts(self) -> int:
         return len(self._boxes)
 
-    @property
-    def can_be_sent(self) -> bool:
-        return True
-
     def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         box = self._boxes[part]
         first = tuple(along.start for along in box)
@@ -153,6 +146,8 @@ class TwoPassStep(PartsStep):
 
     The first part is the whole first pass, because its parts share chunks.
     """
+
+    first_alone = True
 
     def __init__(
         self, item: Item, writer: ArrayWriter, source: StoredSource, rechunking: Rechunking
@@ -171,8 +166,6 @@ class TwoPassStep(PartsStep):
     @property
     def parts(self) -> int:
         return 1 + super().parts
-
-    first_alone = True
 
     def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         if not part:

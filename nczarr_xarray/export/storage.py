@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.attributes import NC_TYPES
 from nczarr_xarray.export.chunk_shapes import default_chunk_shape, shared_chunk, uniform_chunks
-from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs
+from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs, kept_codecs
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, ChunkedArray, Variable, bytes_of
 
@@ -142,7 +142,8 @@ def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
         text = profile.spelling is None and dtype.kind == "S" and dtype.itemsize > 1
         codecs = asked_codecs(encoding, dtype, shuffled=not (profile.portable or text))
         return replace(array, codecs=codecs)
-    return replace(array, codecs=inherited_codecs(encoding, array, profile))
+    inherited = inherited_codecs(encoding, array)
+    return replace(array, codecs=kept_codecs(inherited, array, profile))
 
 
 def valid_keys() -> frozenset[str]:

@@ -24,8 +24,6 @@ class StoredSource:
         Reader of the variable.
     variable
         The stored variable, which has the shape.
-    chunk_shape
-        The shape of the parts to read together.
     hard_links
         See `CopyLayout`.
     """
@@ -34,18 +32,12 @@ class StoredSource:
     chunks: None = None
 
     def __init__(
-        self,
-        reader: VariableReader,
-        variable: Variable,
-        chunk_shape: Sequence[int],
-        *,
-        hard_links: bool = False,
+        self, reader: VariableReader, variable: Variable, *, hard_links: bool = False
     ) -> None:
         self.reader = reader
         self.hard_links = hard_links
         self.shape = variable.shape
         self.ndim = len(variable.shape)
-        self._chunk_shape = chunk_shape
         self.itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
         #: chunk lengths, and how many of such chunks are read together; None for all of a part
         self.together: tuple[tuple[int, ...], int] | None = None
@@ -80,10 +72,9 @@ class StoredSource:
         """Yield parts of about `SLAB_BYTES`, each of whole chunks of a grid (edges apart)."""
         return boxes(self.shape, self.rechunking(chunk_shape).parts)
 
-    def longest_text(self) -> int:
-        """Return the number of bytes of the longest text in UTF-8."""
-        parts = self.slabs(self._chunk_shape)
-        return max((longest(self.read(part)) for part in parts), default=0)
+    def longest_text(self, chunk_shape: Sequence[int]) -> int:
+        """Return the number of bytes of the longest text in UTF-8; it is read by `slabs`."""
+        return max((longest(self.read(part)) for part in self.slabs(chunk_shape)), default=0)
 
 
 def chunk_lengths(array: Array | None, rank: int) -> tuple[int, ...]:

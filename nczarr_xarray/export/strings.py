@@ -21,16 +21,11 @@ def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, 
     xarray cuts texts that are longer than the inherited dtype.
     """
     dtype = encoding.get("dtype")
-    if dtype is None or dtype is str or dtype == "S1":
-        return dict(encoding)
-    try:
-        wanted, size = np.dtype(dtype), variable.dtype.itemsize
-    except TypeError:
-        return dict(encoding)  # xarray raises an error for it
-    if wanted.kind not in "SU":
+    if text_type(dtype) is None or dtype is str or dtype == "S1":
         return dict(encoding)
     if variable.dtype.kind != "S":
         return {key: value for key, value in encoding.items() if key != "dtype"}
+    wanted, size = np.dtype(dtype), variable.dtype.itemsize
     return {**encoding, "dtype": f"S{max(wanted.itemsize, size)}" if wanted.kind == "S" else str}
 
 

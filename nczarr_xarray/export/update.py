@@ -365,16 +365,14 @@ class Update:
 
     def _check_complete(self, dimension: Dimension) -> None:
         """Note variables along a growing dimension for which there are no new values."""
-        for group in self.existing.opened.hierarchy.root.walk():
-            for variable in group.variables.values():
-                along = any(d.path == dimension.path for d in variable.dimensions)
-                if along and not (
-                    group.path == self.group.path and variable.name in self.dataset.variables
-                ):
-                    self.problems.append(
-                        f"{variable.path}: lies along {dimension.path} as well and would be left "
-                        "with fill values; give its new values too"
-                    )
+        for variable in self.existing.opened.hierarchy.root.all_variables():
+            along = any(d.path == dimension.path for d in variable.dimensions)
+            given = variable.group == self.group.path and variable.name in self.dataset.variables
+            if along and not given:
+                self.problems.append(
+                    f"{variable.path}: lies along {dimension.path} as well and would be left "
+                    "with fill values; give its new values too"
+                )
 
     def _check_constants(self, dataset: xr.Dataset) -> None:
         """Note variables that do not grow, but differ from the stored ones."""

@@ -273,16 +273,13 @@ def check_clashes(
 
 
 def _keys_of(store: KeyStore, prefix: str) -> Iterable[str]:
+    """Yield the keys below one; what has nothing below it is a key itself."""
     pending = [prefix]
     while pending:
         above = pending.pop()
         (names,) = store.list_many([above])
         if isinstance(names, StoreError):
             raise names
-        for name in sorted(names or ()):
-            key = f"{above}/{name}" if above else name
-            (below,) = store.list_many([key])
-            if below:
-                pending.append(key)
-            else:
-                yield key
+        pending += [f"{above}/{name}" if above else name for name in names or ()]
+        if not names and above != prefix:
+            yield above

@@ -40,7 +40,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.workers import run_parts
-from nczarr_xarray.model import ChunkedArray
+from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -129,15 +129,11 @@ class WriteTask:
             lazy = [
                 (item, writer)
                 for item, writer in self.flows
-                if is_lazy(item) and isinstance(writer, ChunkWriter)
+                if is_lazy(item) and isinstance(writer, ChunkWriter) and 0 not in writer.array.shape
             ]
-            counts = {
-                writer.array.path: chunk_count(writer, writer.array.shape) for _, writer in lazy
-            }
-            pending = {path: count for path, count in counts.items() if count}
-            lazy = [flow for flow in lazy if flow[1].array.path in pending]
             arrays = [writer.array for _, writer in lazy]
-            last = {array.path: last_chunk(array) for array in arrays}
+            pending = {one.path: math.prod(grid_of(one.shape, one.chunk_shape)) for one in arrays}
+            last = {one.path: last_chunk(one) for one in arrays}
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.mark = mark if pending else None
             self.finish()
@@ -337,10 +333,7 @@ def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
 
 def last_chunk(array: ChunkedArray) -> str:
     """Return the key of the chunk in the farthest corner of an array."""
-    numbers = [
-        str((size - 1) // chunk) for size, chunk in zip(array.shape, array.chunk_shape, strict=True)
-    ]
-    return f"{array.path}/{array.separator.join(numbers) or '0'}"
+    return array.chunk_name(tuple(n - 1 for n in grid_of(array.shape, array.chunk_shape)))
 
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
-from nczarr_xarray.model import readable
+from nczarr_xarray.model import grid_of, readable
 
 
 class Zarr3Writer(ArrayWriter):
@@ -53,24 +53,7 @@ class Zarr3Writer(ArrayWriter):
     ) -> int:
         """Write one block, which begins and ends where objects do (or the array).
 
-        Parameters
-        ----------
-        first
-            The position of the block.
-        threads
-            Not used: zarr-python has its own setting, ``async.concurrency``.
-        done
-            Called with the number of objects that were done.
-
-        Returns
-        -------
-        int
-            How many objects were put: all but those of nothing but the fill value.
-
-        Raises
-        ------
-        FormatError, StoreError
-            If a value cannot be encoded, or an object not be stored.
+        `threads` is not used: zarr-python has its own setting, ``async.concurrency``.
         """
         self.check_lasts(self.store.url)
         if 0 in values.shape:
@@ -94,8 +77,7 @@ class Zarr3Writer(ArrayWriter):
                 reason = f"cannot be encoded ({error})"
                 raise FormatError(f"{self.array.path}{_spelled(part)}", reason) from error
         if done is not None:
-            sizes = zip(values.shape, self.array.chunk_shape, strict=True)
-            done(math.prod(-(-size // chunk) for size, chunk in sizes))
+            done(math.prod(grid_of(values.shape, self.array.chunk_shape)))
         return sink.put
 
 

@@ -242,6 +242,11 @@ class Group:
             yield group
             pending.extend(reversed(group.groups.values()))
 
+    def all_variables(self) -> Iterator[Variable]:
+        """Yield the variables of this group and of all below it, parents first."""
+        for group in self.walk():
+            yield from group.variables.values()
+
     def find(self, path: str) -> Group | None:
         """Return the group at an absolute `path`, seen from the root group."""
         group: Group | None = self

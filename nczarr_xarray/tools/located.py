@@ -49,9 +49,7 @@ def locate(source: str, wanted: Wanted) -> Located | None:
     options = {TIMEOUT_OPTION: _PATIENCE} if remote else None
     try:
         with open_hierarchy(source, storage_options=options) as opened:
-            groups = opened.hierarchy.root.walk()
-            there = [v for group in groups for v in group.variables.values()]
-            paths = _paths(there, wanted)
+            paths = _paths(opened.hierarchy.root.all_variables(), wanted)
             found = survey(opened, frozenset(paths.values()))
             generation = opened.hierarchy.generation
     except (NCZarrError, ImportError):

@@ -229,8 +229,4 @@ def _bytes_stored(stored: Stored | None) -> str:
     """Return the bytes of a variable as stored; about, if not all of its chunks were looked at."""
     if stored is None:
         return "?"
-    return (
-        format_size(stored.nbytes)
-        if stored.count is not None
-        else f"≈ {format_size(stored.nbytes)}"
-    )
+    return ("≈ " if stored.count is None else "") + format_size(stored.nbytes)

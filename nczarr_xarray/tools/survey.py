@@ -193,9 +193,8 @@ def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
     among
         Paths of those that are looked at; by default all.
     """
-    groups = opened.hierarchy.root.walk()
-    variables = [v for group in groups for v in group.variables.values()]
-    variables = [v for v in variables if among is None or v.path in among]
+    there = opened.hierarchy.root.all_variables()
+    variables = [v for v in there if among is None or v.path in among]
     own = [(v, v.array) for v in variables if v.error is None and v.array is not None]
     facts = [
         VariableStorage(v, a) for v, a in own if isinstance(a, ZarrArray) or not a.reads_itself

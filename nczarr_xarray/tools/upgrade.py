@@ -150,10 +150,9 @@ def _left_out(opened: Opened) -> Iterator[str]:
     """Yield what would be lost, because it was not understood when the dataset was opened."""
     for problem in opened.hierarchy.problems:
         yield f"{problem}: correct that first (nczarr validate)"
-    for group in opened.hierarchy.root.walk():
-        for variable in group.variables.values():
-            if isinstance(variable.array, FragmentArray):
-                yield f"{variable.path}: is an aggregation: write another one (nczarr copy)"
+    for variable in opened.hierarchy.root.all_variables():
+        if isinstance(variable.array, FragmentArray):
+            yield f"{variable.path}: is an aggregation: write another one (nczarr copy)"
 
 
 def _documents(opened: Opened, after: Iterable[str]) -> dict[str, bytes]:

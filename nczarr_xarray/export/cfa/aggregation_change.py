@@ -243,10 +243,10 @@ class Change:
         flows: list[Flow] = []
         tables: list[Fragments] = []
         everything = [*members]
-        for name, (variable, array) in self.aggregations.items():
+        for name, (before, array) in self.aggregations.items():
             fragments, piece = array.fragments, self.pieces.get(name)
             variable = replace(
-                variable, dimensions=tuple(self.dimensions[d.name] for d in variable.dimensions)
+                before, dimensions=tuple(self.dimensions[d.name] for d in before.dimensions)
             )
             if piece is not None:
                 if fragments.values is not None:
@@ -259,7 +259,6 @@ class Change:
                 held = self._with_lengths(variable)
                 divided = piece.divided
                 divided = divided._replace(item=divided.item._replace(variable=held), stored=held)
-                before = self.aggregations[name][0]
                 old = self.existing.opened.reader(before) if piece.partial else None
                 flow = flow_of(
                     place, divided, named, parts, members, self.dialect, piece.first, old

@@ -40,7 +40,7 @@ class CfaRequest:
     version: str | None = None
     subarray_shape: SubarrayShape | None = None
     fragment_format: FragmentFormat | None = None
-    mode: Mode = "w-"
+    mode: Mode | None = None
     append_dim: Hashable | None = None
     region: RegionLike | None = None
     encoding: Mapping[Any, Any] | None = None
@@ -73,7 +73,7 @@ class CfaRequest:
             allowed = ("a",)
         elif self.region is not None:
             allowed = ("r+", "a")
-        if self.mode not in allowed:
+        if self.mode not in (None, *allowed):
             raise ExportError(url, f"mode is {self.mode!r}; here it is one of {', '.join(allowed)}")
         if self.format != "CFA3":
             return

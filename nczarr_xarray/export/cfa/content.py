@@ -16,7 +16,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.backend._compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.classic_types import (
-    classic_attribute,
+    classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
@@ -196,12 +196,7 @@ def as_classic(content: Content, shown: str) -> Content:
     groups = {m.variable.group for m in content.members} | {*content.groups}
     if groups - {"/"}:
         problems.append(f"{', '.join(sorted(groups - {'/'}))}: classic netCDF has no groups")
-    attributes = {}
-    for name, attribute in content.attributes.items():
-        try:
-            attributes[name] = classic_attribute(attribute)
-        except ValueError as error:
-            problems.append(f"/: {error}")
+    attributes = classic_attributes("/", content.attributes, problems)
     members = []
     for member in content.members:
         variable = member.variable

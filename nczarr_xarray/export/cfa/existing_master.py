@@ -75,7 +75,7 @@ def held_values(url: str, opened: Opened) -> list[tuple[Variable, np.ndarray]]:
     NCZarrError
         If values cannot be read.
     """
-    variables = [v for group in opened.hierarchy.root.walk() for v in group.variables.values()]
+    variables = [*opened.hierarchy.root.all_variables()]
     for variable in variables:
         if variable.error is not None:
             raise ExportError(url, f"has a variable that cannot be read: {variable.error}")
@@ -193,10 +193,7 @@ class ExistingMaster:
         return open_group(self.opened, group)
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """Return how the data of a variable are written; raise its error if it cannot be read."""
-        if variable.array is None:
-            assert variable.error is not None
-            raise variable.error
+        """Return how the data of a variable are written, which can be read."""
         stored = self.storage(variable)
         dtype = stored.dtype
         if variable.nc_type == "string":
@@ -302,8 +299,7 @@ def _asked(place: MasterPlace, ask: Callable[[ExistingMaster], T], nothing: T) -
     try:
         existing = ExistingMaster.open(place)
         with existing.opened:
-            groups = existing.opened.hierarchy.root.walk()
-            if any(v.error for group in groups for v in group.variables.values()):
+            if any(v.error for v in existing.opened.hierarchy.root.all_variables()):
                 return None
             return ask(existing)
     except DatasetNotFoundError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -153,7 +153,7 @@ def _cut(member: Member, parts: Mapping[str, slice]) -> np.ndarray | None:
 
 
 def beside(
-    variable: Variable, members: Sequence[Member], coordinates: Iterable[Any]
+    variable: Variable, members: Sequence[Member], coordinates: Collection[Any]
 ) -> list[Member]:
     """Return what a fragment of a variable should have besides it.
 
@@ -171,7 +171,7 @@ def beside(
     wanted = [
         name
         for name in held
-        if name in {*coordinates} and {d.path for d in held[name].variable.dimensions} <= own
+        if name in coordinates and {d.path for d in held[name].variable.dimensions} <= own
     ]
     found = dict.fromkeys(wanted)
     for one in (variable, *(held[name].variable for name in wanted)):

@@ -144,16 +144,12 @@ class MasterPlace:
 
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""
-        for start in (self.file.folder, self.uri(""), "./"):
+        folder = self.file.folder
+        for start in (folder, f"file://{quote(os.fsencode(folder))}", "./"):
             address = address.removeprefix(start)
         above, _, name = address.rstrip("/").rpartition("/")
         ours = above == self.stem and name.startswith((f"{self.stem}.", f"{self.stem}_"))
         return f"{above}/{name}" if ours else None
-
-    def uri(self, key: str) -> str:
-        """Return the URI of an object in the folder of the master."""
-        address = self.file.folder + key
-        return f"file://{quote(os.fsencode(address))}" if address.startswith("/") else address
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove fragments."""

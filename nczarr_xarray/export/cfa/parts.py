@@ -20,7 +20,7 @@ from nczarr_xarray.export.cfa.split import (
     split_counts,
 )
 from nczarr_xarray.export.classic_types import (
-    classic_attribute,
+    classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
@@ -171,7 +171,7 @@ class Divider:
         found = Parts(coordinates=frozenset(dataset.coords))
         found.attributes = dict(exporter.contents.root.attributes)
         if self.classic:
-            found.attributes = _classic(exporter, "/", found.attributes)
+            found.attributes = classic_attributes("/", found.attributes, exporter.problems)
         for item in exporter.contents.items:
             self._add(found, exporter, dataset, item, options)
         if self.classic:
@@ -200,7 +200,7 @@ class Divider:
                 variable = replace(variable, array=plain)
             except ValueError as error:
                 exporter.problems.append(f"{variable.path}: {error}")
-        chunked = item.chunks_are_asked_for and _asks_for_chunks(options, variable.name)
+        chunked = _asks_for_chunks(options, variable.name)
         item = item._replace(variable=variable)
         for name in (variable.name, *(d.name for d in variable.dimensions)):
             if edges is not None and any(map(str.isspace, name)):
@@ -274,18 +274,6 @@ def asked_lengths(shape: SubarrayShape | None, names: list[str]) -> list[int] | 
 def _asks_for_chunks(options: Options, name: str) -> bool:
     encoding = options.encoding.get(name, {})
     return any(encoding.get(key) is not None for key in ("chunks", "chunksizes"))
-
-
-def _classic(
-    exporter: Exporter, where: str, attributes: Mapping[str, Attribute]
-) -> dict[str, Attribute]:
-    found = {}
-    for name, attribute in attributes.items():
-        try:
-            found[name] = classic_attribute(attribute)
-        except ValueError as error:
-            exporter.problems.append(f"{where}: {error}")
-    return found
 
 
 def _with_characters(dataset: xr.Dataset, options: Options) -> tuple[xr.Dataset, Options]:

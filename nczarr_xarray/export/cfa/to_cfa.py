@@ -121,18 +121,13 @@ def to_cfa(
         encoding = unlimited_dims = None
     elif create:
         append_dim, mode = None, None if mode == "a" else mode
-    default: Mode = "w-"
-    if append_dim is not None:
-        default = "a"
-    elif region is not None:
-        default = "r+"
     request = CfaRequest(
         format=format,
         version=cfa_version,
         most=largest_fragment(max_object_size, storage_options),
         subarray_shape=subarray_shape,
         fragment_format=fragment_format,
-        mode=mode or default,
+        mode=mode or None,
         append_dim=append_dim,
         region=region,
         encoding=encoding,

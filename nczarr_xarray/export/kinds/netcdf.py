@@ -16,5 +16,12 @@ def copy(request: CopyRequest) -> None:
     with request.open() as source, request.progress() as progress:
         if model != "NETCDF4":
             source = as_classic(source, target.url, lacking, model)
-        limit = request.memory, request.tell
-        write_netcdf(source, target, progress, model=model, lacking=lacking, limit=limit)
+        write_netcdf(
+            source,
+            target,
+            progress,
+            model=model,
+            lacking=lacking,
+            memory=request.memory,
+            tell=request.tell,
+        )

@@ -59,7 +59,8 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     for item in contents.items:
         if item.variable.nc_type == "char":
             lacking.note(UNSPECIFIED, item.variable.path)
-    shards = _shards(contents, request.options.shards)
+    lengths = request.options.shards
+    shards = _shards(contents, lengths) if lengths else {}
     documents = emit.documents(contents.root, shards)
     if request.options.consolidated:
         documents[FILE] = emit.consolidate(documents)
@@ -110,7 +111,7 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
         codecs = tuple(config for config in codecs if config["id"] in emit.CODECS)
     text_codec = ({"id": "vlen-utf8"},) if text else ()
     array = replace(array, codecs=(*text_codec, *codecs) if variable.shape else text_codec)
-    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
+    source = StoredSource(opened.reader(variable), variable)
     return Item(replace(variable, array=array), source)
 
 
@@ -123,19 +124,19 @@ def _fill(variable: Variable, dtype: np.dtype) -> object:
     return fill_element(variable.nc_type, stated, dtype, _NETCDF)
 
 
-def _shards(contents: Contents, lengths: Mapping[str, int] | None) -> dict[str, tuple[int, ...]]:
+def _shards(contents: Contents, lengths: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
     """Return the shape of the shards of each variable that has a dimension.
 
     A dimension without a length is in one shard; other lengths are rounded up to whole chunks.
     """
     found = {}
-    for item in contents.items if lengths else ():
+    for item in contents.items:
         array = item.variable.array
         assert isinstance(array, ChunkedArray)
         shape = []
         for dimension, chunk in zip(item.variable.dimensions, array.chunk_shape, strict=True):
             size = max(1, dimension.size)
-            length = min(size, (lengths or {}).get(dimension.name, size))
+            length = min(size, lengths.get(dimension.name, size))
             shape.append(-(-length // chunk) * chunk)
         if shape:
             found[item.variable.path] = tuple(shape)

@@ -288,7 +288,7 @@ class _Check:
         elif name == "szip" and math.prod(array.chunk_shape) < config["pixels-per-block"]:
             yield "a chunk has fewer elements than one block"
         elif name == "shuffle" and config.get("elementsize"):
-            size = values.shuffle_size(array)
+            size = values.shuffle_size(array.dtype)
             if config["elementsize"] != size:
                 yield f"netCDF-C shuffles this type by {size} bytes only"
 

@@ -190,17 +190,16 @@ def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
 def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
     settings = {name: _setting(value) for name, value in config.items()}
     if config["id"] == "shuffle" and not config.get("elementsize"):
-        settings["elementsize"] = integer(shuffle_size(array))
+        settings["elementsize"] = integer(shuffle_size(array.dtype))
     return settings
 
 
-def shuffle_size(array: ChunkedArray) -> int:
+def shuffle_size(dtype: np.dtype) -> int:
     """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
 
     netCDF-C writes 0, which means "do not shuffle" in numcodecs.
     """
-    size = array.dtype.itemsize
-    return 8 if array.dtype.kind == "S" and size > 1 else size
+    return 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
 
 
 def _setting(value: Any) -> JSON:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from nczarr_xarray.model import grid_of
+
 #: Bytes of the values that are read at a time of one dataset, unless one chunk has more.
 READ_BYTES = 1 << 26
 
@@ -28,7 +30,7 @@ class Blocks:
     @property
     def grid(self) -> tuple[int, ...]:
         """Blocks along each dimension."""
-        return tuple(-(-n // c) for n, c in zip(self.shape, self.lengths, strict=True))
+        return grid_of(self.shape, self.lengths)
 
     @property
     def count(self) -> int:

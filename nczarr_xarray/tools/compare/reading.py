@@ -134,8 +134,7 @@ def paths_of(
 
 
 def _paths(side: Opened) -> set[str]:
-    groups = side.hierarchy.root.walk()
-    return {variable.path for group in groups for variable in group.variables.values()}
+    return {variable.path for variable in side.hierarchy.root.all_variables()}
 
 
 def checked_sample(sample: int | None) -> int | None:

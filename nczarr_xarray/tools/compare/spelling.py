@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.model import NC_DTYPES, EnumType, Variable, element_of, join
+from nczarr_xarray.model import NC_DTYPES, EnumType, Variable, element_of, join, text_of
 
 _NAMES = {dtype: name for name, dtype in NC_DTYPES.items() if dtype.kind != "O"}
 
@@ -78,7 +78,7 @@ def _object(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"[{', '.join(spelled(value))}]"
     if isinstance(value, bytes):
-        return _quoted(value.decode("utf-8", "surrogateescape"))
+        return _quoted(text_of(value))
     return _quoted(value) if isinstance(value, str) else str(value)
 
 

@@ -91,8 +91,7 @@ def readable_variables(root: Group) -> dict[str, Variable]:
     """Return the variables of all groups that can be read, by path, as netCDF has them."""
     return {
         variable.path: netcdf_text(variable)
-        for group in root.walk()
-        for variable in group.variables.values()
+        for variable in root.all_variables()
         if variable.error is None
     }
 
@@ -101,8 +100,7 @@ def unreadable(opened: Opened) -> dict[str, NCZarrError]:
     """Return why variables of an open dataset cannot be read, by path."""
     return {
         variable.path: variable.error
-        for group in opened.hierarchy.root.walk()
-        for variable in group.variables.values()
+        for variable in opened.hierarchy.root.all_variables()
         if variable.error is not None
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import URLError
-from nczarr_xarray.model import Variable, bytes_of
+from nczarr_xarray.model import Variable, bytes_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,7 @@ def as_text(variable: Variable, data: np.ndarray) -> np.ndarray:
     if data.dtype.kind not in "SU" or (data.dtype.kind == "S" and variable.nc_type != "string"):
         return data
     texts = np.empty(data.size, object)
-    texts[:] = [
-        one if isinstance(one, str) else one.decode("utf-8", "surrogateescape")
-        for one in data.ravel().tolist()
-    ]
+    texts[:] = [one if isinstance(one, str) else text_of(one) for one in data.ravel().tolist()]
     return texts.reshape(data.shape)
 
 

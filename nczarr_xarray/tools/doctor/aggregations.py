@@ -132,9 +132,11 @@ def sample_of(aggregation: VariableStorage) -> Sample:
         raise FormatError(array.path, "another library reads them, whose requests are its own")
     pattern = file.parse(read_variable_pattern(file, place.name, entire=entire))
     source = opener.open(fragments.places(other)[0], entire=entire).reader.store
-    alike = pattern is not None and isinstance(source, DataFile)
-    if pattern is not None and isinstance(source, DataFile):
-        alike = pattern.fits(bytes(source.source.head[: pattern.stop]), source.source.size)
+    alike = (
+        pattern is not None
+        and isinstance(source, DataFile)
+        and pattern.fits(bytes(source.source.head[: pattern.stop]), source.source.size)
+    )
     return FileSample(file, own, alike)
 
 

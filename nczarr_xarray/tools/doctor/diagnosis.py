@@ -291,10 +291,6 @@ def _fragments(case: Case) -> Iterator[Finding]:
         yield from of_fragments(aggregation)
 
 
-def _noted(case: Case) -> Iterator[Finding]:
-    yield from case.noted
-
-
 def untold(path: str, error: NCZarrError) -> Finding:
     """Say why reads of a variable are not predicted."""
     reason = error.reason if error.object == path else str(error)
@@ -318,7 +314,6 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _codecs,
     _consolidated,
     _fragments,
-    _noted,
 )
 
 _ORDER = ("error", "warning", "note")
@@ -327,4 +322,4 @@ _ORDER = ("error", "warning", "note")
 def diagnose(case: Case) -> tuple[Finding, ...]:
     """Return all findings, the severe ones first."""
     found = [finding for check in CHECKS for finding in check(case)]
-    return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))
+    return tuple(sorted([*found, *case.noted], key=lambda finding: _ORDER.index(finding.severity)))

@@ -13,14 +13,14 @@ from nczarr_xarray.export.chunk_shapes import (
 )
 
 
-def steps(shape: Sequence[int], itemsize: int, nbytes: int = DEFAULT_BYTES) -> tuple[int, ...]:
+def steps(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Return chunks of whole maps: so many steps of the first dimension as fit, one at least.
 
     Parameters are those of `balanced_chunk_shape`.
     """
     plane = plane_of(len(shape))
     each = math.prod(shape[plane:]) * itemsize
-    along = max(1, min(shape[0], nbytes // max(1, each)))
+    along = max(1, min(shape[0], DEFAULT_BYTES // max(1, each)))
     return equal_lengths(shape, [along, *(1 for _ in shape[1:plane]), *shape[plane:]])
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.formats.rounds import read, together
+from nczarr_xarray.formats.rounds import all_of, read
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, FileChunks, grid_of
 from nczarr_xarray.tools.survey import VariableStorage
@@ -106,17 +104,11 @@ class _Index:
         starts: np.ndarray = self.begin + ids * self.nbytes + nodes
         return starts
 
-    def locate(self, ids: np.ndarray) -> Coroutine[Any, Any, ChunkTable]:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         """Find chunks, level by level: see `Array.locate`."""
-        return self._locate(ids)
-
-    async def _locate(self, ids: np.ndarray) -> ChunkTable:
         for level in range(self.levels, 0, -1):
             firsts = np.unique(ids // _FILLED**level) * _FILLED**level
             places = (self._starts(firsts) - level * self.node).tolist()
-            await together(self._visit(place) for place in places)
+            await all_of(read(place, self.node) for place in places)
         size = np.full(len(ids), self.nbytes)
         return ChunkTable(self._starts(ids), size, np.zeros(len(ids), np.uint32))
-
-    async def _visit(self, place: int) -> None:
-        await read(place, self.node)

@@ -84,8 +84,10 @@ class Rehearsal:
         try:
             if isinstance(content, ReferencesContent):
                 self.opened = open_keys(SimulatedReferences(self.transport, url, content.origin))
+            elif file:
+                self.opened = self._open_file(url)
             else:
-                self.opened = self._open_file(url) if file else self._open_tree(url)
+                self.opened = open_keys(SimulatedStore(self.transport, url))
             touched = _touched(self.opened.hierarchy.root)
             reads = [_quietly(self._read(variable, None)) for variable in touched]
             reading = self.opened.reading
@@ -130,9 +132,6 @@ class Rehearsal:
             opener = DatasetsOfFragments(open_with)  # which nothing is opened by here
             opened = with_aggregations(opened, EVERYTHING, file.hierarchy, opener, url)
         return opened
-
-    def _open_tree(self, url: str) -> Opened:
-        return open_keys(SimulatedStore(self.transport, url))
 
     def _read(
         self, variable: Variable, key: Key | None, sample: Sample | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, repeat
 from typing import Any
 
 from nczarr_fsspec.printable import counted
@@ -97,11 +98,11 @@ class Report:
             f"<i>({f.code})</i><br>{text(f.advice)}</p>\n"
             for f in (*self.findings, *(self.cmip7 or ()))
         )
-        head, *rows = (
+        rows = "".join(
             "<tr>" + "".join(f"<{cell}>{text(value)}</{cell}>" for value in row) + "</tr>\n"
-            for cell, row in zip(["th"] + ["td"] * 1000, self._rows(), strict=False)
+            for cell, row in zip(chain(["th"], repeat("td")), self._rows(), strict=False)
         )
-        table = f"<h2>{text(self._caption())}</h2>\n<table>\n{head}{''.join(rows)}</table>\n"
+        table = f"<h2>{text(self._caption())}</h2>\n<table>\n{rows}</table>\n"
         if any(None in one.costs.values() for one in self.predictions):
             table += f"<p>{text(_TOO_MUCH)}</p>\n"
         return (

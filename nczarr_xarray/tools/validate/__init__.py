@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nczarr_xarray.tools.validate.checks import CHECKS, validate
+from nczarr_xarray.tools.validate.checks import validate
 from nczarr_xarray.tools.validate.repair import fixable, repair
 
-__all__ = ["CHECKS", "fixable", "repair", "validate"]
+__all__ = ["fixable", "repair", "validate"]

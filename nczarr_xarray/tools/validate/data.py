@@ -115,8 +115,7 @@ def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
     elif 0 not in variable.shape:
         assert subject.opened is not None
         chunk_shape = array.chunk_shape if array.is_chunked else (1,) * len(variable.shape)
-        source = StoredSource(subject.opened.reader(variable), variable, chunk_shape)
-        yield from source.slabs(chunk_shape)
+        yield from StoredSource(subject.opened.reader(variable), variable).slabs(chunk_shape)
 
 
 def _box(shape: tuple[int, ...], chunks: tuple[int, ...], at: tuple[int, ...]) -> Box:

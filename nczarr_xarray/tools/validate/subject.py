@@ -155,7 +155,7 @@ class Subject:
     @property
     def variables(self) -> Iterator[Variable]:
         """All variables."""
-        return (variable for group in self.groups for variable in group.variables.values())
+        return iter(()) if self.opened is None else self.opened.hierarchy.root.all_variables()
 
     def error(self, variable: Variable) -> NCZarrError | None:
         """Return why a variable cannot be read, as far as its metadata tell."""

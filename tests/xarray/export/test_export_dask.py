@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, redirect_stderr
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -591,7 +591,8 @@ class Counted(Progress):
 
     def __init__(self, label: str, *, shown: bool, callback: Callback | None) -> None:
         self.stream = io.StringIO()
-        super().__init__(label, shown=shown, stream=self.stream, callback=callback)
+        with redirect_stderr(self.stream):
+            super().__init__(label, shown=shown, callback=callback)
         self.all.append(self)
 
 

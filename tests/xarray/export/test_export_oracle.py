@@ -22,6 +22,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
+from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
 from tests.support.described import became_zlib, bits, convert, described, different, url_of
@@ -63,7 +64,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def export(groups: Mapping[str, xr.Dataset], target: str, **options: Any) -> None:
     """`to_nczarr` for groups that no DataTree can hold."""
     with Progress("", shown=False) as progress:
-        plan_groups(groups, target, WriteOptions(**options)).run(progress)
+        plan_groups(groups, target, WriteOptions(**options), "/", lambda _: Options({})).run(
+            progress
+        )
 
 
 CONTENTS = slow_but(WRITERS, *FEW)
