@@ -27,7 +27,7 @@ from nczarr_xarray.export.inherited import (
 from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import empty_text, excess, whole_text
+from nczarr_xarray.export.strings import decoded, empty_text, excess, whole_text
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
@@ -246,7 +246,12 @@ class Update:
                 f"{variable.nc_type} (do all values fit its units, scale and offset?)"
             )
         elif nc_type == "string":
-            problem = excess(source, array.dtype)
+            try:
+                if whole and array.dtype.kind == "U":
+                    source = decoded(source)
+                problem = excess(source, array.dtype)
+            except ValueError as error:
+                problem = str(error)
         problem = problem or self._other_attributes(variable, source.attrs, given)
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
