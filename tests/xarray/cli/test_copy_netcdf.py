@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import netcdf_file
+from nczarr_xarray.export import netcdf_file, netcdf_variables
 from nczarr_xarray.export.classic_types import size_problems
 from nczarr_xarray.model import Dimension, Variable
 from nczarr_xarray.tools.compare import compare
@@ -159,7 +159,7 @@ def test_what_classic_netcdf_lacks_is_verified(
     options = "--format", word, "--verify", "--overwrite"
     copy(tmp_path / "x.nc", tmp_path / "y.nc", *options)
     assert capsys.readouterr().out == ""
-    put = netcdf_file.put
+    put = netcdf_variables.put
 
     def wrong(made: Any, variable: Any, values: np.ndarray, part: Any) -> None:
         put(made, variable, values[::-1], part)
