@@ -360,9 +360,31 @@ class Presence:
             if isinstance(document, StoreError):
                 raise document
         if found and found == [None] * len(found):
-            reason = f"{self._documents[0]} is not there any more, and chunks are missing"
-            raise StoreError(store.url, reason)
+            raise _removed(store, self._documents)
         self._seen = time.monotonic()
+
+
+class LocalPresence:
+    """Whether an array on this machine is still there; see `Presence`."""
+
+    def __init__(self, store: LocalStore, *documents: str) -> None:
+        self._store = store
+        self._documents = documents
+
+    def check(self) -> None:
+        """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
+        store = self._store
+        for document in self._documents:
+            if store.stamp(document) is not None or store.get(document, slice(0, 1)) is not None:
+                return
+        if self._documents:
+            store.check_place()  # whose reason says more
+            raise _removed(store, self._documents)
+
+
+def _removed(store: KeyStore, documents: Sequence[str]) -> StoreError:
+    reason = f"{documents[0]} is not there any more, and chunks are missing"
+    return StoreError(store.url, reason)
 
 
 def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:

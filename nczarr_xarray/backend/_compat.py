@@ -227,7 +227,8 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
         variables = {name: _float_scale(variable) for name, variable in variables.items()}
         filled, missing = set_aside(variables.items())
         changed, stored = as_read(variables)
-        variables, attributes = cf_encoder({**variables, **filled, **changed}, attributes)
+        given = {**variables, **filled, **changed}
+        variables, attributes = cf_encoder(given, attributes)
     except (AttributeError, KeyError) as error:
         # of units that xarray does not know, or a "coordinates" that is no text
         reason = f"xarray cannot encode it ({type(error).__name__}: {error})"
@@ -240,6 +241,9 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
             variable = put_back(variable, missing[name])
         if name in stored:
             variable = as_stored(variable, stored[name])
+        if given[name].dtype.kind == "S" and variable.dtype.kind == "O":
+            # none is missing: xarray made objects of them to fill gaps with a text
+            variable = variable.copy(data=given[name].data)
         variable = text.encode(_typed(variable, name), name=name)
         encoded[NONE_VAR_NAME if name is None else name] = chars.encode(variable, name=name)
     return encoded, dict(attributes)

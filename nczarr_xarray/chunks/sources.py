@@ -16,7 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange, read_into
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, Presence, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import INLINE_BYTES, share
@@ -137,26 +137,38 @@ class RemoteSource(ABC):
 
 
 class LocalKeys(LocalSource):
-    """The keys of a store on this machine."""
+    """The keys of a store on this machine.
 
-    def __init__(self, store: LocalStore) -> None:
+    Parameters
+    ----------
+    document
+        As of `RemoteKeys`.
+    """
+
+    def __init__(self, store: LocalStore, document: str | None) -> None:
         self._store = store
+        self._presence = LocalPresence(store, *(() if document is None else (document,)))
 
     def locate(self, locating: Locating) -> ChunkTable:
         table = at_once(locating)
         if len(table.start) >= _MANY:
             present = self._store.present(_keys(table))
             if present is not None:
+                if not all(present):
+                    self._presence.check()
                 return table._replace(start=np.where(present, table.start, -1))
         return table
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
         get, wanted = self._store.get, _keys_and_parts(table)
-        if len(wanted) < 2 or wanted[0][1] == ALL:
-            return [get(key, part, most) for key, part in wanted]
         found: list[Stored] = []
-        for key, parts in itertools.groupby(wanted, itemgetter(0)):
-            found += self._store.get_parts(key, [part for _, part in parts], most)
+        if len(wanted) < 2 or wanted[0][1] == ALL:
+            found += [get(key, part, most) for key, part in wanted]
+        else:
+            for key, parts in itertools.groupby(wanted, itemgetter(0)):
+                found += self._store.get_parts(key, [part for _, part in parts], most)
+        if any(data is None for data in found):
+            self._presence.check()
         return found
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
@@ -164,7 +176,14 @@ class LocalKeys(LocalSource):
         return self._store.get_into(table.source[row], room) == len(room)
 
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
-        return self._store.ranges(_keys_and_parts(table), most)
+        found = self._store.ranges(_keys_and_parts(table), most)
+        return None if found is None else self._checked(found)
+
+    def _checked(self, found: Iterator[FileRange | None]) -> Iterator[FileRange | None]:
+        for one in found:
+            if one is None:
+                self._presence.check()
+            yield one
 
     def divides(self, table: ChunkTable) -> bool:
         return self._store.divides(_keys(table))
@@ -302,7 +321,7 @@ def source_of(store: KeyStore | File, document: str | None) -> LocalSource | Rem
         As of `RemoteKeys`.
     """
     if isinstance(store, LocalStore):
-        return LocalKeys(store)
+        return LocalKeys(store, document)
     if isinstance(store, RemoteStore):
         return RemoteKeys(store, document)
     assert not isinstance(store, KeyStore)

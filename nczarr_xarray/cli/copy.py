@@ -170,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
         kind.copy(request)
     except (DatasetExistsError, ExportError) as error:
         raise in_terms_of_options(error) from error
-    return verify.verify(args, kind.says)
+    return verify.verify(args, word, kind.says)
 
 
 def _number(text: str) -> int:

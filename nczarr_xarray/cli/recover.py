@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from nczarr_fsspec.url import redact
 from nczarr_xarray.cli.commands import NewParser
@@ -16,7 +17,8 @@ def add_parser(new: NewParser) -> None:
         description="Carry out a change that was valid when its writer died, and remove all else "
         "that writers have left: locks, staged objects, incomplete files. This is for writers that "
         "died on another machine, or before a restart of this one; what others left, the next "
-        "writer removes, or nczarr validate --fix. No process may write to the dataset meanwhile.",
+        "writer removes, or nczarr validate --fix. No process may write to the dataset meanwhile. "
+        "The exit status is 1 if there is neither anything left nor a dataset.",
     )
     parser.add_argument("target", metavar="TARGET", help="a path or URL that can be written")
     add_option(parser, "-o", "options", "storage option of the URL's filesystem")
@@ -24,11 +26,14 @@ def add_parser(new: NewParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Recover the dataset; return 0 (errors are raised)."""
+    """Recover the dataset; return 0, or 1 if a path of this machine names nothing."""
     from nczarr_xarray.export.recovery import recover
 
     if recover(args.target, args.options or None):
         print("what writers had left is removed")
-    else:
-        print(f"no writer has left anything at {redact(args.target)}")
-    return 0
+        return 0
+    is_path = "://" not in args.target and "#" not in args.target
+    gone = is_path and not os.path.exists(os.path.expanduser(args.target))
+    also = ", and there is no dataset" if gone else ""
+    print(f"no writer has left anything at {redact(args.target)}{also}")
+    return 1 if gone else 0

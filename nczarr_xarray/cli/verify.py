@@ -34,17 +34,22 @@ def is_asked_for(args: argparse.Namespace) -> bool:
     return bool(args.verify or args.digests)
 
 
-def verify(args: argparse.Namespace, own: Collection[str]) -> int:
+def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
     """Do what was asked for after copying; return 1 if source and copy differ.
 
     Parameters
     ----------
+    word
+        The format of the copy. A classic one is compared with what classic netCDF is to hold of
+        the source.
     own
         Attributes of the whole that the copy has to have for its kind, whatever the source has.
     """
     if not is_asked_for(args):
         return 0
     from nczarr_xarray.dataset.open import open_hierarchy
+    from nczarr_xarray.export.classic import as_classic
+    from nczarr_xarray.export.lacking import Lacking
     from nczarr_xarray.tools.compare import compare, write_digests
 
     with open_hierarchy(args.source, **opening(args, args.source_options)) as opened:
@@ -53,6 +58,9 @@ def verify(args: argparse.Namespace, own: Collection[str]) -> int:
             write_digests(source, args.digests)
         if not args.verify:
             return 0
+        if word.startswith("NETCDF3"):
+            lacking = Lacking(netcdf4=True)  # which was told while copying
+            source = as_classic(source, args.target, lacking, word)
         with open_hierarchy(args.target, **opening(args, args.target_options)) as target:
             comparison = compare(*(_without(side, own) for side in (source, target)))
     if not comparison.equal:

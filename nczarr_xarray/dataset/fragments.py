@@ -294,7 +294,10 @@ class FragmentReader:
         position = self._fragments.position(number)
         hint = ""
         if isinstance(error, DatasetNotFoundError):
-            hint = "; if the fragments have moved, open with replace={old: new}"
+            hint = (
+                "; if the aggregation was written anew meanwhile, open it again; if the fragments "
+                "have moved, open with replace={old: new}"
+            )
         reason = f"{error.reason} (fragment {position} of {self._array.path}{hint})"
         return type(error)(error.object, reason)
 

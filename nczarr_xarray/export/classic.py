@@ -103,6 +103,7 @@ class _Conversion:
 
     def run(self, url: str) -> Opened:
         root, *groups = self.opened.hierarchy.root.walk()
+        self.lacking.note_unused_enums(self.opened.hierarchy)
         if groups:
             names = ", ".join(group.path for group in groups)
             self.problems.append(f"{names}: classic netCDF has no groups")

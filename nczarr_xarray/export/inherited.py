@@ -92,7 +92,7 @@ def is_packed(variable: xr.Variable) -> bool:
     dtype = read_dtype(encoding)
     if times:  # int64 holds all times of xarray, and a value for missing ones
         return dtype.kind in "iu" and dtype != np.int64
-    return dtype.kind in "iu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
+    return dtype.kind in "fiu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
 
 
 def is_scaled(encoding: Mapping[str, Any]) -> bool:
@@ -103,8 +103,9 @@ def is_scaled(encoding: Mapping[str, Any]) -> bool:
 def keep_whole(path: str, variable: xr.Variable) -> None:
     """Change a variable that `is_packed` so that packing it as before changes no number.
 
-    xarray casts without a check: numbers that are too large for the type wrap around, and missing
-    values become numbers where there is no ``_FillValue``. So numbers in memory are then stored
+    xarray casts without a check: numbers that are too large for the type wrap around or become
+    infinite, and missing values become integers where there is no ``_FillValue``. So numbers in
+    memory are then stored
     unpacked; dask's numbers, which are not known yet, raise `FormatError` when they are computed.
     """
     check = overflow_check(variable.encoding)
@@ -121,7 +122,7 @@ def keep_whole(path: str, variable: xr.Variable) -> None:
 
 
 def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
-    """Return a function that says why the integers of an encoding cannot hold some values."""
+    """Return a function that says why the numbers of an encoding cannot hold some values."""
     has_fill = encoding.get("_FillValue", encoding.get("missing_value")) is not None
     return partial(
         _overflow,
@@ -153,7 +154,7 @@ def _overflow(
     add_offset: Any,
     units: Mapping[str, Any],
 ) -> str | None:
-    """Say which of the scaled `values` integers of `dtype` cannot hold; None if they hold all."""
+    """Say which of the scaled `values` numbers of `dtype` cannot hold; None if they hold all."""
     if values.dtype.kind in "mMO":
         numbers = time_numbers(values, units)
         if numbers.size < values.size and not has_fill:
@@ -161,17 +162,27 @@ def _overflow(
         values = numbers
     if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
         values = values[values != np.iinfo("i8").min]
+    if dtype.kind == "f":  # which has missing and infinite numbers
+        values = values[np.isfinite(values)]
     if not values.size:
         return None
     ends = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
     if values.dtype.kind == "f" and not has_fill and np.isnan(values).any():
         return "holds missing values, and has no _FillValue to store for them"
-    limits = np.iinfo(dtype)
     for end in ends:
         if end != end:  # noqa: PLR0124 - NaN: there are no numbers
             continue
-        number = (float(end) if scale_factor or add_offset else end) - (add_offset or 0)
-        number = number / (scale_factor or 1) if scale_factor else number
-        if not limits.min <= np.around(number).item() <= limits.max:  # exact, as numpy's is not
-            return f"holds the value {end!s:.20}, which {dtype} cannot hold"
+        with np.errstate(over="ignore"):
+            number = (float(end) if scale_factor or add_offset else end) - (add_offset or 0)
+            number = number / (scale_factor or 1) if scale_factor else number
+            if not _holds(dtype, number):
+                return f"holds the value {end!s:.20}, which {dtype} cannot hold"
     return None
+
+
+def _holds(dtype: np.dtype, number: Any) -> bool:
+    """Tell whether `dtype` has a finite number, when it is rounded."""
+    if dtype.kind == "f":
+        return bool(np.isfinite(np.asarray(number).astype(dtype)).all())
+    limits = np.iinfo(dtype)
+    return bool(limits.min <= np.around(number).item() <= limits.max)  # exact, as numpy's is not

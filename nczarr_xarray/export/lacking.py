@@ -47,8 +47,11 @@ class Lacking:
             self.note("left out, as it cannot be read", str(problem))
         for error in hierarchy.hidden:
             self.note(f"left out: {error.reason}", error.object)
-        if self.netcdf4:
-            return
+        if not self.netcdf4:
+            self.note_unused_enums(hierarchy)
+
+    def note_unused_enums(self, hierarchy: Hierarchy) -> None:
+        """Note enums that are lost, because no variable has them."""
         used = [v.enum for v in hierarchy.root.all_variables() if v.enum]
         for group in hierarchy.root.walk():
             for enum in group.types.values():

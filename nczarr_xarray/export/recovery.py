@@ -8,7 +8,7 @@ from typing import Any
 
 from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.target_names import says_file
 from nczarr_fsspec.writable import WritableStore
@@ -42,7 +42,7 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bo
         If the store cannot be changed.
     """
     place = _master_place(target, storage_options)
-    claimed = place is not None and clear_claim(place)
+    claimed = place is not None and _claim_is_cleared(place)
     if place is not None and not place.is_tree and (claimed or _names_a_file(place)):
         return _recover_file(place) or claimed
     write_target = WriteTarget(find_destination(target, storage_options))
@@ -61,6 +61,13 @@ def _master_place(target: Any, storage_options: Mapping[str, Any] | None) -> Mas
         return MasterPlace.find(target, storage_options)
     except URLError:  # nothing that can have fragments beside it
         return None
+
+
+def _claim_is_cleared(place: MasterPlace) -> bool:
+    try:
+        return clear_claim(place)
+    except StoreError as error:  # of a key that is our own business
+        raise type(error)(place.url, error.reason) from error
 
 
 def _names_a_file(place: MasterPlace) -> bool:

@@ -55,7 +55,7 @@ def empty_text(variable: xr.Variable) -> None:
 
 
 def decoded(source: xr.Variable) -> xr.Variable:
-    """Return bytes as text (UnicodeDecodeError for what is not UTF-8)."""
+    """Return bytes as text (ValueError for what is not UTF-8; of dask's, when it is computed)."""
     dtype = np.dtype(f"U{source.dtype.itemsize}")
     if source.chunks is None:
         return source.copy(data=_decode(source.to_numpy(), dtype))
@@ -63,7 +63,10 @@ def decoded(source: xr.Variable) -> xr.Variable:
 
 
 def _decode(block: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return np.asarray(np.char.decode(block, "utf-8"), dtype)
+    try:
+        return np.asarray(np.char.decode(block, "utf-8"), dtype)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"holds bytes that are no text in UTF-8 ({error})") from None
 
 
 def longest_text(source: xr.Variable, *, characters: bool = False) -> int:

@@ -27,7 +27,7 @@ from nczarr_xarray.export.inherited import (
 from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import empty_text, excess, whole_text
+from nczarr_xarray.export.strings import decoded, empty_text, excess, whole_text
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
@@ -123,7 +123,7 @@ class Update:
             variable.encoding = {"_FillValue": None, **encoding}
             if kept.nc_type in ("char", "string"):
                 empty_text(variable)
-            self._check_integers(str(name), variable)
+            self._check_numbers(str(name), variable)
             if is_packed(variable, self.group.variables[str(name)]):
                 is_float = np.dtype(variable.dtype).kind == "f"
                 del variable.encoding["dtype"]  # see `as_integers`
@@ -147,13 +147,16 @@ class Update:
         found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
         return [item for item in found if item is not None]
 
-    def _check_integers(self, name: str, variable: xr.Variable) -> None:
+    def _check_numbers(self, name: str, variable: xr.Variable) -> None:
         """Let numbers be checked that xarray would change without a word when it encodes them."""
         encoding, stored = variable.encoding, self.group.variables[name].dtype
         path, kind = join(self.path, name), variable.dtype.kind
         scaled = kind in "iub" and is_scaled(encoding)
         if kind in "iu" and stored.kind == "f":
             self._through(name, variable, partial(refuse_values, path, inexact))
+        if stored.kind == "f" and kind in "fiu" and is_scaled(encoding):
+            check = overflow_check(encoding)
+            self._through(name, variable, partial(refuse_values, path, check))
         elif stored.kind in "iu" and "dtype" in encoding and kind in "fiub":
             wanted = read_dtype(encoding)
             if kind != "f" and not scaled and not np.can_cast(variable.dtype, wanted):
@@ -243,7 +246,12 @@ class Update:
                 f"{variable.nc_type} (do all values fit its units, scale and offset?)"
             )
         elif nc_type == "string":
-            problem = excess(source, array.dtype)
+            try:
+                if whole and array.dtype.kind == "U":
+                    source = decoded(source)
+                problem = excess(source, array.dtype)
+            except ValueError as error:
+                problem = str(error)
         problem = problem or self._other_attributes(variable, source.attrs, given)
         if problem is not None:
             self.problems.append(f"{name}: {problem}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -127,8 +128,8 @@ def _place(target: Any, storage_options: Mapping[str, Any] | None) -> WriteTarge
 
 def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
     """Read a dataset, and say all of it in another form."""
-    store = place.reader()
-    if store is None:
+    store, path = place.reader(), place.destination.path
+    if store is None or not (path is None or os.path.exists(path)):
         raise DatasetNotFoundError(place.url, "there is no dataset to upgrade")
     with open_keys(store, options=OpenOptions(consolidated=False)) as opened:
         hierarchy = opened.hierarchy

@@ -21,7 +21,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, Presence, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
 from nczarr_xarray.zarr.turns import Turn, fail, settle
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
@@ -46,7 +46,7 @@ class StoreView(Store):
     ----------
     most : int or None
         Bytes that an object may have that holds no metadata; None if that is not known.
-    presence : Presence or None
+    presence : Presence or LocalPresence or None
         Of the only array that is read, behind a network; None for a whole tree.
 
     Raises
@@ -66,7 +66,7 @@ class StoreView(Store):
         super().__init__(read_only=True)
         self.keys = keys
         self.most: int | None = None
-        self.presence: Presence | None = None
+        self.presence: Presence | LocalPresence | None = None
         self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -114,15 +114,17 @@ class StoreView(Store):
         keys = self.keys
         back = _Back(asyncio.get_running_loop())
         pairs = builtins.list(zip(wishes, futures, strict=True))
+        presence = self.presence
         if isinstance(keys, LocalStore):
+            assert not isinstance(presence, Presence)
             for at in range(0, len(pairs), IN_A_ROW):
-                back.loop.run_in_executor(None, _get_local, keys, pairs[at : at + IN_A_ROW], back)
+                some = pairs[at : at + IN_A_ROW]
+                back.loop.run_in_executor(None, _get_local, keys, some, back, presence)
         else:
             assert isinstance(keys, RemoteStore)
+            assert not isinstance(presence, LocalPresence)
             # at once, so that it sees what can be merged
-            asyncio.run_coroutine_threadsafe(
-                _get_remote(keys, pairs, back, self.presence), keys.loop
-            )
+            asyncio.run_coroutine_threadsafe(_get_remote(keys, pairs, back, presence), keys.loop)
 
     async def get_partial_values(
         self,
@@ -203,10 +205,15 @@ class _Back:
             answer()
 
 
-def _get_local(keys: LocalStore, pairs: list[_Pair], back: _Back) -> None:
+def _get_local(
+    keys: LocalStore, pairs: list[_Pair], back: _Back, presence: LocalPresence | None
+) -> None:
     for wish, future in pairs:
         try:
-            answer = partial(settle, future, keys.get(*wish))
+            data = keys.get(*wish)
+            if data is None and presence is not None:
+                presence.check()
+            answer = partial(settle, future, data)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
             answer = partial(fail, future, error)
         back.take(answer)

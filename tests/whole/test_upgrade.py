@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr, upgrade, validate
 from nczarr_xarray.cli.cdl import write_cdl
 from nczarr_xarray.cli.main import main
@@ -185,6 +185,13 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
     (tmp_path / "refs.json").write_text("{}")
     with pytest.raises(FormatError, match=r"is a file, .*nothing to upgrade"):
         upgrade(tmp_path / "refs.json")
+
+
+def test_nothing_to_upgrade(tmp_path: Path) -> None:
+    for name in ("typo", "typo.zip"):
+        with pytest.raises(DatasetNotFoundError, match="there is no dataset to upgrade"):
+            upgrade(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

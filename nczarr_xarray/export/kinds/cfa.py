@@ -29,6 +29,7 @@ def copy(request: CopyRequest) -> None:
             warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
         lacking = Lacking(netcdf4=True)
         lacking.note_hidden(source.hierarchy)
+        lacking.note_unused_enums(source.hierarchy)
         used = {dim for variable in root.variables.values() for dim in variable.dimensions}
         for dim in root.dimensions.values():
             if dim not in used:

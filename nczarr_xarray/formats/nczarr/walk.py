@@ -454,6 +454,11 @@ def _parse(key: str, data: Object) -> JSON | NCZarrError:
     # attributes it is what netCDF-C reads
     text = key.endswith((".zattrs", ".nczattr"))
     try:
-        return loads(data, key, apostrophe="'" if text else '"')
+        document = loads(data, key, apostrophe="'" if text else '"')
     except FormatError as error:
         return error
+    if key.rpartition("/")[2] == ".zgroup":  # without it, anything would be an empty group
+        version = document.get("zarr_format") if isinstance(document, dict) else None
+        if version not in ("2", "2.0"):
+            return FormatError(key, "is not that of a Zarr 2 group: its zarr_format is not 2")
+    return document

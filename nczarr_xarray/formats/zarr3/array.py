@@ -15,7 +15,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, Presence, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.attributes import float_of
@@ -171,9 +171,13 @@ def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     array = array_in(zarr_store, path, metadata)
     if isinstance(zarr_store, StoreView):
         zarr_store.most = _most_stored(array)
+        # those of the root may have a copy, and be the only ones
+        own = f"{path}/{FILE}".lstrip("/")
         if isinstance(store, RemoteStore):
-            # those of the root may have a copy, and be the only ones
-            zarr_store.presence = Presence(store, f"{path}/{FILE}".lstrip("/"), FILE)
+            zarr_store.presence = Presence(store, own, FILE)
+        elif isinstance(store, LocalStore):
+            there = store.get(own, slice(0, 1)) is not None
+            zarr_store.presence = LocalPresence(store, own if there else FILE)
     return array
 
 

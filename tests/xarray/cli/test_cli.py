@@ -24,6 +24,7 @@ from nczarr_xarray import __version__
 from nczarr_xarray.cli.commands import COMMANDS
 from nczarr_xarray.cli.main import build_parser, main
 from nczarr_xarray.cli.target import add_arguments
+from tests.support.ports import free_port
 from tests.support.samples import DATA as VECTORS
 
 DATASET = VECTORS / "types-nczarr+file-4.10.1.zip"
@@ -346,6 +347,22 @@ def test_what_a_writer_elsewhere_left_is_removed(
         assert main(["recover", str(target)]) == 0
         assert capsys.readouterr().out == printed
     assert main(["validate", str(target)]) == 0
+
+
+@pytest.mark.parametrize("name", ["typo", "typo.nca", "typo.zip", "typo.nc"])
+def test_recover_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    target = tmp_path / name
+    assert main(["recover", str(target)]) == 1
+    said = capsys.readouterr().out
+    assert said == f"no writer has left anything at {target}, and there is no dataset\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recover_where_there_is_no_server(capsys: pytest.CaptureFixture[str]) -> None:
+    endpoint = ["-o", f"endpoint_url=http://127.0.0.1:{free_port()}", "-o", "anon=true"]
+    assert main(["recover", "s3://nobucket/x", *endpoint]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("nczarr: s3://nobucket/x: cannot connect")
 
 
 def test_a_list_of_problems_has_a_line_for_each(

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export import netcdf_file, netcdf_variables
 from nczarr_xarray.export.classic_types import size_problems
 from nczarr_xarray.model import Dimension, Variable
 from nczarr_xarray.tools.compare import compare
@@ -142,6 +143,31 @@ def test_types_that_classic_netcdf_lacks(
     with netCDF4.Dataset(tmp_path / "z.nc") as file:
         assert file["u8"].dtype == np.uint64
         assert file["filled"][:].tolist() == [1, 2, 3, None]
+
+
+@pytest.mark.parametrize("word", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_DATA"])
+def test_what_classic_netcdf_lacks_is_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """A value is no other one for its type, but one that was written wrong is."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("i8", "i8", ("x",))[:] = [1, 2]
+        file.createVariable("texts", str, ("x",))[:] = np.array(["a", "é"], object)
+        enum = file.createEnumType("u1", "state", {"off": 0, "on": 1})
+        file.createVariable("e", enum, ("x",))[:] = [0, 1]
+    options = "--format", word, "--verify", "--overwrite"
+    copy(tmp_path / "x.nc", tmp_path / "y.nc", *options)
+    assert capsys.readouterr().out == ""
+    put = netcdf_variables.put
+
+    def wrong(made: Any, variable: Any, values: np.ndarray, part: Any) -> None:
+        put(made, variable, values[::-1], part)
+
+    monkeypatch.setattr(netcdf_file, "put", wrong)
+    copy(tmp_path / "x.nc", tmp_path / "y.nc", *options, status=1)
+    said = capsys.readouterr().out
+    assert all(f"variable /{name}: " in said for name in ("i8", "texts", "e"))
 
 
 def test_texts_in_classic_netcdf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

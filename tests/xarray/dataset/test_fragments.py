@@ -385,7 +385,9 @@ class TestPlaces:
     held = Held({"a": np.array([1.0, 2.0])}, {})
 
     def test_one_that_is_gone(self) -> None:
-        with pytest.raises(DatasetNotFoundError, match=r"a: .*fragment \(0,\) of /v; .*replace="):
+        with pytest.raises(
+            DatasetNotFoundError, match=r"a: .*fragment \(0,\) of /v; .*open it again; .*replace="
+        ):
             Held({}, {}).reader(self.array).read((slice(None),), points=False)
 
     def test_another_place(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -16,6 +17,7 @@ import xarray as xr
 from nczarr_fsspec import births
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores import directory
+from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 
@@ -138,6 +140,82 @@ def test_removed(tree: Path) -> None:
     with xr.open_dataset(tree, engine="nczarr") as ds:
         tree.rename(tree.with_name("old.nczarr"))
         with pytest.raises(StoreError, match=r"cannot be found any more: .*; .*open it again"):
+            ds.v.load()
+
+
+def zarr_3(path: Path, *, consolidated: bool, shards: tuple[int, int] | None) -> None:
+    encoding = {"v": {"chunks": (1, 4), "shards": shards}}
+    dataset(6, 1.0).to_zarr(path, zarr_format=3, consolidated=consolidated, encoding=encoding)
+
+
+def archived(tree: Path, place: str) -> Any:
+    """Put a tree in a place whose objects can be removed."""
+    if place == "directory":
+        return tree
+    objects = {
+        path.relative_to(tree).as_posix(): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+    if place == "mapping":
+        return objects
+    memory = fsspec.filesystem("memory")
+    memory.pipe({f"/{tree.name}-replaced/{key}": data for key, data in objects.items()})
+    return f"memory://{tree.name}-replaced"
+
+
+def remove(target: Any, prefix: str) -> None:
+    """Remove what is below `prefix`."""
+    if isinstance(target, dict):
+        for key in [key for key in target if key.startswith(prefix)]:
+            del target[key]
+    else:
+        fs, path = fsspec.url_to_fs(str(target))
+        fs.rm(f"{path}/{prefix}", recursive=True)
+
+
+@pytest.mark.parametrize("place", ["directory", "mapping", "memory"])
+@pytest.mark.parametrize("key", [slice(None), 0])
+@pytest.mark.parametrize("number", [6, 40])
+def test_an_array_is_removed(tree: Path, place: str, key: slice | int, number: int) -> None:
+    write(tree, number, 1.0)
+    target = archived(tree, place)
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        if place == "directory":
+            os.unlink(tree / "v" / "0.0")
+        else:
+            remove(target, "v/0.0")
+        assert np.isnan(ds.v[0].values).all()  # a chunk that is missing is no array that is
+        remove(target, "v" if key == 0 or isinstance(target, dict) else "")
+        with pytest.raises(StoreError, match=r"v/\.zarray is not there any more|cannot be found"):
+            ds.v[key].load()
+
+
+def test_copies_of_chunks_of_an_array_that_is_removed(tree: Path, tmp_path: Path) -> None:
+    with open_hierarchy(tree) as opened:
+        stored = StoredChunks(opened.reader(opened.hierarchy.root.variables["v"]))
+        chunks = stored.locate(np.arange(6))
+        remove(tree, "v")
+        keys = [f"w/{number}.0" for number in range(6)]
+        with pytest.raises(StoreError, match=r"v/\.zarray is not there any more"):
+            stored.put(chunks, keys, DirectoryWriter(tmp_path / "new"))
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("place", ["directory", "memory"])
+@pytest.mark.parametrize("shards", [None, (2, 4)])
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_an_array_of_zarr_3_is_removed(
+    tmp_path: Path, place: str, shards: Any, consolidated: bool
+) -> None:
+    tree = tmp_path / f"v{shards}{consolidated}.zarr"
+    zarr_3(tree, consolidated=consolidated, shards=shards)
+    target = archived(tree, place)
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        remove(target, "v/c/0")
+        assert np.isnan(ds.v[0].values).all()
+        remove(target, "v")
+        with pytest.raises(StoreError, match=r"v/zarr\.json is not there any more"):
             ds.v.load()
 
 

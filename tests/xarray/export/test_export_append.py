@@ -846,6 +846,41 @@ def test_bytes_with_room_for_more_than_the_characters_that_zarr_python_stored(
     assert opened(tmp_path / "x")["v"].to_numpy().tolist() == ["abc", "d", "efg", "h"]
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bytes_that_are_not_ascii_into_the_characters_that_zarr_python_stored(
+    tmp_path: Path, lazy: bool
+) -> None:
+    group = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
+    array = group.create_array("v", data=np.array(["abc", "d"], "U3"), chunks=(2,))
+    array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+
+    def append(*values: bytes) -> None:
+        found = xr.Dataset({"v": ("x", np.array(values))})
+        to_nczarr(found.chunk(x=2) if lazy else found, tmp_path / "x", append_dim="x")
+
+    with pytest.raises(ExportError, match=r"v: holds bytes that are no text in UTF-8 .*0xff"):
+        append(b"e", b"\xff")
+    append("ëf€".encode(), b"h")
+    assert opened(tmp_path / "x")["v"].to_numpy().tolist() == ["abc", "d", "ëf€", "h"]
+
+
+@pytest.mark.parametrize("way", [{"append_dim": "x"}, {"mode": "r+"}, {"mode": "a"}, {}])
+@pytest.mark.parametrize("fill", ["", "none"])
+def test_bytes_of_dask_beside_a_text_as_the_fill_value(
+    tmp_path: Path, way: dict[str, Any], fill: str
+) -> None:
+    encoding = {"v": {"dtype": str, "_FillValue": fill}}
+    if way:
+        to_nczarr(xr.Dataset({"v": ("x", ["abc", "d"])}), tmp_path / "x", encoding=encoding)
+    if way.keys() & {"append_dim"} or way == {"mode": "r+"}:
+        encoding = {}
+    new = xr.Dataset({"v": ("x", np.array(["é".encode(), b"f"]))}).chunk(x=2)
+    to_nczarr(new, tmp_path / "x", encoding=encoding, **way)
+    found = opened(tmp_path / "x")["v"]
+    assert found.to_numpy().tolist()[-2:] == ["é", "f"]
+    assert found.encoding["_FillValue"] == fill
+
+
 def test_text_longer_than_the_pointers_of_objects(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
     array = group.create_array("v", shape=(1,), dtype=str, chunks=(2,))

@@ -328,6 +328,11 @@ INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
         [0.0, 1e6],
     ),
     ([-1, 1e6], {"dtype": "i2", "scale_factor": 0.1, "missing_value": -1}, "f8", [-1, 1e6]),
+    # floats that do not fit would be infinite, and only those that are may be
+    ([0.5, 1e300], {"dtype": "f4"}, "f8", [0.5, 1e300]),
+    ([-np.inf, 1.0, np.nan], {"dtype": "f4"}, "f4", [-np.inf, 1, np.nan]),
+    ([np.inf, -1e300], {"dtype": "f4", "_FillValue": 9.0}, "f8", [np.inf, -1e300]),
+    ([0.5, 1e37], {"dtype": "f4", "scale_factor": 0.001}, "f8", [0.5, 1e37]),
     ([1.0, 200], UNSIGNED, "i1", [1, -56]),
     ([1.0, 300], UNSIGNED, "f8", [1, 300]),
     ([-5.0, 2], UNSIGNED, "f8", [-5, 2]),
@@ -389,6 +394,7 @@ def test_integers_of_the_other_sign_without_a_fill_value(
         ([1, np.nan], {"dtype": "i2"}, "holds missing values, and has no _FillValue"),
         ([1.0, 300], UNSIGNED, "the value 300.0, which uint8 cannot hold"),
         ([1, 2.0**63], {"dtype": "i8", "_FillValue": -5}, "the value 9.2.*int64 cannot hold"),
+        ([np.inf, 1e300], {"dtype": "f4"}, "the value 1e.300, which float32 cannot hold"),
     ],
 )
 def test_numbers_of_dask_that_inherited_encoding_would_change(

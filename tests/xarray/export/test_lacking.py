@@ -290,6 +290,22 @@ def test_variables_of_other_types_are_an_error(
     assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
 
 
+@pytest.mark.parametrize("target", [["y.nca"], ["y.nc", "--format", "NETCDF3_CLASSIC"]])
+def test_enums_that_no_variable_uses_are_told(
+    tmp_path: Path, target: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 2)
+        used = file.createEnumType("u1", "used_t", {"a": 0, "b": 1})
+        file.createEnumType("u1", "lost_t", {"c": 0})
+        file.createVariable("v", used, ("x",))[:] = [0, 1]
+    name, *options = target
+    copied(tmp_path / "x.nc", tmp_path / name, *options, status=1)
+    lost = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    (line,) = lost
+    assert line.endswith(f"{name}: enums that no variable uses are left out: /lost_t")
+
+
 def test_a_loss_can_be_made_an_error(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.attrs["opaque"] = np.void(b"ab")

@@ -136,6 +136,26 @@ def test_missing_root_zgroup_is_tolerated() -> None:
     assert "/x" in variables(hierarchy(objects))
 
 
+NO_GROUP = [b"{}", b"[]", b'"x"', b"null", b"2", b'{"zarr_format": 3}', b"words that are bare"]
+
+
+@pytest.mark.parametrize("text", NO_GROUP, ids=repr)
+def test_what_is_no_group_is_not_an_empty_one(text: bytes) -> None:
+    for objects in ({}, PURE, NCZARR):
+        with pytest.raises(FormatError, match=r"^\.zgroup: .*zarr_format is not 2"):
+            drive({**objects, ".zgroup": text})
+    objects = {**PURE, "g1/.zgroup": text}
+    with pytest.raises(FormatError, match=r"^g1/\.zgroup: "):
+        drive(objects, group="g1")
+    problems = hierarchy(objects, tree=True).problems
+    assert [error.object for error in problems] == ["g1/.zgroup"]
+
+
+@pytest.mark.parametrize("version", [b"2", b'"2"', b"2.0"], ids=repr)
+def test_spellings_of_the_version_that_netcdf_c_takes(version: bytes) -> None:
+    drive({**PURE, ".zgroup": b'{"zarr_format": %s}' % version})
+
+
 def test_pure_mode_ignores_structure_but_hides_it() -> None:
     tree = hierarchy(NCZARR, tree=True, pure=True)
     x = tree.root.variables["x"]
