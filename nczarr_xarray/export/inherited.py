@@ -105,8 +105,8 @@ def keep_whole(path: str, variable: xr.Variable) -> None:
 
     xarray casts without a check: numbers that are too large for the type wrap around or become
     infinite, and missing values become integers where there is no ``_FillValue``. So numbers in
-    memory are then stored
-    unpacked; dask's numbers, which are not known yet, raise `FormatError` when they are computed.
+    memory are then stored unpacked; dask's numbers, which are not known yet, raise `FormatError`
+    when they are computed.
     """
     check = overflow_check(variable.encoding)
     if variable.chunks is not None:
