@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.changes.moment import same_documents
@@ -17,6 +19,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_xarray.backend.data_store import open_group
+from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
@@ -116,7 +119,24 @@ class Existing:
         group = self.group(path)
         if group is None:
             raise DatasetNotFoundError(self.target.url, f"no group {path!r}")
-        return open_group(self.opened, group)
+        variables = {name: self._decodable(v) for name, v in group.variables.items()}
+        return open_group(self.opened, replace(group, variables=variables))
+
+    def _decodable(self, variable: Variable) -> Variable:
+        """Return a variable whose missing chunks are numbers, which times of all calendars can be.
+
+        xarray decodes the ends of times to learn their type. It cannot do so where all of them are
+        missing, except in the standard calendar, or where they are netCDF's own fill values.
+        """
+        array = variable.array
+        if variable.path.strip("/") not in self.pending or variable.dtype.kind not in "iuf":
+            return variable
+        assert isinstance(array, ChunkedArray)
+        # first, as the array's fill value may stand for the attribute; 0 never does
+        variable = with_fill(variable, self.opened.hierarchy)
+        missing = variable.attributes.get("_FillValue")
+        number = 0 if missing is None or np.all(missing.value != 0) else 1
+        return replace(variable, array=replace(array, fill=variable.dtype.type(number)))
 
     def agrees(self, before: Existing, arrays: Iterable[str] | None) -> bool:
         """Tell whether an earlier reading found the same metadata.

@@ -428,6 +428,33 @@ def test_regions_from_a_cluster(
     xr.testing.assert_identical(opened(path), expected())
 
 
+@pytest.mark.parametrize("mode", ["nczarr", "zarr"])
+@pytest.mark.parametrize(
+    ("dtype", "fill"), [("f8", None), ("f8", 1.0), ("i8", None), ("i8", 1), ("i4", -9)]
+)
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+def test_regions_of_a_template_with_times(
+    calendar: str, dtype: str, fill: float | None, mode: str, tmp_path: Path
+) -> None:
+    """Bounds that are not written yet are no times, and xarray decodes them nevertheless."""
+    time = xr.date_range("2000-01-01", periods=4, freq="MS", calendar=calendar, use_cftime=True)
+    bounds = (("time", "bnds"), np.stack([time, time], 1))
+    whole = xr.Dataset({"bounds": bounds, "v": ("time", np.arange(4.0))}, {"time": time})
+    times = {"dtype": dtype, "units": "days since 1850-01-01", "calendar": calendar}
+    encoding = {"time": times, "bounds": {**times, "_FillValue": fill}}
+    url = f"file://{tmp_path}/d#mode={mode},file"
+    to_nczarr(whole.chunk(time=1), url, compute=False, encoding=encoding)
+    for step in (1, 0, 3, 2):
+        to_nczarr(whole.isel(time=[step]), url, region="auto")
+    coder = xr.coders.CFDatetimeCoder(use_cftime=True)
+    with xr.open_dataset(url, engine="nczarr", decode_times=coder) as found:
+        xr.testing.assert_equal(found.load(), whole)
+        given = found["bounds"].encoding
+        assert given["units"] == times["units"]
+        assert given["dtype"] == dtype
+        assert given.get("_FillValue") == fill
+
+
 def test_regions_of_a_template_are_whole_chunks(tmp_path: Path) -> None:
     path = tmp_path / "d"
     to_nczarr(dataset(tmp_path / "counts"), path, compute=False)
