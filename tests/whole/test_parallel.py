@@ -181,7 +181,7 @@ def test_failed_opens_leave_nothing_open(tmp_path: Path) -> None:
     for _ in range(10):
         with pytest.raises(ValueError, match=r"\.zgroup"):
             xr.open_dataset(path, engine="nczarr")
-    assert descriptors() == before
+    assert descriptors() <= before  # fewer, where something of a test before was collected
 
 
 def run(code: str) -> str:
