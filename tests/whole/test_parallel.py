@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.support.clusters import two_processes
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
 
@@ -71,13 +72,7 @@ def test_dask_schedulers(tree: Path, scheduler: str) -> None:
 
 @pytest.mark.slow
 def test_distributed_cluster(tree: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with two_processes(threads=2) as client, client.as_current():
         with xr.open_dataset(tree, engine="nczarr", chunks={}) as ds:
             assert np.allclose(ds.v.mean("t").values, values().mean(0), atol=1e-6)
         with xr.open_mfdataset(
