@@ -14,10 +14,12 @@ import json
 import mmap
 import os
 import pickle
+import sys
 import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_xarray import open_store, to_cfa, to_nczarr
 from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
+from tests.support.locks import is_held
 from tests.support.marks import slow_but, slow_cases_but
 
 pytestmark = [
@@ -274,21 +277,25 @@ def test_requests_of_threads_that_are_gone_for_references(folder: Path) -> None:
 class TestProcessLock:
     def test_one_at_a_time(self) -> None:
         lock = ProcessLock()
-        inside = 0
+        inside: list[int] = []
 
-        def work() -> None:
-            nonlocal inside
+        def work(number: int) -> None:
             for _ in range(200):
                 with lock:
-                    inside += 1
-                    assert inside == 1
-                    inside -= 1
+                    inside.append(number)  # (calls, at which threads may take turns)
+                    assert inside == [number]
+                    assert inside.pop() == number
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(work, range(4)))
+        finally:
+            sys.setswitchinterval(interval)
+        assert not is_held(lock)
+        with lock:
+            assert is_held(lock)
 
     def test_free_in_a_child(self) -> None:
         lock = ProcessLock()

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.support.clusters import two_processes
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
 
@@ -71,13 +72,7 @@ def test_dask_schedulers(tree: Path, scheduler: str) -> None:
 
 @pytest.mark.slow
 def test_distributed_cluster(tree: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with two_processes(threads=2) as client, client.as_current():
         with xr.open_dataset(tree, engine="nczarr", chunks={}) as ds:
             assert np.allclose(ds.v.mean("t").values, values().mean(0), atol=1e-6)
         with xr.open_mfdataset(
@@ -181,7 +176,7 @@ def test_failed_opens_leave_nothing_open(tmp_path: Path) -> None:
     for _ in range(10):
         with pytest.raises(ValueError, match=r"\.zgroup"):
             xr.open_dataset(path, engine="nczarr")
-    assert descriptors() == before
+    assert descriptors() <= before  # fewer, where something of a test before was collected
 
 
 def run(code: str) -> str:

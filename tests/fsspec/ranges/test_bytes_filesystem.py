@@ -25,6 +25,7 @@ from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.transport import policy as _policy
+from tests.support.locks import is_held
 from tests.support.realservers import RangeServer, range_server
 
 CONTENT = np.random.default_rng(0).bytes(9_000_000)
@@ -383,6 +384,26 @@ class TestFile:
                 thread.join()
         pieces = [CONTENT[at : at + 30_000] for at in range(0, len(CONTENT), 30_000)]
         assert sorted(found) == sorted(pieces)
+
+    def test_no_thread_comes_between_a_position_and_the_next(
+        self, server: RangeServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held: list[bool] = []
+
+        class Watched(ByteRangeFile):
+            @property
+            def _at(self) -> int:
+                held.append(is_held(self._lock))
+                return self._position
+
+            @_at.setter
+            def _at(self, position: int) -> None:
+                self._position = position
+
+        with open_file(server) as opened, Watched(opened._source) as file:
+            assert file.read(5) + file.read(5) == CONTENT[:10]
+            file.seek(3, io.SEEK_CUR)
+        assert held == [True] * 3
 
     def test_a_read_that_fails_leaves_the_position(self, server: RangeServer) -> None:
         with open_file(server) as file:

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from nczarr_fsspec.diskcache import DiskCache
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.ranges.kept import Keeping, KeptFileBytes
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport import policy as _policy
+from tests.support.locks import is_held
 from tests.support.realservers import RangeServer, range_server
 
 CONTENT = os.urandom(1 << 10) * 700
@@ -93,6 +95,24 @@ def test_another_version_is_fetched(server: RangeServer, options: dict[str, Any]
     server.change("/x.nc")
     assert whole(opened(url, options)) == CONTENT
     assert len(list(Path(options["cache_location"], "nczarr").glob("*.file"))) == 2
+
+
+def test_threads_do_not_fetch_a_file_at_the_same_time(
+    server: RangeServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The remote file is closed when it has been fetched, also under a thread that fetches it."""
+    source = opened(f"{server.url}/x.nc", options)
+    assert isinstance(source, KeptFileBytes)
+    source.close()
+    held: list[bool] = []
+
+    def watched(*given: Any, real: Any = DiskCache.open) -> int:
+        held.append(is_held(source._opening))
+        return int(real(*given))
+
+    monkeypatch.setattr(DiskCache, "open", watched)
+    assert whole(source) == CONTENT
+    assert held == [True]
 
 
 def test_a_file_that_was_removed_is_fetched_again(

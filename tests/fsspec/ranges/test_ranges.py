@@ -43,6 +43,7 @@ from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.throttle import RECOVERY, Throttle
 from nczarr_fsspec.transport.version import FileVersion
 from tests.support.httpserver import Server
+from tests.support.locks import is_held
 from tests.support.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.support.s3server import S3Server
 from tests.support.virtualnet import run
@@ -804,6 +805,20 @@ class TestLocal:
                 return super().read(min(size or 0, 7))
 
         assert fetch(FileObjectBytes(Slow(CONTENT)), EXTENTS[:1]) == expected(EXTENTS[:1])
+
+    def test_no_thread_moves_a_file_object_before_it_was_read(self) -> None:
+        held: set[bool] = set()
+
+        class Watched(io.BytesIO):
+            def read(self, size: int | None = -1, /) -> bytes:
+                held.add(is_held(source._lock))
+                return super().read(size)
+
+        file = Watched(CONTENT)
+        source = FileObjectBytes(io.BytesIO(CONTENT))
+        source._file = file
+        assert fetch(source) == expected()
+        assert held == {True}
 
     def test_text_files(self) -> None:
         with pytest.raises(StoreError, match="binary mode"):

@@ -36,10 +36,12 @@ from nczarr_fsspec.references import open_references
 from nczarr_fsspec.stores import referencefiles, referencetemplates
 from nczarr_fsspec.stores import references as references_module
 from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
+from nczarr_fsspec.stores.references import LocalReferences
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
 from tests.support.examples import examples
 from tests.support.httpserver import Request, Server
+from tests.support.locks import LastUsed
 
 DATA = bytes(range(256)) * 64
 
@@ -666,6 +668,23 @@ def test_threads_share_a_store_and_its_requests() -> None:
             for found in pool.map(store.get_many, [keys] * 8):
                 assert found == [DATA[100 * i : 100 * i + 100] for i in range(100)]
         store.close()
+
+
+def test_files_that_threads_share_are_kept_under_a_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the one that a thread looks for could go before it is moved to the end."""
+    monkeypatch.setattr("nczarr_fsspec.stores.references._OPEN_HERE", 2)
+    for number in range(4):
+        (tmp_path / f"{number}").write_bytes(DATA[:10])
+    refs = {f"v/{number}": [str(tmp_path / f"{number}"), 0, 4] for number in range(4)}
+    store = open_references({"version": 1, "refs": refs}, AddressPolicy.of(f"{tmp_path}/r.json"))
+    assert isinstance(store, LocalReferences)
+    store._files = files = LastUsed(store._lock)
+    for key in (*refs, "v/3"):
+        assert store.get(key) == DATA[:4]
+    assert files.held
+    assert all(files.held)
 
 
 # ---- what may be named

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import numpy as np
@@ -29,6 +29,7 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,12 +45,13 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr._adopted import ZarrWriter
 from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.disks import tiny_disk
 from tests.support.examples import examples
 from tests.support.filesystems import own_memory
+from tests.support.locks import is_held
 from tests.support.ports import free_port
 from tests.support.s3server import S3Server
 
@@ -382,6 +384,44 @@ def test_every_store_is_a_dict(tmp_path_factory: pytest.TempPathFactory, actions
         parents = {str(parent) for key in model for parent in Path(key).parents} - {"."}
         found = {str(p.relative_to(folder / root)) for p in (folder / root).rglob("*/")}
         assert found == parents
+
+
+class TestCreating:
+    """Where nothing creates at once, no thread comes between looking and storing."""
+
+    def test_in_a_mapping(self) -> None:
+        held: list[bool] = []
+
+        class Watched(dict[str, bytes]):
+            def __contains__(self, key: object) -> bool:
+                held.append(is_held(creating))
+                return super().__contains__(key)
+
+            def __setitem__(self, key: str, data: bytes) -> None:
+                held.append(is_held(creating))
+                super().__setitem__(key, data)
+
+        assert MappingWriter(Watched()).create("v/lock", b"mine")
+        assert held == [True, True]
+
+    def test_in_files_of_a_filesystem(self) -> None:
+        held: list[tuple[str, bool]] = []
+
+        class Watched(MemoryFileSystem):
+            store: ClassVar[dict[str, Any]] = {}
+            pseudo_dirs: ClassVar[list[str]] = [""]
+
+            def cat_file(self, *args: Any, **options: Any) -> bytes:
+                held.append(("cat_file", is_held(creating)))
+                return super().cat_file(*args, **options)
+
+            def pipe_file(self, *args: Any, **options: Any) -> None:
+                held.append(("pipe_file", is_held(creating)))
+                super().pipe_file(*args, **options)
+
+        fs = Watched(skip_instance_cache=True)
+        assert FsspecWriter(fs, "/d").create("v/lock", b"mine")
+        assert held == [("cat_file", True), ("pipe_file", True)]
 
 
 def _create_in_another_process(path: str, key: str, gate: Any, answers: Any, number: int) -> None:

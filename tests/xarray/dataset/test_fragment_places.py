@@ -16,6 +16,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset import fragment_datasets
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.model import FragmentPlace
+from tests.support.locks import LastUsed
 
 MASTERS = ["/d/m.nca", "/d/e/m.nca", "https://host/d/m.nca", "s3://bucket/d/m.nca"]
 ALLOWED: list[Any] = [None, False, True, ["/d/e/a.nc"], ["/d/"], ["file:///d/e/"], ["https://"]]
@@ -77,6 +78,19 @@ def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyP
         assert outcome(datasets, f"{number}/a b.nc") == f"/d/{number}/a b.nc"
         assert len(datasets._folders) <= 3
         assert len(datasets._targets) <= 3
+
+
+def test_what_threads_open_is_remembered_under_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what one looks for could go before it is moved to the end."""
+    monkeypatch.setattr(fragment_datasets, "_REMEMBERED", 3)
+    own: Any = None
+    datasets = FragmentDatasets(own, own, AddressPolicy.of("/d/m.nca"), 0)
+    datasets._known = known = LastUsed(datasets._lock)
+    for number in range(5):
+        place = FragmentPlace(f"{number}.nc", "v", "nc")
+        datasets.keep(place, own := object(), entire=False)  # type: ignore[arg-type]
+        assert datasets.known(place, entire=False) is own
+    assert known.held == [True] * (5 + 5 + 2)  # kept, found, dropped
 
 
 LENGTHS = {"t": 9, "y": 6, "x": 4}

@@ -15,9 +15,13 @@ import xarray as xr
 from nczarr_xarray import recover, to_nczarr
 from tests.support.killing import sample
 
-#: Runs its arguments as code; a chunk that is written says so and then waits for a signal.
+#: Runs its arguments as code; a chunk that is written says so and then waits for a signal. A signal
+#: that comes before the wait begins ends it, too, which with `signal.pause` it would not.
 _WAITING = """
-import signal, sys
+import os, signal, sys
+came, noted = os.pipe()
+os.set_blocking(noted, False)
+signal.set_wakeup_fd(noted)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run these tests, ignores it
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export import netcdf_file
@@ -26,7 +30,8 @@ from nczarr_xarray.export.moving import Mover
 
 def wait(*args, **options):
     print("writing", flush=True)
-    signal.pause()
+    while True:
+        os.read(came, 1)
 
 ChunkWriter.write = Mover.run = netcdf_file._write_values = wait
 exec(sys.argv[1])

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import distributed
 import h5py
 import numpy as np
 import pytest
@@ -29,6 +28,7 @@ from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.tools.trace.replay import send
 from nczarr_xarray.tools.trace.trace import Trace
+from tests.support.clusters import two_processes
 from tests.support.httpserver import Server
 from tests.support.leftovers import end_reads
 from tests.support.marks import slow_but
@@ -316,10 +316,7 @@ def test_workers_of_dask_are_recorded(server: Server, where: str) -> None:
         if where == "processes":
             ds["v2"].compute(scheduler="processes", num_workers=2)
         else:
-            cluster = distributed.LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=":0"
-            )
-            with cluster, distributed.Client(cluster):
+            with two_processes() as client, client.as_current():
                 ds["v2"].compute()
     assert ranges(found) == {request.range for request in server.requests}
     assert "/v2" in {record.cause for record in found.records}

@@ -29,8 +29,6 @@ from tests.support.zarrwriting import WritingView
 pytestmark = pytest.mark.slow
 
 STORES = ["directory", "mapping", "memory", pytest.param("s3", marks=pytest.mark.servers)]
-#: Those that are file systems.
-FILES = {"directory", "memory"}
 #: Sequences of rules that a state machine tries; each rule asks S3 for every object there is.
 SEQUENCES = {"s3": 4}
 #: S3 itself has no folders: of an object that was deleted nothing is left.
@@ -97,8 +95,13 @@ for _name, _test in inspect.getmembers(TestWritten, inspect.iscoroutinefunction)
         setattr(TestWritten, _name, pytest.mark.asyncio(_test))
 
 
-class FilesStateMachine(ZarrStoreStateMachine):
-    """Of a file system, where nothing is both a file and a folder, as `a` beside `a/b` would be."""
+class OneOrTheOther(ZarrStoreStateMachine):
+    """No key is both that of an object and the beginning of others, as `a` beside `a/b` would be.
+
+    File systems cannot have that, and no dataset has it. Where it can be, `StoreView` lists the
+    object alone. Then `clear` would leave the others for the next example, which hypothesis calls
+    an inconsistent generation of data.
+    """
 
     @rule(key=zarr_keys(), data=st.binary(max_size=100))
     def set(self, key: str, data: bytes) -> None:
@@ -107,7 +110,7 @@ class FilesStateMachine(ZarrStoreStateMachine):
         super().set(key=key, data=data)
 
 
-@pytest.mark.parametrize("machine", [ZarrStoreStateMachine, ZarrHierarchyStateMachine])
+@pytest.mark.parametrize("machine", [OneOrTheOther, ZarrHierarchyStateMachine])
 @pytest.mark.filterwarnings("ignore")  # of zarr-python, about types that hypothesis chooses
 def test_stateful(
     machine: Any,
@@ -118,8 +121,6 @@ def test_stateful(
     kind = request.node.callspec.params["writer"]
     if kind == "s3" and machine is ZarrHierarchyStateMachine:
         pytest.skip(FOLDERS)
-    if kind in FILES and machine is ZarrStoreStateMachine:
-        machine = FilesStateMachine
     run_state_machine_as_test(
         lambda: machine(WritingView(writer)),  # type: ignore[arg-type]  # whatever makes one
         settings=settings(
