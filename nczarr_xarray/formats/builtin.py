@@ -79,7 +79,7 @@ class Zarr:
     async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
         from nczarr_xarray.formats.nczarr.build import Naming, build
         from nczarr_xarray.formats.nczarr.nodes import WalkOptions
-        from nczarr_xarray.formats.nczarr.walk import walk, walked
+        from nczarr_xarray.formats.nczarr.walk import walk
 
         consolidated = options.consolidated
         required = consolidated is True  # the mode word asks for them, and does without
@@ -89,7 +89,7 @@ class Zarr:
         asked = WalkOptions(
             options.path, options.tree, pure, consolidated, required, remote=source.remote
         )
-        nodes = await walked(walk(asked, source.url))
+        nodes = await walk(asked, source.url)
         prefix = options.anonymous_dimension_prefix
         naming = Naming(prefix, array_dimensions="noxarray" not in source.mode)
         if nodes.generation == "v3":

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from zarr.abc.store import (
     ByteRequest,
@@ -58,7 +58,6 @@ class StoreView(Store):
     supports_writes: bool = False
     supports_deletes: bool = False
     supports_listing: bool = True
-    supports_partial_writes: Literal[False] = False  # abstract up to zarr-python 3.1.0
 
     def __init__(self, keys: KeyStore, *, read_only: bool = True) -> None:
         if not read_only:
@@ -142,11 +141,6 @@ class StoreView(Store):
         return await self.exists(key)
 
     async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-
-    async def set_partial_values(
-        self, key_start_values: Iterable[tuple[str, int, bytes]]
-    ) -> None:  # abstract up to zarr-python 3.1.0
         self._check_writable()
 
     async def delete(self, key: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Literal
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
@@ -33,7 +32,6 @@ class StoreSink(Store):
     supports_writes: bool = True
     supports_deletes: bool = True
     supports_listing: bool = False
-    supports_partial_writes: Literal[False] = False  # abstract up to zarr-python 3.1.0
 
     def __init__(self, store: WritableStore) -> None:
         super().__init__(read_only=False)
@@ -73,11 +71,6 @@ class StoreSink(Store):
 
     async def exists(self, key: str) -> bool:
         return False
-
-    async def set_partial_values(
-        self, key_start_values: Iterable[tuple[str, int, bytes]]
-    ) -> None:  # abstract up to zarr-python 3.1.0
-        raise StoreError(self._store.url, "takes whole objects only")
 
     async def list(self) -> AsyncIterator[str]:
         raise StoreError(self._store.url, "cannot be listed")

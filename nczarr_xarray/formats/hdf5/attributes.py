@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
 
@@ -161,8 +160,6 @@ def _decode(
     name, type_body, space_body, data = _split(body, header)
     what = _what(header, name)
     type_ = decoded.datatype(_whole(type_body, known), what)
-    if isinstance(type_body, oh.Shared):
-        type_ = replace(type_, committed=type_body.address)
     space = decoded.dataspace(_whole(space_body, known), what)
     size = math.prod(space.shape) * type_.size if space.shape is not None else 0
     if size > len(data):

@@ -154,10 +154,6 @@ class Cursor:
         if found != signature:
             raise self.error(f"begins with {found!r}, not {signature!r}")
 
-    def align(self, size: int) -> None:
-        """Skip to the next multiple of `size`."""
-        self.take(-self.position % size)
-
     def error(self, reason: str) -> FormatError:
         """Return an error about this structure."""
         return self.frame.error(self.what, reason)

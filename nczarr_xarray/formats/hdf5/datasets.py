@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes
@@ -74,15 +72,10 @@ class Fields:
         return f"{self.header.what}, {name}"
 
     def datatype(self) -> Datatype:
-        """Return the datatype; a committed datatype keeps its address."""
-        message = self.header.first(oh.DATATYPE)
+        """Return the datatype."""
         body = self.body(oh.DATATYPE)
-        assert message is not None  # or it is neither a dataset nor a datatype; see `tree.py`
-        assert body is not None
-        type_ = self._decoded.datatype(body, self._what("datatype"))
-        if isinstance(message.body, oh.Shared):
-            type_ = replace(type_, committed=message.body.address)
-        return type_
+        assert body is not None  # or it is neither a dataset nor a datatype; see `tree.py`
+        return self._decoded.datatype(body, self._what("datatype"))
 
     def dataset(self, attributes: Attributes) -> H5Dataset:
         """Return the dataset; its name is added later.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.objects import Datatype, Member
-
-_Padding: TypeAlias = Literal["null-terminated", "null-padded", "space-padded"]
 
 #: Nesting of types, at most; libhdf5 has no limit, but deeper ones are not in use.
 _DEEPEST = 32
@@ -22,7 +20,8 @@ _IEEE = {
     4: (0, 32, 23, 8, 0, 23, 127),
     8: (0, 64, 52, 11, 0, 52, 1023),
 }
-_PADDINGS: tuple[_Padding, ...] = ("null-terminated", "null-padded", "space-padded")
+#: Paddings of strings: they end with NUL, or are padded with NULs or spaces.
+_PADDINGS = (0, 1, 2)
 
 
 class _Head(NamedTuple):
@@ -83,9 +82,8 @@ def _decode(cursor: Cursor, depth: int) -> Datatype:
             cursor.take(2)  # precision
             return Datatype("time", size)
         case 3:
-            padding = _padding(cursor, bits & 0x0F)
-            utf8 = bits >> 4 & 0x0F == 1
-            return Datatype("string", size, _dtype(f"S{size}"), padding=padding, utf8=utf8)
+            _check_padding(cursor, bits & 0x0F)
+            return Datatype("string", size, _dtype(f"S{size}"))
         case 4:
             dtype = _dtype(f"{head.order}u{size}") if _integer_bits(cursor, size) else None
             return Datatype("bitfield", size, dtype)
@@ -136,10 +134,9 @@ def _float(cursor: Cursor, head: _Head) -> Datatype:
     return Datatype("float", size, encoded=cursor.data[start : cursor.position])
 
 
-def _padding(cursor: Cursor, code: int) -> _Padding:
-    if code >= len(_PADDINGS):
+def _check_padding(cursor: Cursor, code: int) -> None:
+    if code not in _PADDINGS:
         raise cursor.error(f"strings with a padding of type {code}")
-    return _PADDINGS[code]
 
 
 def _compound(cursor: Cursor, head: _Head) -> Datatype:
@@ -200,9 +197,8 @@ def _vlen(cursor: Cursor, head: _Head) -> Datatype:
     dtype = _dtype(f"V{size}")
     if head.bits & 0x0F != 1:
         return Datatype("vlen", size, dtype, base)
-    padding = _padding(cursor, head.bits >> 4 & 0x0F)
-    utf8 = head.bits >> 8 & 0x0F == 1
-    return Datatype("vlen", size, dtype, base, text=True, padding=padding, utf8=utf8)
+    _check_padding(cursor, head.bits >> 4 & 0x0F)
+    return Datatype("vlen", size, dtype, base, text=True)
 
 
 def _array(cursor: Cursor, head: _Head) -> Datatype:

@@ -67,12 +67,12 @@ def decode_filters(cursor: Cursor) -> tuple[Filter, ...]:
         id_ = cursor.uint(2)
         # version 2 does not name the filters that come with the library
         length = cursor.uint(2) if version == 1 or id_ >= 256 else 0
-        flags, number = cursor.unpack("HH")
+        number = cursor.unpack("2xH")[0]
         name = cursor.take(length).split(b"\0")[0].decode("utf-8", "replace")
         values = cursor.unpack(f"{number}I")
         if version == 1 and number % 2:
             cursor.take(4)
-        filters.append(Filter(id_, name, bool(flags & 1), values))
+        filters.append(Filter(id_, name, values))
     return tuple(filters)
 
 

@@ -45,12 +45,8 @@ class Datatype:
         Shape of an array.
     text
         Whether a vlen is a string.
-    padding, utf8
-        Padding of strings, and whether they are UTF-8.
     tag
         Tag of an opaque type.
-    committed
-        Address of the named type this is, if it is one.
     encoded
         For numbers in a format that numpy lacks: the message itself.
     """
@@ -65,10 +61,7 @@ class Datatype:
     members: tuple[Member, ...] = ()
     shape: tuple[int, ...] = ()
     text: bool = False
-    padding: Literal["null-terminated", "null-padded", "space-padded"] = "null-terminated"
-    utf8: bool = False
     tag: str = ""
-    committed: Address = None
     encoded: bytes = b""
 
 
@@ -100,7 +93,6 @@ class Filter:
 
     id: int
     name: str
-    optional: bool
     values: tuple[int, ...]
 
 
@@ -186,8 +178,6 @@ class H5Dataset:
         Bytes of one element; None where the file defines no fill value (zeros are read).
     problems
         Errors about parts of the header that could not be understood.
-    order
-        Order of creation in its group, if the file keeps it.
     """
 
     name: str
@@ -199,7 +189,6 @@ class H5Dataset:
     filters: tuple[Filter, ...] = ()
     attributes: dict[str, H5Attribute] = field(default_factory=dict)
     problems: tuple[NCZarrError, ...] = ()
-    order: int | None = None
 
 
 @dataclass(slots=True)
@@ -209,7 +198,6 @@ class H5NamedType:
     name: str
     address: int
     type: Datatype
-    order: int | None = None
 
 
 @dataclass(slots=True)
@@ -218,7 +206,6 @@ class H5Broken:
 
     name: str
     error: NCZarrError
-    order: int | None = None
 
 
 @dataclass(slots=True)
@@ -232,7 +219,5 @@ class H5Group:
     address: int
     attributes: dict[str, H5Attribute] = field(default_factory=dict)
     members: dict[str, H5Group | H5Dataset | H5NamedType | H5Broken] = field(default_factory=dict)
-    order: int | None = None
-    tracks_order: bool = False
     loaded: bool = True
     problems: tuple[NCZarrError, ...] = ()

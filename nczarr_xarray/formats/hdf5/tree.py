@@ -6,7 +6,7 @@ followed again to build the tree, where the object is under each of its names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -169,8 +169,7 @@ class _Reading:
         fields = Fields(header, self.shared)
         if not header.first(oh.DATASPACE):
             await fields.read()
-            type_ = replace(fields.datatype(), committed=header.address)
-            return H5NamedType("", header.address, type_)
+            return H5NamedType("", header.address, fields.datatype())
         _, attributes = await both(fields.read(), read_attributes(header, self.shared))
         return fields.dataset(attributes)
 
@@ -257,7 +256,7 @@ class _Reading:
             raise root
         if not isinstance(root, _Group):
             raise self.frame.error("root group", "it is not a group")
-        top = _group("/", root, None)
+        top = _group("/", root)
         pending: list[tuple[H5Group, tuple[int, ...]]] = [(top, (self.root,))]
         seen: set[int] = {self.root}
         repeated = 0
@@ -265,36 +264,31 @@ class _Reading:
             parent, above = pending.pop()
             node = self.objects[parent.address]
             assert isinstance(node, _Group)
-            for child, order in _in_order(node):
+            for child in _in_order(node):
                 found = child.found
                 if isinstance(found, int):
                     repeated += found in seen
                     seen.add(found)
-                member = self._member_of(child.name, found, above, order, repeated)
+                member = self._member_of(child.name, found, above, repeated)
                 parent.members[child.name] = member
                 if isinstance(member, H5Group):
                     pending.append((member, (*above, member.address)))
         return top
 
     def _member_of(
-        self,
-        name: str,
-        found: int | NCZarrError,
-        above: tuple[int, ...],
-        order: int | None,
-        repeated: int,
+        self, name: str, found: int | NCZarrError, above: tuple[int, ...], repeated: int
     ) -> H5Group | H5Dataset | H5NamedType | H5Broken:
         node = self.objects[found] if isinstance(found, int) else found
         if isinstance(node, NCZarrError):
-            return H5Broken(name, node, order)
+            return H5Broken(name, node)
         if isinstance(node, _Group):
             if found in above:
-                return H5Broken(name, self.frame.error(name, "a group that contains itself"), order)
+                return H5Broken(name, self.frame.error(name, "a group that contains itself"))
             if repeated > _MOST_REPEATED:
                 reason = f"more than {_MOST_REPEATED} objects have several names"
-                return H5Broken(name, self.frame.error(name, reason), order)
-            return _group(name, node, order)
-        return replace(node, name=name, order=order)
+                return H5Broken(name, self.frame.error(name, reason))
+            return _group(name, node)
+        return replace(node, name=name)
 
 
 def _children(links: list[Link], header: oh.Header) -> list[_Child]:
@@ -313,24 +307,19 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
     return children
 
 
-def _in_order(group: _Group) -> Iterator[tuple[_Child, int | None]]:
+def _in_order(group: _Group) -> list[_Child]:
     """Return the members in netCDF-C's order: of creation if the group keeps it, else by name."""
     children = group.children or []
     if group.tracks_order and all(child.link.order is not None for child in children):
-        for child in sorted(children, key=lambda child: child.link.order or 0):
-            yield child, child.link.order
-    else:
-        for child in sorted(children, key=lambda child: child.link.name):
-            yield child, None
+        return sorted(children, key=lambda child: child.link.order or 0)
+    return sorted(children, key=lambda child: child.link.name)
 
 
-def _group(name: str, group: _Group, order: int | None) -> H5Group:
+def _group(name: str, group: _Group) -> H5Group:
     return H5Group(
         name,
         group.address,
         attributes=group.attributes.found,
-        order=order,
-        tracks_order=group.tracks_order,
         loaded=group.children is not None,
         problems=tuple(group.attributes.problems),
     )

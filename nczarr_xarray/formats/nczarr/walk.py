@@ -1,9 +1,9 @@
 """Which metadata objects to read: a walk over the hierarchy without any I/O.
 
-`walk` is a generator. It yields a `ReadRound` (keys to read and prefixes to list,
-all independent of each other), receives the `Answer`, and returns the `Nodes`
-it found. A local caller answers from files, a remote caller sends the requests
-of a round at the same time, a test answers from a dict.
+`walk` is a coroutine. It awaits each `ReadRound` (keys to read and prefixes to list,
+all independent of each other), and returns the `Nodes` it found. A local caller
+answers from files, a remote caller sends the requests of a round at the same time,
+a test answers from a dict.
 
 The walk tries these ways in turn: consolidated metadata if they are allowed and
 trustworthy, NCZarr's own lists (one round per depth), listing the store. If all
@@ -13,7 +13,7 @@ that has nothing but consolidated metadata.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 
 from nczarr_fsspec.errors import (
     AccessDeniedError,
@@ -28,7 +28,7 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
-from nczarr_xarray.formats.objects import Answer, ReadRound
+from nczarr_xarray.formats.objects import ReadRound
 from nczarr_xarray.formats.strangers import about_strangers
 from nczarr_xarray.model import HarmlessError
 
@@ -40,12 +40,8 @@ _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.
 #: Objects that most datasets do not have. For these, some servers answer 200 and a page.
 _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
 
-Walking = Generator[ReadRound, Answer, Nodes]
-#: a part of a walk, which notes what it finds
-Part = Generator[ReadRound, Answer, None]
 
-
-def walk(options: WalkOptions, where: str) -> Walking:
+async def walk(options: WalkOptions, where: str) -> Nodes:
     """Find the metadata of one dataset.
 
     Parameters
@@ -60,18 +56,7 @@ def walk(options: WalkOptions, where: str) -> Walking:
     FormatError, StoreError
         If the root or the wanted group cannot be read or understood.
     """
-    return _Walk(options, where).run()
-
-
-async def walked(walking: Walking) -> Nodes:
-    """Await what a walk wants, round by round; its result."""
-    try:
-        wanted = next(walking)
-        while True:
-            wanted = walking.send(await wanted)
-    except StopIteration as stop:
-        nodes: Nodes = stop.value
-        return nodes
+    return await _Walk(options, where).run()
 
 
 class _Walk:
@@ -86,7 +71,7 @@ class _Walk:
 
     # -- reading ---------------------------------------------------------------
 
-    def load(self, keys: Iterable[str], prefixes: Iterable[str] = ()) -> Part:
+    async def load(self, keys: Iterable[str], prefixes: Iterable[str] = ()) -> None:
         """Read what is asked for into `files` and `listed`, except what they hold already."""
         new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.files))
         new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
@@ -95,7 +80,7 @@ class _Walk:
             self.files.update((key, consolidated.documents.get(key)) for key in new_keys)
             self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
         elif new_keys or new_prefixes:
-            answer = yield ReadRound(new_keys, new_prefixes)
+            answer = await ReadRound(new_keys, new_prefixes)
             for key, data in zip(new_keys, answer.objects, strict=True):
                 self.files[key] = _parse(key, data)
             self.listed.update(zip(new_prefixes, answer.listings, strict=True))
@@ -113,7 +98,7 @@ class _Walk:
 
     # -- the root --------------------------------------------------------------
 
-    def run(self) -> Walking:
+    async def run(self) -> Nodes:
         ancestors = _ancestors(self.wanted)
         for path in ancestors:
             if not all(map(is_safe_name, path.split("/"))):
@@ -121,7 +106,7 @@ class _Walk:
         try_consolidated = self.options.consolidated
         if try_consolidated is None:
             try_consolidated = self.options.remote
-        yield from self.load(
+        await self.load(
             [*spellings.ROOT_FILES, *([".zmetadata"] if try_consolidated else [])]
             + [_key(path, file) for path in ancestors for file in spellings.GROUP_FILES],
             # a .zmetadata that is trusted is not compared with a listing
@@ -134,40 +119,40 @@ class _Walk:
             root = self.consolidate(root)
         missing: NCZarrError | None = None
         try:
-            yield from self.follow(root, ancestors)
+            await self.follow(root, ancestors)
         except DatasetNotFoundError as error:
             missing = error
             if not root:  # the root has no metadata: its version is that of the objects below it
                 keys = [_key(path, _V3) for path in ancestors]
-                yield from self.load(keys)
+                await self.load(keys)
                 if any(self.files[key] is not None for key in keys):
                     return Nodes("v3")
         if self.nodes.generation == "v3":
             return self.nodes
         if missing or self.is_empty():
             if self.options.consolidated is None and self.nodes.consolidated is None:
-                yield from self.load([".zmetadata"])
+                await self.load([".zmetadata"])
                 consolidated = self.only_consolidated()
                 if consolidated is not None:
                     self.nodes = Nodes(complete=True)
                     missing = None
-                    yield from self.follow(self.use(consolidated), ancestors)
+                    await self.follow(self.use(consolidated), ancestors)
             if missing:
                 raise missing
         return self.nodes
 
-    def follow(self, root: dict[str, JSON], ancestors: list[str]) -> Part:
+    async def follow(self, root: dict[str, JSON], ancestors: list[str]) -> None:
         """Walk from the root to the wanted group, and for a tree to everything below."""
         self.nodes.writer = spellings.writer(root)
         generation = spellings.detect(root)
         self.structured = generation is not None and not self.options.pure
         self.nodes.generation = generation or "v2"
         self.enter("", root)
-        yield from self.load([key for path in ancestors for key in self.group_keys(path)])
+        await self.load([key for path in ancestors for key in self.group_keys(path)])
         for path in ancestors:
             self.enter(path, self.group_documents(path))
-        yield from self.descend([self.wanted])
-        yield from self.load_referenced_groups()
+        await self.descend([self.wanted])
+        await self.load_referenced_groups()
 
     def is_empty(self) -> bool:
         """Tell whether the wanted group is empty, and has no lists either."""
@@ -299,12 +284,12 @@ class _Walk:
                 )
         return tuple(kept)
 
-    def descend(self, paths: list[str]) -> Part:
+    async def descend(self, paths: list[str]) -> None:
         """Load the arrays of the groups at `paths` and, for a tree, everything below."""
         while paths:
             groups = [self.nodes.groups[path] for path in paths]
             discovered = [group for group in groups if group.lists is None]
-            yield from self.load([], [group.path for group in discovered])
+            await self.load([], [group.path for group in discovered])
             candidates = {group.path: self.children(group) for group in discovered}
             keys: list[str] = []
             for group in groups:
@@ -316,11 +301,11 @@ class _Walk:
                 if self.options.tree:
                     for name in group.groups:
                         keys += self.group_keys(_key(group.path, name))
-            yield from self.load(keys)
+            await self.load(keys)
             strangers: list[str] = []
             for group in discovered:
                 strangers += self.classify(group, candidates[group.path])
-            yield from self.load([], strangers)
+            await self.load([], strangers)
             if self.is_version_3(discovered, strangers):
                 self.nodes = Nodes("v3")
                 return
@@ -408,7 +393,7 @@ class _Walk:
                 taken.append(path)
         return taken
 
-    def load_referenced_groups(self) -> Part:
+    async def load_referenced_groups(self) -> None:
         """Load groups outside the wanted part whose dimensions its arrays use."""
         paths: dict[str, None] = {}
         for array, documents in self.nodes.arrays.items():
@@ -422,7 +407,7 @@ class _Walk:
                 path = reference.strip("/").rpartition("/")[0]
                 if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
                     paths[path] = None
-        yield from self.load([key for path in paths for key in self.group_keys(path)])
+        await self.load([key for path in paths for key in self.group_keys(path)])
         self.take_groups(paths)
 
 

@@ -99,7 +99,7 @@ from nczarr_xarray.formats.hdf5.filters import codecs_of
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import FileChunks
 import toy
-codecs = codecs_of((Filter(31999, "", 0, (3,)),), np.dtype("<i4"), (10,))
+codecs = codecs_of((Filter(31999, "", (3,)),), np.dtype("<i4"), (10,))
 assert codecs == ({"id": "toy", "level": 3},), codecs
 array = FileChunks("/v", (10,), (10,), np.dtype("<i4"), None, codecs=codecs)
 plain = np.arange(10, dtype="<i4").tobytes()

@@ -198,7 +198,7 @@ def decoded(array: FileChunks, stored: bytes, mask: int = 0) -> np.ndarray[Any, 
 
 
 def filter_(number: int, *values: int, name: str = "") -> Filter:
-    return Filter(number, name, optional=False, values=values)
+    return Filter(number, name, values)
 
 
 SHUFFLE, DEFLATE, FLETCHER = filter_(2, 4), filter_(1, 5), filter_(3)

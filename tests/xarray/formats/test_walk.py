@@ -25,7 +25,7 @@ def drive(
     walking = walk(WalkOptions(**options), "test")
     rounds: list[ReadRound] = []
     try:
-        asked = next(walking)
+        asked = walking.send(None)
         while True:
             rounds.append(asked)
             listings = [children(objects, p) if listable else None for p in asked.prefixes]
