@@ -60,9 +60,8 @@ class Aggregated:
     packing: Packing = "own"
 
     def variables(self) -> Iterator[Variable]:
-        """Yield all variables."""
-        for group in self.hierarchy.root.walk():
-            yield from group.variables.values()
+        """Return all variables, parents first."""
+        return self.hierarchy.root.all_variables()
 
     def group_attributes(self) -> dict[str, Mapping[str, Attribute]]:
         """Return the attributes of groups below the root."""

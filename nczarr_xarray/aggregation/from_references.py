@@ -46,8 +46,7 @@ def addresses_of(opened: Opened) -> set[str]:
     keys = references_of(opened)
     if keys is None:
         return set()
-    variables = (v for group in opened.hierarchy.root.walk() for v in group.variables.values())
-    found = (_references(keys, variable) for variable in variables)
+    found = (_references(keys, variable) for variable in opened.hierarchy.root.all_variables())
     return {address for one in found if one is not None for address in one.addresses}
 
 
@@ -79,15 +78,14 @@ def aggregated_references(
     coordinates = {piece.path for piece in pieces if piece.is_coordinate}
     held: dict[str, np.ndarray] = {}
     parts: dict[str, tuple[Variable, Placements]] = {}
-    for group in hierarchy.root.walk():
-        for variable in group.variables.values():
-            references = None
-            if variable.path not in coordinates and variable.dimensions:
-                references = _references(keys, variable)
-            if references is not None and references.addresses:
-                parts[variable.path] = variable, Placements(references)
-            else:
-                held[variable.path] = _held(opened, variable, keys.url)
+    for variable in hierarchy.root.all_variables():
+        references = None
+        if variable.path not in coordinates and variable.dimensions:
+            references = _references(keys, variable)
+        if references is not None and references.addresses:
+            parts[variable.path] = variable, Placements(references)
+        else:
+            held[variable.path] = _held(opened, variable, keys.url)
     wanted: dict[str, list[Referenced]] = {}
     for variable, placements in parts.values():
         references = placements.references

@@ -181,9 +181,8 @@ def _candidates(file: Opened, wanted: Referenced) -> Iterator[_Candidate]:
         return
     array = wanted.references.array
     rank, names = len(array.shape), [d.name for d in wanted.variable.dimensions]
-    variables = [v for g in file.hierarchy.root.walk() for v in g.variables.values()]
-    variables.sort(key=lambda variable: variable.path != wanted.variable.path)
-    for variable in variables:
+    variables = file.hierarchy.root.all_variables()
+    for variable in sorted(variables, key=lambda one: one.path != wanted.variable.path):
         own = [dimension.name for dimension in variable.dimensions]
         # dimensions of length 1 may be absent in the file
         choices = itertools.combinations(range(rank), len(own))

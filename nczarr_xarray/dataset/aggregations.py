@@ -71,11 +71,7 @@ class _Own:
         names: set[str] = set()
         for _, array in aggregated(decoded):
             names |= _names_of_own(array)
-        variables = {
-            variable.path: variable
-            for group in opened.hierarchy.root.walk()
-            for variable in (group.variables.values() if names else ())
-        }
+        variables = {one.path: one for one in opened.hierarchy.root.all_variables()}
         self._variables = {
             name: (
                 opened.reader(variables[f"/{name}"]),

@@ -290,10 +290,8 @@ def always_changing(attempts: int) -> str:
 
 def _hold_back(hierarchy: Hierarchy, state: State) -> None:
     """Keep arrays whose chunks are not all there from being read."""
-    for group in hierarchy.root.walk() if state.pending else ():
-        for variable in group.variables.values():
-            error = state.pending.get(variable.path.strip("/"))
-            variable.error = variable.error or error
+    for variable in hierarchy.root.all_variables() if state.pending else ():
+        variable.error = variable.error or state.pending.get(variable.path.strip("/"))
 
 
 def _with_aggregations(

@@ -83,8 +83,7 @@ class Opened:
         Of trees that are neither local nor archives, nothing but the stamp does that every
         change by this package leaves in the root.
         """
-        groups = self.hierarchy.root.walk()
-        arrays = (variable.array for group in groups for variable in group.variables.values())
+        arrays = (variable.array for variable in self.hierarchy.root.all_variables())
         if any(array is not None and array.elsewhere for array in arrays):
             return None
         store = self.store

@@ -77,9 +77,7 @@ def decode(
     """
     problems = list(hierarchy.problems)
     hidden = {variable.path for one in found for variable in one.terms.values()}
-    hidden |= {
-        v.path for g in hierarchy.root.walk() for v in g.variables.values() if _is_private(v)
-    }
+    hidden |= {v.path for v in hierarchy.root.all_variables() if _is_private(v)}
     groups: set[str] = set()
     changed: dict[str, Variable] = {}
     for one in found:
@@ -150,8 +148,7 @@ def _changed(
     kept = {name: child for name, child in below.items() if name not in emptied}
     used = {d.path for v in variables.values() for d in v.dimensions}
     for child in kept.values():
-        for member in child.walk():
-            used |= {d.path for v in member.variables.values() for d in v.dimensions}
+        used |= {d.path for v in child.all_variables() for d in v.dimensions}
     lost = {
         d.path for v in group.variables.values() if v.path in hidden for d in v.dimensions
     } - used

@@ -20,7 +20,6 @@ def marked(hierarchy: Hierarchy) -> Iterator[tuple[Group, Variable]]:
 
 def aggregated(hierarchy: Hierarchy) -> Iterator[tuple[Variable, FragmentArray]]:
     """Yield the variables of a dataset that have aggregated data."""
-    for group in hierarchy.root.walk():
-        for variable in group.variables.values():
-            if isinstance(variable.array, FragmentArray):
-                yield variable, variable.array
+    for variable in hierarchy.root.all_variables():
+        if isinstance(variable.array, FragmentArray):
+            yield variable, variable.array

@@ -46,13 +46,11 @@ def documents(root: Group, shards: Mapping[str, Sequence[int]]) -> dict[str, byt
     dict
         Arrays, then groups from the leaves up. The last one is the root.
     """
-    groups = list(root.walk())
     found = {
         _key(variable.path): dumps(array_document(variable, shards.get(variable.path)))
-        for group in groups
-        for variable in group.variables.values()
+        for variable in root.all_variables()
     }
-    for group in reversed(groups):
+    for group in reversed(list(root.walk())):
         found[_key(group.path)] = dumps(_node("group", group.attributes.values()))
     return {key: text.encode() for key, text in found.items()}
 
@@ -93,17 +91,16 @@ def array_document(variable: Variable, shard: Sequence[int] | None) -> dict[str,
 
 def problems(root: Group) -> Iterator[str]:
     """Yield what Zarr 3 does not have of a hierarchy, besides that which Zarr 2 lacks already."""
-    for group in root.walk():
-        for variable in group.variables.values():
-            array = variable.array
-            if not isinstance(array, ChunkedArray):
-                continue  # reported as unreadable
-            if _data_type(array.dtype) is None:
-                yield f"{variable.path}: Zarr 3 has no type for {array.dtype}"
-            for config in array.codecs:
-                if config["id"] not in CODECS:
-                    lacks = f"Zarr 3 does not have codec {config['id']!r}"
-                    yield f"{variable.path}: {lacks}: use zlib, zstd, blosc or none"
+    for variable in root.all_variables():
+        array = variable.array
+        if not isinstance(array, ChunkedArray):
+            continue  # reported as unreadable
+        if _data_type(array.dtype) is None:
+            yield f"{variable.path}: Zarr 3 has no type for {array.dtype}"
+        for config in array.codecs:
+            if config["id"] not in CODECS:
+                lacks = f"Zarr 3 does not have codec {config['id']!r}"
+                yield f"{variable.path}: {lacks}: use zlib, zstd, blosc or none"
 
 
 def _key(path: str) -> str:
