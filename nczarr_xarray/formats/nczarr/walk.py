@@ -229,11 +229,7 @@ class _Walk:
         """Take documents and listings from `consolidated`; return those of the root."""
         self.nodes.consolidated = consolidated
         self.listed.clear()
-        self.files = {
-            key: document
-            for key, document in self.files.items()
-            if key in spellings.ROOT_FILES and key in (".nczarr", ".nczgroup", ".nczattr")
-        }
+        self.files.clear()
         return {
             file: consolidated.documents[file]
             for file in spellings.ROOT_FILES
@@ -342,17 +338,21 @@ class _Walk:
         -------
         Paths of those that are neither.
         """
-        there = [(name, _key(group.path, name)) for name in names]
-        group.arrays = tuple(n for n, p in there if self.files[f"{p}/.zarray"] is not None)
-        group.groups = tuple(
-            n for n, p in there if n not in group.arrays and self.files[f"{p}/.zgroup"] is not None
-        )
-        both = [p for n, p in there if n in group.arrays and self.files[f"{p}/.zgroup"] is not None]
-        self.nodes.problems += [
-            FormatError(f"{path}/.zgroup", "belongs to an array: what the group holds is left out")
-            for path in both
-        ]
-        return [p for n, p in there if n not in group.arrays and n not in group.groups]
+        arrays, groups, neither = [], [], []
+        for name in names:
+            path = _key(group.path, name)
+            is_group = self.files[f"{path}/.zgroup"] is not None
+            if self.files[f"{path}/.zarray"] is not None:
+                arrays.append(name)
+                if is_group:
+                    reason = "belongs to an array: what the group holds is left out"
+                    self.nodes.problems.append(FormatError(f"{path}/.zgroup", reason))
+            elif is_group:
+                groups.append(name)
+            else:
+                neither.append(path)
+        group.arrays, group.groups = tuple(arrays), tuple(groups)
+        return neither
 
     def is_version_3(self, groups: list[GroupNode], strangers: list[str]) -> bool:
         """Tell whether everything is Zarr 3, in a root without metadata.
