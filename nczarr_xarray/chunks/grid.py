@@ -20,19 +20,18 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.part import (
-    FAR_APART,
     PART_SHARE,
     ChunkPart,
     PartsRead,
     may_be_sparse,
-    split,
+    parts_of,
     strides_of,
 )
 from nczarr_xarray.chunks.pieces import Piece
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
-from nczarr_xarray.chunks.sources import LocalSource, Stored
+from nczarr_xarray.chunks.sources import LocalSource
 from nczarr_xarray.chunks.threads import items_at_a_time
 from nczarr_xarray.chunks.windows import LOCAL_WINDOW, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
@@ -89,13 +88,9 @@ class Grid:
             return window, table, None
         strides = strides_of(array.chunk_shape, array.order, itemsize, plan.axes)
         tasks = list(itertools.chain.from_iterable(s.tasks() for s in window.segments))
-        parts = [ChunkPart.of(task, strides, itemsize) for task in tasks]
-        rows = np.arange(len(tasks))
-        if max(part.stop - part.start for part in parts) > FAR_APART:
-            divided = [split(task, strides, itemsize) for task in tasks]
-            rows = np.repeat(rows, [len(several) for several in divided])
-            tasks = list(itertools.chain.from_iterable(divided))
-            parts = [ChunkPart.of(task, strides, itemsize) for task in tasks]
+        divided = [parts_of(task, strides, itemsize) for task in tasks]
+        rows = np.repeat(np.arange(len(tasks)), [len(several) for several in divided])
+        parts = list(itertools.chain.from_iterable(divided))
         bounds = np.array([part[:2] for part in parts], np.int64)
         size = bounds[:, 1] - bounds[:, 0]
         if size.sum() > PART_SHARE * self.nbytes * len(window.ids):
@@ -103,8 +98,11 @@ class Grid:
         table = table.of(rows)
         start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
         only = [Piece(0, slice(0, 1), slice(0, 1))]  # of one chunk
-        segments = [Segment(task, 0, only, 0, False) for task in tasks]
-        window = Window(segments, list(range(len(tasks) + 1)), window.ids[rows])
+        segments = [
+            Segment(ChunkTask(tasks[row].position, part.source, part.target), 0, only, 0, False)
+            for row, part in zip(rows.tolist(), parts, strict=True)
+        ]
+        window = Window(segments, list(range(len(parts) + 1)), window.ids[rows])
         return window, table._replace(start=start, size=size), parts
 
     def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
@@ -393,8 +391,8 @@ class GridPieces:
                 self._known.put(versions[part] or ids[own].tolist(), chunks, read.grid.nbytes)
             self._scatter(scatter, own, chunks)
 
-    def _scatter_part(self, row: int, part: ChunkPart, stored: Stored) -> None:
-        if memoryview(stored).nbytes != part.stop - part.start:  # type: ignore[arg-type]
+    def _scatter_part(self, row: int, part: ChunkPart, stored: Any) -> None:
+        if memoryview(stored).nbytes != part.stop - part.start:
             name = self._read.grid.name(self._window.ids[row])
             raise FormatError(
                 name, f"has no byte {part.stop - 1} of {self._read.grid.nbytes}: truncated?"
@@ -464,6 +462,11 @@ class GridPieces:
         hits = [i for i, chunk in enumerate(found) if chunk is not None]
         if not hits:
             return rows, versions
-        self._scatter(self._read.grid.scatter, rows[hits], [found[i] for i in hits])
+        if self._wanted is None:
+            self._scatter(self._read.grid.scatter, rows[hits], [found[i] for i in hits])
+        else:
+            for i in hits:
+                part, chunk = self._wanted[rows[i]], np.frombuffer(found[i], np.uint8)
+                self._scatter_part(rows[i], part, chunk[part.start : part.stop])
         left = [i for i, chunk in enumerate(found) if chunk is None]
         return rows[left], [versions[i] for i in left]

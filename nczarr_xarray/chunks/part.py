@@ -1,7 +1,7 @@
 """Parts of chunks of plain elements: the bytes from one wanted element to another.
 
-A task wants one part of a chunk, from its first element to its last; `split` makes tasks of it that
-leave out what lies between elements that are far apart.
+A task wants one part of a chunk, from its first element to its last, or several, which leave out
+what lies between elements that are far apart.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,15 +27,14 @@ _MOST_CHUNKS = 1 << 16
 
 
 class ChunkPart(NamedTuple):
-    """What a task wants of a chunk of plain elements.
+    """What is wanted of a chunk of plain elements, from the first wanted element to the last.
 
     Attributes
     ----------
     start, stop
         Bounds of the bytes, counted from the beginning of the chunk.
     shape, strides
-        Of the block of elements from the first wanted one to the last, per dimension, as the task
-        sees them. It begins at `start`.
+        Of the block of elements from `start` on, per dimension, as the task sees them.
     source
         What of the block is wanted: a key of numpy.
     target
@@ -47,34 +47,6 @@ class ChunkPart(NamedTuple):
     strides: tuple[int, ...]
     source: tuple[Any, ...]
     target: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, task: ChunkTask, strides: Sequence[int], itemsize: int) -> ChunkPart:
-        """Return the part that a task wants.
-
-        Parameters
-        ----------
-        task
-            It wants something.
-        strides
-            Of the chunk, in bytes, for the dimensions in the order in which the task sees them.
-        """
-        count = len(task.source) - len(task.target) + 1
-        if count > 1:  # points, which have one place each
-            offsets = _offsets(task.source[:count], strides[:count]) // itemsize
-            task = task._replace(source=(offsets, *task.source[count:]))
-            strides = (itemsize, *strides[count:])
-        bounds = [_bounds(part) for part in task.source]
-        start = sum(low * stride for (low, _), stride in zip(bounds, strides, strict=True))
-        last = sum(high * stride for (_, high), stride in zip(bounds, strides, strict=True))
-        return cls(
-            start,
-            last + itemsize,
-            tuple(high - low + 1 for low, high in bounds),
-            tuple(strides),
-            tuple(_moved(part, low) for part, (low, _) in zip(task.source, bounds, strict=True)),
-            task.target,
-        )
 
     def scatter(self, data: Any, dtype: np.dtype, result: np.ndarray) -> None:
         """Put what is wanted of the bytes into `result`; their number is right."""
@@ -122,69 +94,88 @@ def strides_of(
     return tuple(found if axes is None else (found[axis] for axis in axes))
 
 
-def split(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[ChunkTask]:
-    """Divide what a task wants into tasks, where it wants nothing of `FAR_APART` bytes or more.
+class _Near(NamedTuple):
+    """Positions along one dimension of which none is far from the next.
 
-    Parameters
+    Attributes
     ----------
-    task, strides, itemsize
-        As of `ChunkPart.of`.
+    low, length
+        The first of them, and how many there are from it to the last.
+    source
+        The positions, counted from `low`.
+    target
+        Their places in the result.
     """
-    count = len(task.source) - len(task.target) + 1
-    if count > 1:
-        return _split_points(task, count, strides, itemsize)
-    block = itemsize
-    axes: list[list[tuple[Part, Part]]] = [[] for _ in strides]
-    # where elements of one dimension are far apart, so are those of the dimensions around it
-    for axis in sorted(range(len(strides)), key=strides.__getitem__):
-        axes[axis] = _divided(task.source[axis], task.target[axis], strides[axis], block)
-        block += max(_length(part) - 1 for part, _ in axes[axis]) * strides[axis]
-    if all(len(axis) == 1 for axis in axes):
-        return [task]
-    return [
-        ChunkTask(task.position, as_indexer(source), as_indexer(target))
-        for source, target in (zip(*parts, strict=True) for parts in itertools.product(*axes))
-    ]
+
+    low: int
+    length: int
+    source: Part
+    target: Part
+
+    @classmethod
+    def of(cls, source: Part, target: Part) -> _Near:
+        if isinstance(source, slice):
+            low, last = source.start, range(source.start, source.stop, source.step or 1)[-1]
+            source = slice(0, last - low + 1, source.step)
+        else:
+            low, last = int(source.min()), int(source.max())
+            source = source - low
+        return cls(low, last - low + 1, source, target)
 
 
-def _divided(source: Part, target: Part, stride: int, block: int) -> list[tuple[Part, Part]]:
-    """Divide positions of one dimension, and their places in the result, where they are far apart.
+def parts_of(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[ChunkPart]:
+    """Divide what a task wants of a chunk, where it wants nothing of `FAR_APART` bytes or more.
 
     Parameters
     ----------
+    task
+        It wants something.
+    strides
+        Of the chunk, in bytes, for the dimensions in the order in which the task sees them.
+    """
+    source, nearest = task.source, strides
+    count = len(source) - len(task.target) + 1
+    if count > 1:  # points are one dimension, whose positions are elements
+        points = sum(part * at for part, at in zip(source[:count], strides[:count], strict=True))
+        source = (points // itemsize, *source[count:])
+        nearest = (min(strides[:count]), *strides[count:])
+        strides = (itemsize, *strides[count:])
+    block = itemsize
+    axes: list[list[_Near]] = [[] for _ in strides]
+    # where elements of one dimension are far apart, so are those of the dimensions around it
+    for axis in sorted(range(len(strides)), key=nearest.__getitem__):
+        axes[axis] = _divided(source[axis], task.target[axis], strides[axis], block)
+        block += max(near.length - 1 for near in axes[axis]) * strides[axis]
+    parts = []
+    for axis_parts in itertools.product(*axes):
+        lows, lengths, wanted, places = zip(*axis_parts, strict=True)
+        start = sum(map(mul, lows, strides))
+        stop = start + itemsize + sum(map(mul, lengths, strides)) - sum(strides)
+        key, target = as_indexer(wanted), as_indexer(places)
+        parts.append(ChunkPart(start, stop, lengths, tuple(strides), key, target))
+    return parts
+
+
+def _divided(source: Part, target: Part, stride: int, block: int) -> list[_Near]:
+    """Divide positions of one dimension where they are far apart.
+
+    Parameters
+    ----------
+    target
+        Their places in the result.
     block
         Bytes of what is wanted at each position.
     """
     if isinstance(source, slice) and (source.step or 1) * stride - block < FAR_APART:
-        return [(source, target)]  # of any length
+        return [_Near.of(source, target)]  # of any length
     numbers, places = _numbers(source), _numbers(target)
     order = np.argsort(numbers, kind="stable")
-    numbers, places = numbers[order], places[order]
-    far = np.diff(numbers) * stride - block >= FAR_APART
+    far = np.flatnonzero(np.diff(numbers[order]) * stride - block >= FAR_APART) + 1
+    if not far.size:
+        return [_Near.of(numbers, target if isinstance(target, slice) else places)]
     return [
-        (as_slice(numbers[members]), as_slice(places[members]))
-        for members in np.split(np.arange(len(numbers)), np.flatnonzero(far) + 1)
-    ]
-
-
-def _split_points(
-    task: ChunkTask, count: int, strides: Sequence[int], itemsize: int
-) -> list[ChunkTask]:
-    within, around = task.source[:count], task.source[count:]
-    sliced = zip(around, strides[count:], strict=True)
-    block = itemsize + sum((_length(part) - 1) * stride for part, stride in sliced)
-    offsets = _offsets(within, strides[:count])
-    order = np.argsort(offsets, kind="stable")
-    far = np.diff(offsets[order]) - block >= FAR_APART
-    if not far.any():
-        return [task]
-    return [
-        ChunkTask(
-            task.position,
-            (*(part[members] for part in within), *around),
-            (task.target[0][members], *task.target[1:]),
-        )
-        for members in np.split(order, np.flatnonzero(far) + 1)
+        _Near.of(as_slice(numbers[members]), as_slice(places[members]))
+        for members in np.split(order, far)
     ]
 
 
@@ -193,32 +184,7 @@ def may_be_sparse(plan: Plan, chunk_shape: Sequence[int]) -> bool:
     return 0 < math.prod(plan.shape) <= PART_SHARE * plan.count * math.prod(chunk_shape)
 
 
-def _offsets(parts: Sequence[Any], strides: Sequence[int]) -> np.ndarray:
-    """Return where points are, in bytes from the beginning of the chunk."""
-    pairs = zip(parts, strides, strict=True)
-    offsets: np.ndarray = np.sum([part.astype(np.int64) * at for part, at in pairs], axis=0)
-    return offsets
-
-
 def _numbers(part: Part) -> np.ndarray:
     if isinstance(part, slice):
         return np.arange(part.start, part.stop, part.step or 1)
     return part.ravel()
-
-
-def _length(part: Part) -> int:
-    low, high = _bounds(part)
-    return high - low + 1
-
-
-def _bounds(part: Part) -> tuple[int, int]:
-    if isinstance(part, slice):
-        taken = range(part.start, part.stop, part.step or 1)
-        return taken[0], taken[-1]
-    return int(part.min()), int(part.max())
-
-
-def _moved(part: Part, by: int) -> Part:
-    return (
-        slice(part.start - by, part.stop - by, part.step) if isinstance(part, slice) else part - by
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_xarray.chunks import part
-from nczarr_xarray.chunks.part import ChunkPart, split, strides_of
-from nczarr_xarray.chunks.plan import ChunkTask, plan_outer
+from nczarr_xarray.chunks.part import parts_of, strides_of
+from nczarr_xarray.chunks.plan import ChunkTask, plan_outer, plan_points
 from tests.support.examples import examples
 
 ITEM = 4
@@ -48,34 +49,49 @@ def test_tasks_make_up_what_is_wanted(
     chunk = np.arange(1, 1 + np.prod(shape), dtype=f"u{ITEM}").reshape(shape)
     task, wanted = task_of(shape, key)
     strides = strides_of(shape, "C", ITEM, None)
+    (whole,) = parts_of(task, strides, ITEM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(part, "FAR_APART", far)
-        tasks = split(task, strides, ITEM)
-    whole, found = np.zeros(wanted, chunk.dtype), np.zeros(wanted, chunk.dtype)
-    whole[task.target] = chunk[task.source]
-    times = np.zeros(wanted, int)
-    for one in tasks:
-        found[one.target] = chunk[one.source]
+        parts = parts_of(task, strides, ITEM)
+    found, times = np.zeros(wanted, chunk.dtype), np.zeros(wanted, int)
+    expected = np.zeros(wanted, chunk.dtype)
+    expected[task.target] = chunk[task.source]
+    stored = chunk.tobytes()
+    for one in parts:
+        one.scatter(stored[one.start : one.stop], chunk.dtype, found)
         times[one.target] += 1
-    assert np.array_equal(found, whole)
+    assert np.array_equal(found, expected)
     assert np.all(times == 1)
-    # what is read of the chunk does not overlap, and is never more than before
-    bounds = sorted(ChunkPart.of(one, strides, ITEM)[:2] for one in tasks)
-    before = ChunkPart.of(task, strides, ITEM)
-    assert bounds[0][0] == before.start
-    assert max(stop for _, stop in bounds) == before.stop
+    # what is read of the chunk does not overlap, and is never more than in one part
+    bounds = sorted(one[:2] for one in parts)
+    assert all(stop <= start for (_, stop), (start, _) in itertools.pairwise(bounds))
+    assert (bounds[0][0], bounds[-1][1]) == (whole.start, whole.stop)
 
 
 def test_a_long_slice_is_no_list() -> None:
     """Of a slice whose positions are close to each other nothing is made for each position."""
     length = 1 << 40
     task, _ = task_of((length,), (slice(5, length // 2),))
-    assert split(task, (ITEM,), ITEM) == [task]
+    (found,) = parts_of(task, (ITEM,), ITEM)
+    assert (found.start, found.stop) == (5 * ITEM, length // 2 * ITEM)
+    assert found.source == (slice(0, length // 2 - 5, 1),)
 
 
 def test_far_positions_of_a_slice_are_apart() -> None:
     step = part.FAR_APART
     task, _ = task_of((10 * step,), (slice(3, 10 * step, step),))
-    tasks = split(task, (ITEM,), ITEM)
-    sizes = [found.stop - found.start for found in (ChunkPart.of(t, (ITEM,), ITEM) for t in tasks)]
-    assert sizes == [ITEM] * 10
+    parts = parts_of(task, (ITEM,), ITEM)
+    assert [found.stop - found.start for found in parts] == [ITEM] * 10
+
+
+def test_series_of_points_are_apart() -> None:
+    """Where points are far apart, and steps too, nothing between is read: not all of the chunk."""
+    shape = (3, 4, part.FAR_APART)
+    key = (slice(None), np.array([0, 3]), np.array([7, 9]))
+    plan = plan_points(key, shape, shape)
+    (task,) = plan.tasks()
+    parts = parts_of(task, strides_of(shape, "C", 1, plan.axes), 1)
+    assert sorted(found.start for found in parts) == [
+        (4 * step + y) * part.FAR_APART + x for step in range(3) for y, x in ((0, 7), (3, 9))
+    ]
+    assert {found.stop - found.start for found in parts} == {1}

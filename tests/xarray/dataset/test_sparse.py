@@ -28,9 +28,8 @@ from nczarr_xarray.chunks import threads
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.part import (
     PART_SHARE,
-    ChunkPart,
     may_be_sparse,
-    split,
+    parts_of,
     strides_of,
 )
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
@@ -408,7 +407,7 @@ def test_parts_begin_and_end_with_what_is_wanted(
         there = values[tuple(slice(at, at + n) for at, n in zip(corner, chunk_shape, strict=True))]
         chunk = np.zeros(chunk_shape, dtype)
         chunk[tuple(map(slice, there.shape))] = there
-        part = ChunkPart.of(task, strides, dtype.itemsize)
+        (part,) = parts_of(task, strides, dtype.itemsize)
         part.scatter(chunk.tobytes(order)[part.start : part.stop], dtype, result)
         numbers = np.arange(chunk.size).reshape(chunk_shape, order=order)
         seen = numbers if plan.axes is None else numbers.transpose(plan.axes)
@@ -439,14 +438,11 @@ def test_tasks_are_split_where_elements_are_far_apart(
     stored = values.tobytes(order)
     for task in plan.tasks():
         with mock.patch("nczarr_xarray.chunks.part.FAR_APART", far):
-            tasks = split(task, strides, 2)
-        for one in tasks:
-            part = ChunkPart.of(one, strides, 2)
+            parts = parts_of(task, strides, 2)
+        for part in parts:
             part.scatter(stored[part.start : part.stop], values.dtype, result)
-            seen = values if plan.axes is None else values.transpose(plan.axes)
-            taken = np.unique(np.frombuffer(stored, "i2").argsort()[seen[one.source]])
-            if not points:  # (of these, slices are not divided)
-                assert np.all(np.diff(taken) * 2 - 2 < far)
+            taken = np.unique(np.frombuffer(stored, "i2").argsort()[result[part.target]])
+            assert np.all(np.diff(taken) * 2 - 2 < far)
     expected = pointwise(values, key) if points else outer(values, key)
     np.testing.assert_array_equal(plan.finish(result), expected)
 
