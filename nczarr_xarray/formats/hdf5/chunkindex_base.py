@@ -25,7 +25,7 @@ CHUNK = np.dtype([("number", "<i8"), ("address", "<i8"), ("size", "<i8"), ("mask
 #: Bytes of parsed nodes that one index keeps.
 MEMORY = 1 << 26
 #: Replaces all larger numbers: sums of two stay within int64, and no file is that long.
-_HUGE = np.uint64(1 << 61)
+HUGE = np.uint64(1 << 61)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,8 @@ class ChunkGrid:
         missing = addresses == self.frame.undefined
         chunks = np.zeros(len(numbers), dtype=CHUNK)
         chunks["number"] = numbers
-        chunks["address"] = np.where(missing, -1, np.minimum(addresses, _HUGE).astype(np.int64))
-        chunks["size"] = self.chunk_bytes if sizes is None else np.minimum(sizes, _HUGE)
+        chunks["address"] = np.where(missing, -1, np.minimum(addresses, HUGE).astype(np.int64))
+        chunks["size"] = self.chunk_bytes if sizes is None else np.minimum(sizes, HUGE)
         if masks is not None:
             chunks["mask"] = masks
         return chunks

@@ -11,13 +11,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mod
 from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigned
-from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, HUGE, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.rounds import all_of
 
 #: Children of a version 1 node unless the superblock states a number: the bytes to read.
@@ -191,6 +192,30 @@ class BTree1Index(_TreeIndex):
 
     async def root(self) -> _Pointer | None:
         return _Pointer(self.address, -1, 0, 0)
+
+    async def find(self, ids: np.ndarray) -> np.ndarray:
+        only = None
+        if math.prod(self.grid.counts) == 1:
+            only = self.memory.get("only") or await self._only()
+        if only is None:
+            return await super().find(ids)
+        self.memory.keep("only", only, _NODE_BYTES)
+        return np.full(len(ids), np.array(only, dtype=CHUNK))
+
+    async def _only(self) -> tuple[int, int, int, int] | None:
+        """Read the only chunk of the dataset, as most small ones have it, without arrays.
+
+        None if the index is another one: it is damaged, or has chunks beyond the present shape.
+        """
+        grid, rank = self.grid, len(self.grid.shape)
+        ((level, entries),) = await self._parts([_Pointer(self.address, -1, 0, 0)])
+        if level or len(entries) != 2 * self._entry.itemsize:
+            return None
+        layout = grid.frame.layout(f"II{rank + 1}QA")
+        (size, mask, *begin, address), (_, _, *end, _) = layout.iter_unpack(entries)
+        known = address < min(grid.frame.undefined, HUGE)
+        aligned = not any(map(mod, end, grid.chunk_shape))
+        return (0, address, size, mask) if known and aligned and not any(begin) else None
 
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
         grid = self.grid

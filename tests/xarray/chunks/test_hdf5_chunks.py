@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import chunkindex_base
 from nczarr_xarray.formats.hdf5.checksum import lookup3
+from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index
 from tests.support.examples import examples
 from tests.support.h5drive import Driven, drive
 from tests.support.h5load import Loaded, load, stored_chunks
@@ -493,6 +494,54 @@ def test_a_file_that_was_cut_off(index: str, tmp_path: Path) -> None:
     for start, _ in structures(loaded):
         with pytest.raises(FormatError):
             drive(loaded.index.locate(ids), loaded.data[: start + 20])
+
+
+@pytest.mark.parametrize("maxshape", [(4, 6), (None, None)])
+def test_the_only_chunk_is_found_as_others_are(
+    maxshape: tuple[int | None, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a node of one chunk without arrays has the same results, and the same errors."""
+    path = tmp_path / "only.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset(
+            "v", (4, 6), "i2", chunks=(4, 6), maxshape=maxshape, compression="gzip"
+        )
+        dataset[...] = np.arange(24).reshape(4, 6)
+    loaded = check(path)
+    address, node = loaded.layout.address, 24 + 2 * 32 + 16
+    assert address is not None
+    cases = [loaded.data]
+    for at, new in itertools.product(range(address, address + node), (0, 1, 2, 4, 6, 127, 255)):
+        cases.append(loaded.data[:at] + bytes([new]) + loaded.data[at + 1 :])
+    cases += [loaded.data[:at] + b"\xff" * 8 + loaded.data[at + 8 :] for at in range(address, at)]
+
+    def outcomes() -> list[str]:
+        found = []
+        for data in cases:
+            try:
+                found.append(repr(drive(loaded.index.locate(np.array([0, 0])), data).result))
+            except FormatError as error:
+                found.append(str(error))
+        return found
+
+    quick = outcomes()
+
+    async def nothing(index: BTree1Index) -> None:
+        return None
+
+    monkeypatch.setattr(BTree1Index, "_only", nothing)
+    assert outcomes() == quick
+    assert len(set(quick)) > 30
+
+
+@pytest.mark.parametrize("left", [(3, 5), (4, 6)])
+def test_a_dataset_that_became_one_chunk(left: tuple[int, int], tmp_path: Path) -> None:
+    path = tmp_path / "shrunk.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("v", (9, 9), "i2", chunks=(4, 6), maxshape=(None, None))
+        dataset[...] = np.arange(81).reshape(9, 9)
+        dataset.resize(left)
+    check(path)
 
 
 def test_a_tree_that_contains_itself(tmp_path: Path) -> None:
