@@ -400,10 +400,10 @@ class _Walk:
             if isinstance(documents, NCZarrError) or not self.structured:
                 continue
             try:
-                structure = spellings.array_structure(documents, array)
+                references = spellings.dimension_references(documents, array)
             except FormatError:
                 continue  # reported when the array is built
-            for reference in structure.references if structure else ():
+            for reference in references or ():
                 path = reference.strip("/").rpartition("/")[0]
                 if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
                     paths[path] = None

@@ -61,16 +61,15 @@ def dimensions(subject: Subject) -> Iterator[Finding]:
         zarray = documents.get(".zarray")
         shape = zarray.get("shape") if isinstance(zarray, dict) else None
         try:
-            structure = spellings.array_structure(documents, variable.path)
+            references = spellings.dimension_references(documents, variable.path)
         except FormatError:
             continue  # `variables` has it
-        if structure is None and zarray is not None:
+        if references is None and zarray is not None:
             text = "has no dimensions of NCZarr: its attributes may be lost"
             yield Finding("warning", "dimension-rank", variable.path, text, _RESTORE)
             continue
-        if structure is None or not isinstance(shape, list):
+        if references is None or not isinstance(shape, list):
             continue
-        references = structure.references
         if len(references) != len(shape) and (references or shape not in ([], ["1"])):
             yield Finding(
                 "error",
