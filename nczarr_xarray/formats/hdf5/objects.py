@@ -196,28 +196,22 @@ class H5NamedType:
     """A committed datatype."""
 
     name: str
-    address: int
     type: Datatype
-
-
-@dataclass(slots=True)
-class H5Broken:
-    """A member of a group that cannot be read, or a link that leads nowhere."""
-
-    name: str
-    error: NCZarrError
 
 
 @dataclass(slots=True)
 class H5Group:
     """A group. `members` are in the order netCDF-C lists them: of creation if kept, else of name.
 
+    A member that cannot be read, or a link that leads nowhere, is its error.
     `loaded` is False for a group that was not asked for: then it has no members.
     """
 
     name: str
     address: int
     attributes: dict[str, H5Attribute] = field(default_factory=dict)
-    members: dict[str, H5Group | H5Dataset | H5NamedType | H5Broken] = field(default_factory=dict)
+    members: dict[str, H5Group | H5Dataset | H5NamedType | NCZarrError] = field(
+        default_factory=dict
+    )
     loaded: bool = True
     problems: tuple[NCZarrError, ...] = ()
