@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr import spellings, values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, dimension_value
+from nczarr_xarray.formats.nczarr.emit import dimension_value
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.model import Attribute, Dimension
 
 _COPY = "copy the dataset first (nczarr copy) and change the copy"

@@ -14,12 +14,10 @@ import numpy as np
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable
 
-#: Zarr 3 states attributes as pure Zarr 2 does.
-PURE = Profile("v2")
 #: Compressors that Zarr 3 has, by their names in Zarr 2; blosc does some of them with shuffling.
 _COMPRESSORS = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
 _IN_BLOSC = {"gzip": "zlib", "zstd": "zstd"}

@@ -19,8 +19,10 @@ from hypothesis import example, given, settings
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.cli.cdl import write_cdl
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, consolidate, documents, problems
+from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
+from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.nczarr.spellings import release
 from nczarr_xarray.formats.nczarr.values import number
 from nczarr_xarray.model import (
