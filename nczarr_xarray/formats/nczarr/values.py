@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.codecs.registry import codec
+from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig
@@ -190,16 +191,8 @@ def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
 def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
     settings = {name: _setting(value) for name, value in config.items()}
     if config["id"] == "shuffle" and not config.get("elementsize"):
-        settings["elementsize"] = integer(shuffle_size(array.dtype))
+        settings["elementsize"] = integer(netcdf_size(array.dtype))
     return settings
-
-
-def shuffle_size(dtype: np.dtype) -> int:
-    """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
-
-    netCDF-C writes 0, which means "do not shuffle" in numcodecs.
-    """
-    return 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
 
 
 def _setting(value: Any) -> JSON:
