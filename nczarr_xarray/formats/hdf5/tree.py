@@ -133,7 +133,7 @@ class _Wanted:
 class _Reading:
     """Reads objects by their addresses, and builds the tree of them."""
 
-    def __init__(self, frame: Frame, root: int, only: Collection[str] = ()) -> None:
+    def __init__(self, frame: Frame, root: int, only: Collection[str]) -> None:
         self.frame = frame
         self.root = root
         self.only = only
