@@ -182,8 +182,7 @@ class _Side(NamedTuple):
         data = form.get(key)
         if data is None:
             return cls("/dev/null", [])
-        apostrophe = "'" if key.endswith((".zattrs", ".nczattr")) else '"'
-        return cls(key, list(_indented(loads(data, key, apostrophe=apostrophe))))
+        return cls(key, list(_indented(loads(data, key))))
 
 
 def _indented(value: JSON, name: str = "", margin: str = "") -> Iterator[str]:

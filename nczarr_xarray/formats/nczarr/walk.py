@@ -435,11 +435,8 @@ def _parse(key: str, data: Object) -> JSON | NCZarrError:
         return data
     if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         return None  # a page, in HTML
-    # in names a \' was a double quote, as the keys of the store show; in the text of
-    # attributes it is what netCDF-C reads
-    text = key.endswith((".zattrs", ".nczattr"))
     try:
-        document = loads(data, key, apostrophe="'" if text else '"')
+        document = loads(data, key)
     except FormatError as error:
         return error
     if key.rpartition("/")[2] == ".zgroup":  # without it, anything would be an empty group
