@@ -34,7 +34,9 @@ from nczarr_xarray.model import Array, CodecConfig
 GROUP = "nczarr_xarray.codecs"
 
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
-#: netCDF's words for them.
+#: How Zarr 3 calls blosc's 0, 1 and 2.
+BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+#: netCDF's words for its compressors.
 _BLOSC_NAMES = {f"blosc_{name.removeprefix('blosc')}": name for name in _BLOSC_COMPRESSORS}
 
 

@@ -19,12 +19,9 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig
 
 _log = logging.getLogger(__name__)
 
-#: How Zarr 3 calls blosc's 0, 1 and 2.
-_BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-
 
 def asked_codecs(
-    encoding: Mapping[str, Any], dtype: np.dtype, *, shuffled: bool = True
+    encoding: Mapping[str, Any], dtype: np.dtype, *, shuffled: bool
 ) -> tuple[CodecConfig, ...]:
     """Return the codecs that an encoding asks for, in the order of encoding.
 
@@ -205,5 +202,5 @@ def _of_zarr3(stated: Mapping[str, Any]) -> CodecConfig | None:
     if name == "blosc":
         shuffle = str(settings.pop("shuffle", "shuffle"))
         settings.pop("typesize", None)
-        settings["shuffle"] = _BLOSC_SHUFFLES.index(shuffle)
+        settings["shuffle"] = registry.BLOSC_SHUFFLES.index(shuffle)
     return {"id": name, **settings} if registry.codec(name).lossless else None

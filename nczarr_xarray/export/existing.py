@@ -107,7 +107,7 @@ class Existing:
             raise variable.error or FormatError(variable.path, "is not an array of Zarr 2")
         return variable.array
 
-    def skeleton(self, without: str | None = None) -> Group:
+    def skeleton(self, without: str | None) -> Group:
         """Return the groups with only their dimensions, except those below `without`."""
         contents = Contents()
         for group in self.opened.hierarchy.root.walk():

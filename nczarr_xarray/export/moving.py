@@ -82,7 +82,7 @@ class Mover:
     """
 
     def __init__(
-        self, variable: Variable, source: StoredSource, writer: ChunkWriter, most: int | None = None
+        self, variable: Variable, source: StoredSource, writer: ChunkWriter, most: int | None
     ) -> None:
         self._variable = variable
         self._source = source

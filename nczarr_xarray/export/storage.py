@@ -71,10 +71,10 @@ class StorageRequest:
     dtype: np.dtype
     encoding: Mapping[str, Any]
     explicit: bool
-    blocks: tuple[tuple[int, ...], ...] | None = None
-    fill: Any = None
-    text_length: int = 0
-    align: bool = False
+    blocks: tuple[tuple[int, ...], ...] | None
+    fill: Any
+    text_length: int
+    align: bool
 
     @property
     def chunks_are_asked_for(self) -> bool:

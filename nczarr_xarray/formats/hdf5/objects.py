@@ -84,7 +84,7 @@ class H5Attribute:
     type: Datatype
     space: Dataspace
     data: bytes | memoryview
-    order: int | None = None  # of creation, if the file keeps it
+    order: int | None  # of creation, if the file keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,10 @@ class H5Dataset:
     type: Datatype
     space: Dataspace
     layout: Layout
-    fill: bytes | None = None
-    filters: tuple[Filter, ...] = ()
-    attributes: dict[str, H5Attribute] = field(default_factory=dict)
-    problems: tuple[NCZarrError, ...] = ()
+    fill: bytes | None
+    filters: tuple[Filter, ...]
+    attributes: dict[str, H5Attribute]
+    problems: tuple[NCZarrError, ...]
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from nczarr_xarray.codecs.registry import BLOSC_SHUFFLES
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
@@ -21,7 +22,6 @@ from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Var
 #: Compressors that Zarr 3 has, by their names in Zarr 2; blosc does some of them with shuffling.
 _COMPRESSORS = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
 _IN_BLOSC = {"gzip": "zlib", "zstd": "zstd"}
-_BLOSC_SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 _BLOSC_LEVELS = 9
 #: The level that zstd takes itself.
 _OF_ZSTD = 3
@@ -165,7 +165,7 @@ def _compressor(config: CodecConfig, itemsize: int, *, shuffled: bool) -> JSON:
     name = _COMPRESSORS[config["id"]]
     level = int(config.get("level", 4))
     if name == "blosc":
-        shuffle = _BLOSC_SHUFFLES.get(config.get("shuffle", 1), "shuffle")
+        shuffle = dict(enumerate(BLOSC_SHUFFLES)).get(config.get("shuffle", 1), "shuffle")
         return _blosc(config.get("cname", "lz4"), config.get("clevel", 5), shuffle, itemsize)
     if shuffled:
         own = name == "zstd" and level == 0  # what zstd takes itself; of blosc, no compression
