@@ -249,7 +249,7 @@ class _Walk:
         if path and not is_group:
             parent, _, name = path.rpartition("/")
             node = self.nodes.groups.get(parent)
-            hint = did_you_mean(name, (node.groups if node else None) or ())
+            hint = did_you_mean(name, node.groups if node else ())
             raise DatasetNotFoundError(self.where, f"no group '/{path}'{hint}")
         return documents
 

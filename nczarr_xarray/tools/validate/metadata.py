@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError, UnsupportedError
+from nczarr_fsspec.errors import FormatError, IncompleteExportError, UnsupportedError
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.tools.finding import Finding
@@ -42,10 +42,7 @@ def _unsupported(path: str, found: UnsupportedError) -> Finding:
 
 def groups(subject: Subject) -> Iterator[Finding]:
     """Find what is left out or repaired when the dataset is opened."""
-    problems: tuple[NCZarrError, ...] = ()
-    if subject.opened is not None:
-        problems = subject.opened.hierarchy.problems
-    for problem in problems:
+    for problem in subject.opened.hierarchy.problems if subject.opened is not None else ():
         if isinstance(problem, UnsupportedError):
             yield _unsupported(problem.object, problem)
         else:
