@@ -40,8 +40,8 @@ def read_hierarchy(
     naming: Naming,
     *,
     tree: bool,
-    consolidated: bool | None = None,
-    required: bool = True,
+    consolidated: bool | None,
+    required: bool,
 ) -> Hierarchy:
     """Read the hierarchy at `group` (path without leading slash) and below it for a tree.
 
