@@ -23,10 +23,8 @@ Numbers: TypeAlias = "list[int]"
 Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"
 
 
-def file_keys(
-    file: DataFile, hierarchy: Hierarchy, *, scattered: bool
-) -> LocalFileKeys | RemoteFileKeys:
-    """Return an open file as a store of the keys of Zarr 2.
+class FileKeys(KeyStore):
+    """The common part of the key stores of local and of remote files.
 
     Parameters
     ----------
@@ -34,13 +32,6 @@ def file_keys(
         Of the whole file.
     scattered
         See `nczarr_xarray.views.file_arrays.view_of`.
-    """
-    local = isinstance(file.source, LocalBytes)
-    return (LocalFileKeys if local else RemoteFileKeys)(file, hierarchy, scattered)
-
-
-class FileKeys(KeyStore):
-    """The common part of the key stores of local and of remote files.
 
     Attributes
     ----------
