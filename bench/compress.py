@@ -81,7 +81,7 @@ def fields(side: int) -> dict[str, np.ndarray]:
         "to tenths f4": measured.round(1).astype("f4"),
         "to tenths f8": measured.round(1),
         "to halves f4": (np.round(measured * 2) / 2).astype("f4"),
-        "8 bits f4": quantize(measured.astype("f4"), "BitRound", 8),
+        "8 bits f4": quantize(measured.astype("f4"), "BitRound", 8, None),
         "rain f4": np.maximum(0, measured - 285).round(1).astype("f4"),
         "packed to hundredths i2": (measured * 100).astype("i2"),
         "packed to tenths i2": (measured * 10).astype("i2"),
@@ -206,7 +206,7 @@ def random_fields(rng: np.random.Generator, side: int) -> Iterator[tuple[str, np
     yield "packed i4", (packed * rng.choice([1, 1000])).astype("i4")
     yield "palette", palette[rng.integers(0, palette.size, waves.shape)].astype(dtype)
     yield "of 255", (rng.integers(0, 256, waves.shape) / 255).astype(dtype)
-    yield "bits", quantize(field.astype("f4"), "BitRound", int(rng.integers(2, 22)))
+    yield "bits", quantize(field.astype("f4"), "BitRound", int(rng.integers(2, 22)), None)
     yield "half rounded", np.where(halves, field, field.round(1)).astype(dtype)
     yield "times", np.cumsum(rng.integers(1, rng.choice([2, 10, 1000]), waves.size), dtype="i8")
 

@@ -195,7 +195,7 @@ def our_shuffle(width: int, row: int = 1) -> Make:
         codecs = ({"id": "shuffle", "elementsize": width},)
         whole = (rows, (row + 1) * columns)
         dtype = np.dtype(f"<f{width}")
-        decoder = Decoder(ChunkedArray("v", whole, (rows, columns), dtype, codecs=codecs))
+        decoder = Decoder(ChunkedArray("v", whole, (rows, columns), dtype, codecs=codecs), 0)
         scatter = Scatter(decoder)
         result = np.zeros(whole, dtype)
         every = (slice(0, rows, 1), slice(0, columns, 1))
@@ -244,7 +244,7 @@ def our_several(name: str) -> Make:
 
     def make(shape: tuple[int, int]) -> Decode:
         codecs = ({"id": "shuffle", "elementsize": 4}, {"id": name})
-        decoder = Decoder(ChunkedArray("v", shape, shape, np.dtype("<f4"), codecs=codecs))
+        decoder = Decoder(ChunkedArray("v", shape, shape, np.dtype("<f4"), codecs=codecs), 0)
 
         if decoder.together is not None:
             return decoder.together

@@ -360,30 +360,29 @@ class Presence:
             if isinstance(document, StoreError):
                 raise document
         if found and found == [None] * len(found):
-            raise _removed(store, self._documents)
+            raise _removed(store, self._documents[0])
         self._seen = time.monotonic()
 
 
 class LocalPresence:
     """Whether an array on this machine is still there; see `Presence`."""
 
-    def __init__(self, store: LocalStore, *documents: str) -> None:
+    def __init__(self, store: LocalStore, document: str | None) -> None:
         self._store = store
-        self._documents = documents
+        self._document = document
 
     def check(self) -> None:
         """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
-        store = self._store
-        for document in self._documents:
-            if store.stamp(document) is not None or store.get(document, slice(0, 1)) is not None:
-                return
-        if self._documents:
+        store, document = self._store, self._document
+        if document is None or store.stamp(document) is not None:
+            return
+        if store.get(document, slice(0, 1)) is None:
             store.check_place()  # whose reason says more
-            raise _removed(store, self._documents)
+            raise _removed(store, document)
 
 
-def _removed(store: KeyStore, documents: Sequence[str]) -> StoreError:
-    reason = f"{documents[0]} is not there any more, and chunks are missing"
+def _removed(store: KeyStore, document: str) -> StoreError:
+    reason = f"{document} is not there any more, and chunks are missing"
     return StoreError(store.url, reason)
 
 

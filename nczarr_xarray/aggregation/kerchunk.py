@@ -16,11 +16,9 @@ from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.storage import note_text
 from nczarr_xarray.formats.cfa.table import packing_of
-from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.model import ChunkedArray, Variable
 from nczarr_xarray.views.zarr_tree import in_json
-
-_PROFILE = Profile("v2")
 
 #: References of one file, or of all: by key, text or an address with an extent.
 References = dict[str, "str | list[Any]"]
@@ -144,7 +142,7 @@ class Combination:
         for variable in map(_in_json, self.found.variables()):
             if variable.path in self.found.values:
                 member = held(variable, self.found.values[variable.path])
-                note_text(member.variable, _PROFILE)
+                note_text(member.variable, PURE)
                 members.append(member)
             else:
                 chunks = tuple(max(1, size) for size in variable.shape)
@@ -156,7 +154,7 @@ class Combination:
         root = self.found.hierarchy.root
         groups = {path: in_json(own) for path, own in self.found.group_attributes().items()}
         content = Content(in_json(root.attributes), members, (), groups)
-        write_tree(content, MappingWriter(objects), _PROFILE)
+        write_tree(content, MappingWriter(objects), PURE)
         found: References = {}
         for key, data in objects.items():
             if key.rpartition("/")[2] in _DOCUMENTS:

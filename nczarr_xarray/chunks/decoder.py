@@ -70,7 +70,7 @@ class Decoder:
         Whether `decode_into` may decode a chunk.
     """
 
-    def __init__(self, array: Array, mask: int = 0) -> None:
+    def __init__(self, array: Array, mask: int) -> None:
         self.array = array
         self._codecs = [config for i, config in enumerate(array.codecs) if not mask >> i & 1]
         self._count = math.prod(array.chunk_shape)

@@ -37,7 +37,7 @@ class Scratch(threading.local):
         Whether nothing that is made here is itself what is stored. If not, all memory is new.
     """
 
-    def __init__(self, *, useful: bool = True) -> None:
+    def __init__(self, *, useful: bool) -> None:
         self._useful = useful
         self._blocks: dict[str, np.ndarray] | None = None
 

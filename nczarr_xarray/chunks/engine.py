@@ -44,7 +44,7 @@ class ChunkReader:
         As of `RemoteKeys`.
     """
 
-    def __init__(self, array: Array, store: KeyStore | File, document: str | None = None) -> None:
+    def __init__(self, array: Array, store: KeyStore | File, document: str | None) -> None:
         self._array = array
         self._source = source = source_of(store, document)
         self._scheme: Grid | Strided

@@ -147,7 +147,7 @@ class LocalKeys(LocalSource):
 
     def __init__(self, store: LocalStore, document: str | None) -> None:
         self._store = store
-        self._presence = LocalPresence(store, *(() if document is None else (document,)))
+        self._presence = LocalPresence(store, document)
 
     def locate(self, locating: Locating) -> ChunkTable:
         table = at_once(locating)
@@ -180,10 +180,12 @@ class LocalKeys(LocalSource):
         return None if found is None else self._checked(found)
 
     def _checked(self, found: Iterator[FileRange | None]) -> Iterator[FileRange | None]:
+        lacking = False
         for one in found:
-            if one is None:
-                self._presence.check()
+            lacking = lacking or one is None
             yield one
+        if lacking:
+            self._presence.check()
 
     def divides(self, table: ChunkTable) -> bool:
         return self._store.divides(_keys(table))

@@ -274,7 +274,7 @@ async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def in_threads(
-    scatter: Callable[[Any, list[Any]], None], nbytes: int, *, inline: bool = True
+    scatter: Callable[[Any, list[Any]], None], nbytes: int, *, inline: bool
 ) -> Callable[[Any, list[Any]], Awaitable[None]]:
     """Return what takes pieces on an event loop, and has the pool scatter them.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from nczarr_xarray.cli.cdl_text import columns, name, quoted_row
 from nczarr_xarray.cli.cdl_values import Values, spelling
-from nczarr_xarray.model import Variable
+from nczarr_xarray.model import Variable, position_of
 
 #: bytes of one read, and elements that are text at one time
 READ_BYTES = 1 << 25
@@ -94,20 +94,12 @@ def block_keys(variable: Variable) -> Iterator[tuple[slice, ...]]:
     if variable.array is not None and step > variable.array.chunk_shape[axis]:
         step -= step % variable.array.chunk_shape[axis]
     rest = [slice(0, length) for length in shape[axis + 1 :]]
-    for outer in _indices(shape[:axis]):
+    # (`itertools.product` would first make lists of the indices)
+    for number in range(math.prod(shape[:axis])):
+        outer = position_of(number, shape[:axis])
         for start in range(0, shape[axis], step):
             along = slice(start, min(start + step, shape[axis]))
             yield (*(slice(index, index + 1) for index in outer), along, *rest)
-
-
-def _indices(shape: tuple[int, ...]) -> Iterator[list[int]]:
-    """Yield all indices in row-major order (`itertools.product` would first make lists of them)."""
-    for number in range(math.prod(shape)):
-        index = []
-        for length in reversed(shape):
-            number, along = divmod(number, length)
-            index.append(along)
-        yield index[::-1]
 
 
 def _number_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:

@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import FormatError, UnsupportedError
 #: Stands in while a file is made, as it keeps whatever parameters it is given.
 _DEFLATE = 1
 #: Filters that come with libhdf5.
-_SZIP = 4
+SZIP = 4
 _BUILT_IN = range(1, 7)
 
 
@@ -137,7 +137,7 @@ def filter_encoder(
 
 def _image(filter_id: int, values: Sequence[int], size: int) -> bytes:
     if reason := lacks(filter_id):
-        name = "codec 'szip'" if filter_id == _SZIP else f"filter {filter_id}"
+        name = "codec 'szip'" if filter_id == SZIP else f"filter {filter_id}"
         raise UnsupportedError("", f"{name} {reason}")
     with only_user():
         return _chunk_file(filter_id, tuple(values), size)

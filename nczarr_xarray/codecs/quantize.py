@@ -38,7 +38,7 @@ def check_quantization(dtype: np.dtype, mode: str, digits: int) -> None:
 
 
 def quantize(
-    values: np.ndarray, mode: str, digits: int, fill: Any = None, odd: np.ndarray | None = None
+    values: np.ndarray, mode: str, digits: int, fill: Any, odd: np.ndarray | None = None
 ) -> np.ndarray:
     """Round floating-point values as ``nc_def_var_quantize`` does.
 

@@ -27,16 +27,17 @@ from nczarr_xarray.codecs.codec import (
     with_level,
 )
 from nczarr_xarray.codecs.filters import filter_step, fletcher32
+from nczarr_xarray.codecs.libhdf5 import SZIP
 from nczarr_xarray.model import Array, CodecConfig
 
 #: Entry points of this group are rows (`Codec`).
 GROUP = "nczarr_xarray.codecs"
 
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
-#: netCDF's words for them.
+#: How Zarr 3 calls blosc's 0, 1 and 2.
+BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+#: netCDF's words for its compressors.
 _BLOSC_NAMES = {f"blosc_{name.removeprefix('blosc')}": name for name in _BLOSC_COMPRESSORS}
-#: The bit of szip's mask for one of its two ways of coding, and what stands for the other.
-_NEAREST, _ENTROPY = 32, 4
 
 
 def _level(position: int, default: int) -> Callable[[tuple[int, ...]], dict[str, Any]]:
@@ -90,7 +91,7 @@ def _blosc_asked(name: str, encoding: Mapping[str, Any], level: int) -> CodecCon
 
 def _szip_settings(values: tuple[int, ...]) -> dict[str, Any]:
     mask, pixels = (*values, 0, 0)[:2]
-    return {"mask": mask & _NEAREST or _ENTROPY, "pixels-per-block": pixels}
+    return {"mask": mask & szip.NEAREST or szip.ENTROPY, "pixels-per-block": pixels}
 
 
 def _szip_asked(_: str, encoding: Mapping[str, Any], __: int) -> CodecConfig:
@@ -99,7 +100,7 @@ def _szip_asked(_: str, encoding: Mapping[str, Any], __: int) -> CodecConfig:
     pixels = encoding.get("szip_pixels_per_block", options.get("pixels_per_block", 8))
     if coding not in ("nn", "ec") or pixels not in range(2, 33, 2):
         raise ValueError("szip: coding is 'nn' or 'ec', pixels_per_block even and at most 32")
-    mask = _NEAREST if coding == "nn" else _ENTROPY
+    mask = szip.NEAREST if coding == "nn" else szip.ENTROPY
     return {"id": "szip", "mask": mask, "pixels-per-block": int(pixels)}
 
 
@@ -107,14 +108,14 @@ def _szip_told(config: CodecConfig) -> Any:
     if "mask" not in config:  # a filter that nothing here can undo
         return False
     mask = config["mask"] if isinstance(config["mask"], int) else 0
-    coding = "nn" if mask & _NEAREST else "ec"
+    coding = "nn" if mask & szip.NEAREST else "ec"
     return {"coding": coding, "pixels_per_block": config.get("pixels-per-block")}
 
 
 def _szip_options(config: CodecConfig) -> dict[str, Any]:
     return {
         "compression": "szip",
-        "szip_coding": "nn" if config["mask"] & _NEAREST else "ec",
+        "szip_coding": "nn" if config["mask"] & szip.NEAREST else "ec",
         "szip_pixels_per_block": config["pixels-per-block"],
     }
 
@@ -174,7 +175,7 @@ TABLE: tuple[Codec, ...] = (
         id="szip",
         decode=szip.decode,
         encode=szip.szip_encoder,
-        hdf5=HDF5Filter(szip.SZIP, _szip_settings, decodes=False),
+        hdf5=HDF5Filter(SZIP, _szip_settings, decodes=False),
         netcdf=Keyword(
             name="szip",
             config=_szip_asked,

@@ -24,6 +24,8 @@ from nczarr_xarray.model import Array, CodecConfig
 
 #: Unshuffles chunks of one length, in whole elements of so many bytes, to where they go.
 Unshuffler: TypeAlias = Callable[[Sequence[memoryview], int, np.ndarray], None]
+#: Makes an array of any content for a use, of a shape and a dtype.
+Empty: TypeAlias = Callable[[str, Any, np.dtype], np.ndarray]
 #: Elements up to this many bytes are brought together plane by plane, if by numpy.
 WIDEST = 16
 #: version of blosc, version of its LZ4, flags, bytes of an element; then bytes of the data, of a
@@ -51,17 +53,20 @@ def _blosc() -> Unshuffler | None:
     return partial(_by_frame, blosc.decompress)
 
 
-def element_size(config: CodecConfig, array: Array) -> int:
-    """Return the bytes of an element.
+def netcdf_size(dtype: np.dtype) -> int:
+    """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
 
-    netCDF-C writes 0 for its own type size, a pointer for strings.
+    netCDF-C writes 0, which means "do not shuffle" in numcodecs.
     """
+    return 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
+
+
+def element_size(config: CodecConfig, array: Array) -> int:
+    """Return the bytes of an element."""
     size = config.get("elementsize") or 0
     if not isinstance(size, int) or size < 0:
         raise FormatError(array.described, f"shuffle elementsize is {size!r}")
-    if size:
-        return size
-    return 8 if array.dtype.kind == "S" and array.dtype.itemsize > 1 else array.dtype.itemsize
+    return size or netcdf_size(array.dtype)
 
 
 def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
@@ -70,12 +75,12 @@ def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
     return (lambda data: unshuffle([bytewise(data)], width)) if width > 1 else _as_it_is, size
 
 
-def encode(
-    config: CodecConfig,
-    array: Array,
-    empty: Callable[[str, Any, np.dtype], np.ndarray] | None = None,
-) -> Step:
-    """Return how to shuffle chunks of an array; see `shuffled` for `empty`."""
+def _new(_: str, shape: Any, dtype: np.dtype) -> np.ndarray:
+    return np.empty(shape, dtype)
+
+
+def encode(config: CodecConfig, array: Array, empty: Empty = _new) -> Step:
+    """Return how to shuffle chunks of an array."""
     width = element_size(config, array)
 
     def step(data: Buffer) -> Buffer:
@@ -87,19 +92,10 @@ def encode(
     return step if width > 1 else _as_it_is
 
 
-def shuffled(
-    rows: np.ndarray, size: int, empty: Callable[[str, Any, np.dtype], np.ndarray] | None = None
-) -> np.ndarray:
-    """Shuffle bytes of elements of `size`, in rows, to byte planes in rows.
-
-    Parameters
-    ----------
-    empty
-        Makes an array of any content for a use, of a shape and a dtype; None for new ones.
-    """
+def shuffled(rows: np.ndarray, size: int, empty: Empty) -> np.ndarray:
+    """Shuffle bytes of elements of `size`, in rows, to byte planes in rows."""
     count = rows.shape[1] // size
-    shape, dtype = (len(rows), size, count), np.dtype(np.uint8)
-    planes = np.empty(shape, dtype) if empty is None else empty("planes", shape, dtype)
+    planes = empty("planes", (len(rows), size, count), np.dtype(np.uint8))
     if size in (2, 4):
         # as integers, which numpy shifts many at a time: twice to six times as fast as a copy
         numbers = rows.view(f"<u{size}")

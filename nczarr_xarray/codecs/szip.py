@@ -16,13 +16,11 @@ from typing import Any
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import Buffer, Size, Step, packed
-from nczarr_xarray.codecs.libhdf5 import filter_decoder, filter_encoder
+from nczarr_xarray.codecs.libhdf5 import SZIP, filter_decoder, filter_encoder
 from nczarr_xarray.model import Array, ChunkedArray, CodecConfig
 
-#: Number of the filter.
-SZIP = 4
 #: Option bits; HDF5 sets the last two always.
-_ENTROPY, _LITTLE, _BIG, _NEAREST, _ALLOW_K13, _RAW = 4, 8, 16, 32, 1, 128
+ENTROPY, _LITTLE, _BIG, NEAREST, _ALLOW_K13, _RAW = 4, 8, 16, 32, 1, 128
 _BLOCKS_PER_SCANLINE = 128
 _PIXELS_PER_SCANLINE = 4096
 _PIXELS_PER_BLOCK = range(2, 33, 2)
@@ -105,7 +103,7 @@ def szip_parameters(config: CodecConfig, array: Array) -> tuple[int, int, int, i
     if not (isinstance(mask, int) and isinstance(pixels, int)):
         raise FormatError(array.described, "codec 'szip' lacks 'mask' or 'pixels-per-block'")
     order = _LITTLE if array.dtype.newbyteorder("<") == array.dtype else _BIG
-    options = (_NEAREST if mask & _NEAREST else _ENTROPY) | _RAW | _ALLOW_K13 | order
+    options = (NEAREST if mask & NEAREST else ENTROPY) | _RAW | _ALLOW_K13 | order
     return options, pixels, 8 * array.dtype.itemsize, _scanline(array, pixels)
 
 

@@ -213,7 +213,7 @@ def _nothing_more(begin: int, end: int) -> bytes:
 
 
 async def read_variable_pattern(
-    file: DataFile, name: str, *, entire: bool = False
+    file: DataFile, name: str, *, entire: bool
 ) -> MetadataPattern | None:
     """Read the pattern of one variable of a file; None if it has to be parsed for each.
 

@@ -36,20 +36,20 @@ class RemoteParts:
     most
         Bytes that parts which are read at a time may take; None if only their number is limited.
     cost
-        Says how many one takes at most, if they are limited.
+        Says how many one takes at most.
     """
 
     def __init__(
         self,
         read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]],
         read_others: Callable[[list[Part]], list[Part]],
-        most: int | None = None,
-        cost: Callable[[Part], int] | None = None,
+        most: int | None,
+        cost: Callable[[Part], int],
     ) -> None:
         self._read = read
         self._read_others = read_others
         self._gate = asyncio.Semaphore(AT_A_TIME)
-        self._budget = None if most is None or cost is None else Budget(most)
+        self._budget = None if most is None else Budget(most)
         self._cost = cost
         self._next: list[tuple[Part, Opening | RemoteFile]] = []
         self._coming: list[Future[None]] = []
@@ -85,7 +85,7 @@ class RemoteParts:
 
     async def _read_one(self, part: Part, found: Opening | RemoteFile) -> bool:
         async with self._gate:
-            if self._budget is None or self._cost is None:
+            if self._budget is None:
                 return await self._read(part, found)
             cost = self._cost(part)
             await self._budget.take(cost)

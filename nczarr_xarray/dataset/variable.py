@@ -205,9 +205,7 @@ class VariableReader:
             return store.parse(conversion(data))
         return self._values(data)
 
-    async def read_async(
-        self, key: tuple[Index, ...] | None = None, *, points: bool = False
-    ) -> np.ndarray:
+    async def read_async(self, key: tuple[Index, ...] | None, *, points: bool) -> np.ndarray:
         """Do as `read` does, from any event loop without blocking it."""
         remote = loop_of(self.store)
         if remote is not None:
@@ -259,7 +257,7 @@ class VariableReader:
             return padded.finish(await store.parse_remote(conversion(data)))
         return padded.finish(self._values(data))
 
-    async def fetch_remote(self, key: tuple[Index, ...] | None = None) -> None:
+    async def fetch_remote(self, key: tuple[Index, ...] | None) -> None:
         """Fetch what `read_remote` would, on the remote store's loop, and make nothing of it.
 
         Raises

@@ -91,7 +91,7 @@ def classic_values(values: np.ndarray, before: Variable, after: Variable) -> np.
     return found
 
 
-def classic_attribute(attribute: Attribute, types: Mapping[str, str] = TYPES) -> Attribute:
+def classic_attribute(attribute: Attribute, types: Mapping[str, str]) -> Attribute:
     """Return an attribute in a type that classic netCDF has (`ValueError` if there is none)."""
     name, value = attribute.name, attribute.value
     if isinstance(value, tuple):

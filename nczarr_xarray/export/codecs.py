@@ -12,19 +12,16 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.codecs import registry
+from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.limits import codec_problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.formats.nczarr.values import shuffle_size
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
 _log = logging.getLogger(__name__)
 
-#: How Zarr 3 calls blosc's 0, 1 and 2.
-_BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-
 
 def asked_codecs(
-    encoding: Mapping[str, Any], dtype: np.dtype, *, shuffled: bool = True
+    encoding: Mapping[str, Any], dtype: np.dtype, *, shuffled: bool
 ) -> tuple[CodecConfig, ...]:
     """Return the codecs that an encoding asks for, in the order of encoding.
 
@@ -98,7 +95,7 @@ def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> Code
     if name == "gzip" and (profile.spelling or profile.portable):  # they differ in the header only
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
     if name == "shuffle":
-        return {"id": "shuffle", "elementsize": shuffle_size(array.dtype)}
+        return {"id": "shuffle", "elementsize": netcdf_size(array.dtype)}
     if name == "szip":  # szip fails on chunks that it cannot make smaller
         config, name = {"id": "zlib", "level": 4}, "zlib"
     words = registry.codec("zlib" if name == "gzip" else name).netcdf
@@ -138,7 +135,7 @@ def _netcdf_codecs(
     codecs: list[CodecConfig] = []
     row = None if name is None else registry.compression(name)
     if shuffle or (shuffle is None and row and row.netcdf and row.netcdf.shuffled):
-        codecs.append({"id": "shuffle", "elementsize": shuffle_size(dtype)})
+        codecs.append({"id": "shuffle", "elementsize": netcdf_size(dtype)})
     if name is not None:
         codecs.append(_compressor(name, encoding))
     if encoding.get("fletcher32"):
@@ -205,5 +202,5 @@ def _of_zarr3(stated: Mapping[str, Any]) -> CodecConfig | None:
     if name == "blosc":
         shuffle = str(settings.pop("shuffle", "shuffle"))
         settings.pop("typesize", None)
-        settings["shuffle"] = _BLOSC_SHUFFLES.index(shuffle)
+        settings["shuffle"] = registry.BLOSC_SHUFFLES.index(shuffle)
     return {"id": name, **settings} if registry.codec(name).lossless else None

@@ -23,8 +23,8 @@ from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
-from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape
-from nczarr_xarray.formats.nczarr.values import shuffle_size
 from nczarr_xarray.model import CodecConfig
 
 
@@ -57,7 +57,7 @@ def _chunk_shape(
 
 def codecs_for(codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> tuple[CodecConfig, ...]:
     """Return codecs that were asked for, with the size of the elements of a dtype."""
-    size = shuffle_size(dtype)
+    size = netcdf_size(dtype)
     return tuple(
         {**config, "elementsize": size} if config["id"] == "shuffle" else config
         for config in codecs

@@ -25,7 +25,7 @@ from nczarr_xarray.export.storage import (
     storage,
 )
 from nczarr_xarray.export.strings import decoded, empty_text, longest_text, text_type, whole_text
-from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

@@ -168,7 +168,7 @@ class RoundedArray(DerivedArray):
 
     mode: str
     digits: int
-    fill_value: Any = None
+    fill_value: Any
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         values = self.reader.read(key, points=points)

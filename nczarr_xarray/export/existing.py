@@ -26,7 +26,8 @@ from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
-from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
+from nczarr_xarray.formats.nczarr.emit import consolidate
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, Group, Variable
 
@@ -106,7 +107,7 @@ class Existing:
             raise variable.error or FormatError(variable.path, "is not an array of Zarr 2")
         return variable.array
 
-    def skeleton(self, without: str | None = None) -> Group:
+    def skeleton(self, without: str | None) -> Group:
         """Return the groups with only their dimensions, except those below `without`."""
         contents = Contents()
         for group in self.opened.hierarchy.root.walk():

@@ -24,7 +24,15 @@ from nczarr_xarray.codecs.shuffle import element_size
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES, ChunkWriter
 from nczarr_xarray.export.stored_source import StoredSource
-from nczarr_xarray.model import Array, ChunkedArray, CodecConfig, Variable, grid_of
+from nczarr_xarray.model import (
+    Array,
+    ChunkedArray,
+    CodecConfig,
+    Variable,
+    box_of,
+    grid_of,
+    position_of,
+)
 
 #: Bytes of chunks, when decoded, that a thread moves at a time.
 BATCH_BYTES = 1 << 22
@@ -74,7 +82,7 @@ class Mover:
     """
 
     def __init__(
-        self, variable: Variable, source: StoredSource, writer: ChunkWriter, most: int | None = None
+        self, variable: Variable, source: StoredSource, writer: ChunkWriter, most: int | None
     ) -> None:
         self._variable = variable
         self._source = source
@@ -167,13 +175,10 @@ class Mover:
             threads = self._writer.threads(wanted)
         return threads if self._most is None else max(1, min(threads, self._most // each))
 
-    def _position(self, ids: np.ndarray) -> tuple[np.ndarray, ...]:
-        return np.unravel_index(ids, self._grid) if self._grid else ()
-
     def _at_growing_end(self, ids: np.ndarray) -> np.ndarray:
         """Return which chunks an unlimited dimension ends in."""
         ends = np.zeros(len(ids), dtype=bool)
-        position = self._position(ids) if self._growing else ()
+        position = np.unravel_index(ids, self._grid) if self._growing else ()
         for axis in self._growing:
             ends |= position[axis] == self._grid[axis] - 1
         return ends
@@ -181,12 +186,6 @@ class Mover:
     def _write_anew(self, number: int) -> int:
         """Decode a chunk and encode it again; return the number of chunks put."""
         array = self._writer.array
-        (position,) = zip(*self._position(np.array([number])), strict=True) if self._grid else ((),)
-        first = tuple(
-            int(at) * chunk for at, chunk in zip(position, array.chunk_shape, strict=True)
-        )
-        part = tuple(
-            slice(start, min(start + chunk, size))
-            for start, chunk, size in zip(first, array.chunk_shape, array.shape, strict=True)
-        )
+        part = box_of(position_of(number, self._grid), array.chunk_shape, array.shape)
+        first = tuple(along.start for along in part)
         return self._writer.write(self._source.read(part), first, threads=1)

@@ -31,12 +31,9 @@ from nczarr_xarray.export.write_request import (
 )
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr import amend
-from nczarr_xarray.formats.nczarr.emit import (
-    Profile,
-    array_documents,
-    group_documents,
-)
+from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, Group, Variable
 
 

@@ -17,7 +17,8 @@ from nczarr_xarray.export.write_request import array_of, shares_chunks
 from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
-from nczarr_xarray.formats.nczarr.emit import Profile, consolidate, documents
+from nczarr_xarray.formats.nczarr.emit import consolidate, documents
+from nczarr_xarray.formats.nczarr.profiles import Profile
 
 #: The name of this package in ``_NCProperties``.
 WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"

@@ -12,7 +12,7 @@ from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.attributes import NC_TYPES
 from nczarr_xarray.export.chunk_shapes import default_chunk_shape, shared_chunk, uniform_chunks
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs, kept_codecs
-from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, ChunkedArray, Variable, bytes_of
 
 #: Keys that concern values (CF); xarray has applied them already.
@@ -71,10 +71,10 @@ class StorageRequest:
     dtype: np.dtype
     encoding: Mapping[str, Any]
     explicit: bool
-    blocks: tuple[tuple[int, ...], ...] | None = None
-    fill: Any = None
-    text_length: int = 0
-    align: bool = False
+    blocks: tuple[tuple[int, ...], ...] | None
+    fill: Any
+    text_length: int
+    align: bool
 
     @property
     def chunks_are_asked_for(self) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 
 #: Regions that a user may give: slices, or "auto" for some dimension or for all.
 RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]

@@ -12,7 +12,7 @@ from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import ChunkedArray
 
 if TYPE_CHECKING:

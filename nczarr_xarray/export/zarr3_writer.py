@@ -38,7 +38,8 @@ class Zarr3Writer(ArrayWriter):
         cls, path: str, dtype: np.dtype, document: bytes, store: WritableStore
     ) -> Zarr3Writer:
         """Return the writer of the array at a path whose ``zarr.json`` is given."""
-        metadata = plain(loads(document, path), f"{path}/{FILE}")
+        key = f"{path}/{FILE}"
+        metadata = plain(loads(document, key), key)
         chunks = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
         shape = tuple(metadata["shape"])
         return cls(ZarrArray(path, shape, chunks, dtype, json.dumps(metadata)), store)

@@ -377,3 +377,20 @@ class FileStrides(Array):
 def grid_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return chunks along each dimension."""
     return tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))
+
+
+def position_of(number: int, grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Return where in a grid a chunk is, by its number in C order, which int64 need not have."""
+    position = []
+    for count in reversed(grid):
+        number, at = divmod(number, count)
+        position.append(at)
+    return tuple(reversed(position))
+
+
+def box_of(
+    position: tuple[int, ...], chunk_shape: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[slice, ...]:
+    """Return the part of an array that lies in a chunk."""
+    axes = zip(position, chunk_shape, shape, strict=True)
+    return tuple(slice(at * chunk, min((at + 1) * chunk, size)) for at, chunk, size in axes)

@@ -25,8 +25,10 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, consolidate, documents, problems
+from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray
 
@@ -180,8 +182,7 @@ class _Side(NamedTuple):
         data = form.get(key)
         if data is None:
             return cls("/dev/null", [])
-        apostrophe = "'" if key.endswith((".zattrs", ".nczattr")) else '"'
-        return cls(key, list(_indented(loads(data, key, apostrophe=apostrophe))))
+        return cls(key, list(_indented(loads(data, key))))
 
 
 def _indented(value: JSON, name: str = "", margin: str = "") -> Iterator[str]:

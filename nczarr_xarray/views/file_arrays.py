@@ -20,8 +20,10 @@ from nczarr_xarray.model import (
     ChunkTable,
     CodecConfig,
     Variable,
+    box_of,
     bytes_of,
     grid_of,
+    position_of,
     readable,
 )
 from nczarr_xarray.views.rows import rows
@@ -108,7 +110,7 @@ class ArrayView:
 
     def name(self, number: int) -> str:
         """Return the last segment of the key of a chunk."""
-        return ".".join(map(str, self._position(number))) or "0"
+        return ".".join(map(str, position_of(number, self.grid))) or "0"
 
     def number(self, name: str) -> int | None:
         """Return the chunk with this last segment of a key; None if there is none."""
@@ -128,15 +130,8 @@ class ArrayView:
 
     def selection(self, number: int) -> tuple[slice, ...]:
         """Return the selection of the variable that lies in a chunk."""
-        corners = zip(self._position(number), self.array.chunk_shape, self.array.shape, strict=True)
-        return tuple(slice(at * size, min((at + 1) * size, length)) for at, size, length in corners)
-
-    def _position(self, number: int) -> list[int]:
-        position = []
-        for count in reversed(self.grid):
-            number, at = divmod(number, count)
-            position.append(at)
-        return position[::-1]
+        position = position_of(number, self.grid)
+        return box_of(position, self.array.chunk_shape, self.array.shape)
 
 
 def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:

@@ -23,10 +23,8 @@ Numbers: TypeAlias = "list[int]"
 Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"
 
 
-def file_keys(
-    file: DataFile, hierarchy: Hierarchy, *, scattered: bool = True
-) -> LocalFileKeys | RemoteFileKeys:
-    """Return an open file as a store of the keys of Zarr 2.
+class FileKeys(KeyStore):
+    """The common part of the key stores of local and of remote files.
 
     Parameters
     ----------
@@ -34,13 +32,6 @@ def file_keys(
         Of the whole file.
     scattered
         See `nczarr_xarray.views.file_arrays.view_of`.
-    """
-    local = isinstance(file.source, LocalBytes)
-    return (LocalFileKeys if local else RemoteFileKeys)(file, hierarchy, scattered)
-
-
-class FileKeys(KeyStore):
-    """The common part of the key stores of local and of remote files.
 
     Attributes
     ----------
@@ -48,7 +39,7 @@ class FileKeys(KeyStore):
         The keys, and what was left out.
     """
 
-    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool = True) -> None:
+    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         self.file = file
         self.url = file.url
         self.tree = Tree(hierarchy, scattered=scattered)
@@ -144,7 +135,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
     together.
     """
 
-    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool = True) -> None:
+    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         super().__init__(file, hierarchy, scattered)
         self._lookups: dict[str, Turn[int, tuple[int, int, int]]] = {}
         self._bytes: Turn[tuple[int, int], bytes] = Turn(self._fetch)

@@ -13,11 +13,11 @@ from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, caller_level
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.views.file_keys import FileKeys, file_keys
+from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
 from nczarr_xarray.zarr._offered import StoreView
 
 #: One of these is at the root of every tree.
@@ -97,7 +97,9 @@ def open_view(target: Any, options: OpenOptions, *, scattered: bool = True) -> K
         opened = open_file(source, options, master)
         with closed_on_error(source):
             assert isinstance(opened.store, DataFile)
-            return file_keys(opened.store, opened.hierarchy, scattered=scattered)
+            local = isinstance(opened.store.source, LocalBytes)
+            kind = LocalFileKeys if local else RemoteFileKeys
+            return kind(opened.store, opened.hierarchy, scattered)
 
     return open_either(target, options, _keys_of_tree, of_file)
 

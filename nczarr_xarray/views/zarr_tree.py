@@ -9,12 +9,12 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.backend.data_store import dimension_names, shown_name
 from nczarr_xarray.backend.encoding import attribute_value
-from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, group_documents
+from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
+from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
 from nczarr_xarray.views.file_arrays import ArrayView, renamed, view_of
 
-_PROFILE = Profile("v2")
 #: Names with a meaning of their own in a Zarr tree.
 _RESERVED = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"})
 
@@ -35,7 +35,7 @@ class Tree:
         What was left out, and why.
     """
 
-    def __init__(self, hierarchy: Hierarchy, *, scattered: bool = True) -> None:
+    def __init__(self, hierarchy: Hierarchy, *, scattered: bool) -> None:
         self.problems: list[NCZarrError] = []
         #: by path, without outer slashes
         self.groups: dict[str, Group] = {}
@@ -83,7 +83,7 @@ class Tree:
             elif path in self.groups:
                 attributes = in_json(self.groups[path].attributes)
                 group = replace(self.groups[path], attributes=attributes)
-                self._documents |= group_documents(group, _PROFILE, None)
+                self._documents |= group_documents(group, PURE, None)
         return self._documents.get(key)
 
     def documents(self) -> Mapping[str, bytes]:
@@ -136,7 +136,7 @@ class Tree:
         shown = renamed(view, dimensions)
         shown.attributes = in_json(variable.attributes)
         shown.enum = None  # netCDF4-python does not show the names, either
-        return array_documents(shown, _PROFILE)
+        return array_documents(shown, PURE)
 
 
 def in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:

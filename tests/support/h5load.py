@@ -31,7 +31,7 @@ class Loaded(NamedTuple):
     @property
     def index(self) -> Any:
         """A chunk index that remembers nothing yet."""
-        return chunk_index(self.frame, self.dataset)
+        return chunk_index(self.frame, self.dataset, self.dataset.name)
 
     @property
     def layout(self) -> ChunkedLayout:

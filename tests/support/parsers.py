@@ -657,7 +657,7 @@ def _decoders() -> list[Decoder]:
         *(ChunkedArray("v", (64,), (64,), np.dtype(one), codecs=chain) for one, chain in _CHAINS),
         *(_Filtered("v", (64,), (64,), np.dtype("<i4"), codecs=(one,)) for one in _HDF5_CHAINS),
     ]
-    return [Decoder(array) for array in arrays]
+    return [Decoder(array, 0) for array in arrays]
 
 
 def _chunk(data: bytes) -> None:

@@ -27,7 +27,8 @@ from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.export.strings import longest
 from nczarr_xarray.export.write_task import put_all
-from nczarr_xarray.formats.nczarr.emit import Profile, documents
+from nczarr_xarray.formats.nczarr.emit import documents
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

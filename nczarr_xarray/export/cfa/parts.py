@@ -27,7 +27,8 @@ from nczarr_xarray.export.classic_types import (
 )
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter, Options
-from nczarr_xarray.formats.nczarr.emit import Profile, problems
+from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
 
 #: Fragments as they are asked for: lengths by dimension, or for all dimensions of a variable.

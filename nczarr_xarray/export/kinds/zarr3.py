@@ -25,7 +25,7 @@ from nczarr_xarray.export.write_target import check_clashes
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.profiles import PURE, Profile
 from nczarr_xarray.formats.zarr3 import emit
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import ChunkedArray, Variable
@@ -54,7 +54,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
     contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, request.layout))
-    found += [*problems(contents.root, emit.PURE), *emit.problems(contents.root)]
+    found += [*problems(contents.root, PURE), *emit.problems(contents.root)]
     refuse(target.url, found)
     for item in contents.items:
         if item.variable.nc_type == "char":
@@ -107,7 +107,7 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
     if layout.codecs is not None:
         codecs = codecs_for(layout.codecs, dtype)
     else:
-        codecs = kept_codecs(codecs, array, emit.PURE)
+        codecs = kept_codecs(codecs, array, PURE)
         codecs = tuple(config for config in codecs if config["id"] in emit.CODECS)
     text_codec = ({"id": "vlen-utf8"},) if text else ()
     array = replace(array, codecs=(*text_codec, *codecs) if variable.shape else text_codec)

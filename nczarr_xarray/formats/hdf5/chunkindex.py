@@ -48,13 +48,13 @@ class ImplicitIndex(HDF5ChunkIndex):
         return chunks
 
 
-def chunk_index(frame: Frame, dataset: H5Dataset, path: str = "") -> ChunkIndex:
+def chunk_index(frame: Frame, dataset: H5Dataset, path: str) -> ChunkIndex:
     """Return the chunk index of a dataset; reads nothing.
 
     Parameters
     ----------
     path
-        How messages name the dataset; its name if empty.
+        How messages name the dataset.
 
     Raises
     ------
@@ -62,7 +62,6 @@ def chunk_index(frame: Frame, dataset: H5Dataset, path: str = "") -> ChunkIndex:
         If the dataset is not chunked, or its shapes contradict each other.
     """
     layout, space = dataset.layout, dataset.space
-    path = path or dataset.name
     if not isinstance(layout, ChunkedLayout) or not space.shape:
         raise frame.error(path, "is not stored in chunks")
     maxshape = space.maxshape or space.shape

@@ -17,7 +17,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.model import ChunkTable
+from nczarr_xarray.model import ChunkTable, grid_of
 
 #: A chunk as an index lists it. `number` is its number in the order of the index, `address` is -1
 #: if the chunk does not exist.
@@ -52,8 +52,8 @@ class ChunkGrid:
     maxshape: tuple[int | None, ...]
     chunk_shape: tuple[int, ...]
     element_size: int
-    filters: int = 0
-    unfiltered_edges: bool = False
+    filters: int
+    unfiltered_edges: bool
 
     @property
     def chunk_bytes(self) -> int:
@@ -63,7 +63,7 @@ class ChunkGrid:
     @property
     def counts(self) -> tuple[int, ...]:
         """Chunks along each dimension."""
-        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
+        return grid_of(self.shape, self.chunk_shape)
 
     def error(self, reason: str) -> FormatError:
         """Return an error about the chunks of this dataset."""

@@ -6,8 +6,9 @@ Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/xarray/formats/test_
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
@@ -30,7 +31,6 @@ from nczarr_xarray.formats.hdf5.objects import (
     Dataspace,
     Datatype,
     H5Attribute,
-    H5Broken,
     H5Dataset,
     H5Group,
     H5NamedType,
@@ -118,14 +118,10 @@ async def read_hierarchy(
     if notes is not None:
         frame = replace(frame, notes=notes)
     names = () if only is None else (only, f"{_NON_COORDINATE}{only}")
-    root = await read_tree(frame, address, group, tree, names)
-    nodes = list(_walk(root))
-    await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
+    nodes = await _read_nodes(frame, read_tree(frame, address, group, tree, names))
     partly = only is None and any(not node.group.loaded for node in nodes)
     if partly and _depends_on_all(nodes):
-        root = await read_tree(frame, address)
-        nodes = list(_walk(root))
-        await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
+        nodes = await _read_nodes(frame, read_tree(frame, address))
     loaded = [node for node in nodes if node.group.loaded]
     builder = _Builder(frame, loaded, extent, named=only is None)
     if frame.missing:
@@ -144,15 +140,18 @@ class _Node:
     datasets: list[H5Dataset]
 
 
-def _walk(root: H5Group) -> Iterator[_Node]:
-    """Yield all groups, parents first."""
-    pending = [("/", root)]
+async def _read_nodes(frame: Frame, tree: Awaitable[H5Group]) -> list[_Node]:
+    """Return all groups of a tree, parents first, and the classes of their datasets with them."""
+    nodes = []
+    pending = [("/", await tree)]
     while pending:
         path, group = pending.pop()
         members = group.members.values()
-        yield _Node(path, group, [m for m in members if isinstance(m, H5Dataset)])
+        nodes.append(_Node(path, group, [m for m in members if isinstance(m, H5Dataset)]))
         below = [(join(path, m.name), m) for m in members if isinstance(m, H5Group)]
         pending.extend(reversed(below))
+    await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
+    return nodes
 
 
 def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
@@ -188,10 +187,6 @@ def _depends_on_all(nodes: list[_Node]) -> bool:
 def _odd(type_: Datatype) -> str:
     """Say why an attribute of numbers that netCDF does not have is not shown."""
     return f"netCDF has no {type_.kind} type of {type_.size} bytes in such a format"
-
-
-def _number(scale: Scale) -> int:
-    return scale.number
 
 
 @dataclass(slots=True)
@@ -329,14 +324,14 @@ class _Builder:
             group = groups[node.path] = Group(node.path)
             if node.path != "/":
                 groups[node.path.rpartition("/")[0] or "/"].groups[group.name] = group
-            for scale in sorted(dimensions.groups.get(node.path, ()), key=_number):
+            for scale in sorted(dimensions.groups.get(node.path, ()), key=attrgetter("number")):
                 made[id(scale)] = group.dimensions[scale.name] = scale.dimension()
         for node in self.nodes:
             group = groups[node.path]
             self.problems.extend(node.group.problems)
             for member in node.group.members.values():
-                if isinstance(member, H5Broken):
-                    self.problems.append(member.error)
+                if isinstance(member, NCZarrError):
+                    self.problems.append(member)
             group.attributes.update(self.attributes(node.group.attributes, node.path))
             for dataset in node.datasets:
                 value = types.get((node.path, dataset.name))

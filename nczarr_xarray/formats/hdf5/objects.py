@@ -84,7 +84,7 @@ class H5Attribute:
     type: Datatype
     space: Dataspace
     data: bytes | memoryview
-    order: int | None = None  # of creation, if the file keeps it
+    order: int | None  # of creation, if the file keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +185,10 @@ class H5Dataset:
     type: Datatype
     space: Dataspace
     layout: Layout
-    fill: bytes | None = None
-    filters: tuple[Filter, ...] = ()
-    attributes: dict[str, H5Attribute] = field(default_factory=dict)
-    problems: tuple[NCZarrError, ...] = ()
+    fill: bytes | None
+    filters: tuple[Filter, ...]
+    attributes: dict[str, H5Attribute]
+    problems: tuple[NCZarrError, ...]
 
 
 @dataclass(slots=True)
@@ -196,28 +196,22 @@ class H5NamedType:
     """A committed datatype."""
 
     name: str
-    address: int
     type: Datatype
-
-
-@dataclass(slots=True)
-class H5Broken:
-    """A member of a group that cannot be read, or a link that leads nowhere."""
-
-    name: str
-    error: NCZarrError
 
 
 @dataclass(slots=True)
 class H5Group:
     """A group. `members` are in the order netCDF-C lists them: of creation if kept, else of name.
 
+    A member that cannot be read, or a link that leads nowhere, is its error.
     `loaded` is False for a group that was not asked for: then it has no members.
     """
 
     name: str
     address: int
     attributes: dict[str, H5Attribute] = field(default_factory=dict)
-    members: dict[str, H5Group | H5Dataset | H5NamedType | H5Broken] = field(default_factory=dict)
+    members: dict[str, H5Group | H5Dataset | H5NamedType | NCZarrError] = field(
+        default_factory=dict
+    )
     loaded: bool = True
     problems: tuple[NCZarrError, ...] = ()

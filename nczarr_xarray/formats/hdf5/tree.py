@@ -18,7 +18,7 @@ from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.datasets import Fields
 from nczarr_xarray.formats.hdf5.groups import read_links
 from nczarr_xarray.formats.hdf5.messages import Link
-from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, H5NamedType
+from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, H5NamedType
 from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.rounds import Once, both, together
@@ -70,8 +70,8 @@ async def read_tree(
         assert isinstance(found, H5Group)
         members = found.members
         found = members.get(name)
-        if isinstance(found, H5Broken):
-            raise found.error
+        if isinstance(found, NCZarrError):
+            raise found
         if not isinstance(found, H5Group):
             which = "/" + "/".join(names[: depth + 1])
             if found:
@@ -133,7 +133,7 @@ class _Wanted:
 class _Reading:
     """Reads objects by their addresses, and builds the tree of them."""
 
-    def __init__(self, frame: Frame, root: int, only: Collection[str] = ()) -> None:
+    def __init__(self, frame: Frame, root: int, only: Collection[str]) -> None:
         self.frame = frame
         self.root = root
         self.only = only
@@ -169,7 +169,7 @@ class _Reading:
         fields = Fields(header, self.shared)
         if not header.first(oh.DATASPACE):
             await fields.read()
-            return H5NamedType("", header.address, fields.datatype())
+            return H5NamedType("", fields.datatype())
         _, attributes = await both(fields.read(), read_attributes(header, self.shared))
         return fields.dataset(attributes)
 
@@ -277,16 +277,16 @@ class _Reading:
 
     def _member_of(
         self, name: str, found: int | NCZarrError, above: tuple[int, ...], repeated: int
-    ) -> H5Group | H5Dataset | H5NamedType | H5Broken:
+    ) -> H5Group | H5Dataset | H5NamedType | NCZarrError:
         node = self.objects[found] if isinstance(found, int) else found
         if isinstance(node, NCZarrError):
-            return H5Broken(name, node)
+            return node
         if isinstance(node, _Group):
             if found in above:
-                return H5Broken(name, self.frame.error(name, "a group that contains itself"))
+                return self.frame.error(name, "a group that contains itself")
             if repeated > _MOST_REPEATED:
                 reason = f"more than {_MOST_REPEATED} objects have several names"
-                return H5Broken(name, self.frame.error(name, reason))
+                return self.frame.error(name, reason)
             return _group(name, node)
         return replace(node, name=name)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from nczarr_fsspec.errors import UnsupportedError
+from nczarr_fsspec.errors import NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.heaps import read_global_heap
-from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, OtherLayout
+from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, OtherLayout
 
 _LONGEST = (1 << 63) - 1
 
@@ -113,8 +113,8 @@ def _check_source(frame: Frame, root: H5Group, name: bytes, path: str) -> None:
         if part not in (b"", b"."):
             members = member.members if isinstance(member, H5Group) else {}
             member = members.get(part.decode("utf-8", "surrogateescape"))
-    if isinstance(member, H5Broken):
-        raise frame.error(path, f"{source}: {member.error.reason}")
+    if isinstance(member, NCZarrError):
+        raise frame.error(path, f"{source}: {member.reason}")
     if not isinstance(member, H5Dataset):
         raise frame.error(path, f"{source} is not a dataset of this file")
     if isinstance(member.layout, OtherLayout):

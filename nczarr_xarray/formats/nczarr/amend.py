@@ -7,14 +7,14 @@ node as stored, by key, and return only those that change.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr import spellings, values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, dimension_value
-from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.formats.nczarr.emit import dimension_value
+from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, is_standard, loads
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.model import Attribute, Dimension
 
 _COPY = "copy the dataset first (nczarr copy) and change the copy"
@@ -175,19 +175,12 @@ def standard(data: bytes, key: str) -> bytes:
 
     Other writers leave bare NaN and infinities in documents, which browsers refuse.
     """
-    try:
-        json.loads(data, parse_constant=_refuse)
-    except ValueError:
-        document = _parse(key, data)
-    else:
+    if is_standard(data):
         return data
+    document = _parse(key, data)
     if key.rpartition("/")[2] == ".zattrs" and isinstance(document, dict):
         document = {name: values.standard_attribute(name, v) for name, v in document.items()}
     return dumps(values.standard(document)).encode()
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(word)
 
 
 class _Node:
@@ -239,7 +232,7 @@ def _parse(key: str, data: bytes) -> JSON:
         data.decode()
     except UnicodeDecodeError:
         raise FormatError(key, f"holds bytes that are not UTF-8: {_COPY}") from None
-    return loads(data, key, apostrophe="'" if key.endswith(".zattrs") else '"')
+    return loads(data, key)
 
 
 def _object(value: JSON, key: str) -> dict[str, JSON]:

@@ -180,7 +180,7 @@ def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:
     elements = value if isinstance(value, list) else [value]
     if isinstance(value, str) and not isinstance(value, Number):
         return Attribute(name, "char", value)
-    if value == [] and isinstance(value, list):
+    if value == []:
         return Attribute(name, "double", np.empty(0))
     texts = [e for e in elements if isinstance(e, str) and not isinstance(e, Number)]
     if texts and not netcdf and _NOT_FINITE.issuperset(texts):

@@ -152,9 +152,9 @@ class _Builder:
             variable.attributes = self.attributes(documents, path, variable.nc_type)
             if enums.MARK in variable.attributes:
                 enums.restore(variable, lambda path: self.groups.get(path.strip("/")))
-            structure = None if self.pure else spellings.array_structure(documents, path)
-            if structure is not None and self.nodes.generation != "v2":
-                variable.dimensions = self.referenced(structure, array)
+            references = None if self.pure else spellings.dimension_references(documents, path)
+            if references is not None and self.nodes.generation != "v2":
+                variable.dimensions = self.referenced(references, array)
                 rank = len(variable.dimensions)
             else:
                 named = self.named(group, documents, array)
@@ -192,11 +192,8 @@ class _Builder:
             return np.dtype(object)
         return array.dtype
 
-    def referenced(
-        self, structure: spellings.ArrayStructure, array: ChunkedArray
-    ) -> tuple[Dimension, ...]:
+    def referenced(self, references: tuple[str, ...], array: ChunkedArray) -> tuple[Dimension, ...]:
         """Return dimensions by fully qualified name; their lengths must agree with the shape."""
-        references = structure.references
         if not references and array.shape in ((), (1,)):
             return ()  # a scalar, marked or not
         if len(references) != len(array.shape):

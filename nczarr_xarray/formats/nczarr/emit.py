@@ -1,6 +1,6 @@
 """The model as the JSON documents of NCZarr or pure Zarr 2.
 
-Nothing is checked here: call `problems` first, which lists what cannot be stored.
+Nothing is checked here: call `limits.problems` first, which lists what cannot be stored.
 """
 
 from __future__ import annotations
@@ -14,19 +14,9 @@ import numpy as np
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
-from nczarr_xarray.formats.nczarr.limits import consistently_named, problems
-from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
+from nczarr_xarray.formats.nczarr.limits import consistently_named
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable
-
-__all__ = [
-    "COMPAT",
-    "Profile",
-    "array_documents",
-    "consolidate",
-    "documents",
-    "group_documents",
-    "problems",
-]
 
 #: Type code of NCZarr's own keys in the map of attribute types, from 4.9.3 on.
 _INTERNAL = "|J0"

@@ -31,12 +31,14 @@ class Number(str):
     __slots__ = ()
 
 
+#: Objects in which netCDF-C 4.8, which writes ``\'`` for ``"``, has text.
+_OF_TEXT = (".zattrs", ".nczattr", "zarr.json")
 _STANDARD = json.JSONDecoder(
     parse_int=Number, parse_float=Number, parse_constant=Number, strict=False
 )
 
 
-def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
+def loads(data: bytes, key: str) -> JSON:
     r"""Parse one document.
 
     Parameters
@@ -45,10 +47,9 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
         UTF-8 text; bytes that are not UTF-8, which netCDF-C writes into attributes of
         type string, are kept as `nczarr_xarray.model.text_of` keeps them.
     key
-        Names the document in errors.
-    apostrophe
-        What the escape ``\'`` stands for. netCDF-C 4.8 writes it for ``"``,
-        and reads it as ``'``.
+        Names the document in errors. It tells also what the escape ``\'`` stands for: in names it
+        was a double quote, as the keys of the store show; in the text of attributes it is what
+        netCDF-C reads.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     text = ""
     try:
         text = text_of(data)
-        value = _parse(text, apostrophe)
+        value = _parse(text, "'" if key.endswith(_OF_TEXT) else '"')
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(value)
     except RecursionError:
@@ -83,6 +84,19 @@ def _parse(text: str, apostrophe: str) -> JSON:
             return _Dialect(text, apostrophe).parse()
         except ValueError:
             raise error from None  # its message has the position
+
+
+def is_standard(data: str | bytes) -> bool:
+    """Tell whether text is JSON for strict parsers, which refuse bare NaN and infinities."""
+    try:
+        json.loads(data, parse_constant=_refuse)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
 
 
 def _check_depth(value: JSON) -> None:

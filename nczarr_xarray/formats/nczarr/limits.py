@@ -15,6 +15,7 @@ import numpy as np
 
 from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.codecs.registry import codec
+from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.profiles import Profile
@@ -288,7 +289,7 @@ class _Check:
         elif name == "szip" and math.prod(array.chunk_shape) < config["pixels-per-block"]:
             yield "a chunk has fewer elements than one block"
         elif name == "shuffle" and config.get("elementsize"):
-            size = values.shuffle_size(array.dtype)
+            size = netcdf_size(array.dtype)
             if config["elementsize"] != size:
                 yield f"netCDF-C shuffles this type by {size} bytes only"
 

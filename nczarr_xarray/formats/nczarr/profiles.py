@@ -74,6 +74,9 @@ class Spelling:
     char: str
 
 
+#: Pure Zarr 2; Zarr 3 states attributes likewise.
+PURE = Profile("v2")
+
 _LOWER = ("_nczarr_superblock", "_nczarr_group", "_nczarr_array", "_nczarr_attr")
 _UPPER = ("_NCZARR_SUPERBLOCK", "_NCZARR_GROUP", "_NCZARR_ARRAY", "_NCZARR_ATTR")
 

@@ -78,14 +78,6 @@ class GroupLists:
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayStructure:
-    """NCZarr's addition to ``.zarray``: fully qualified dimension names, scalar mark."""
-
-    references: tuple[str, ...]
-    scalar: bool
-
-
 def detect(root: Documents) -> str | None:
     """Return the generation of a dataset, by its superblock; None for pure Zarr.
 
@@ -139,21 +131,19 @@ def group_lists(documents: Documents, path: str) -> GroupLists | None:
     )
 
 
-def array_structure(documents: Documents, path: str) -> ArrayStructure | None:
-    """Return NCZarr's description of the array at `path`; None if there is none.
+def dimension_references(documents: Documents, path: str) -> tuple[str, ...] | None:
+    """Return the fully qualified names of the dimensions of the array at `path`.
 
-    FormatError if it is malformed.
+    None if NCZarr says nothing of it; FormatError if that is malformed. Scalars have none, marked
+    as such or not.
     """
     structure, key = _first(documents, ARRAY, path)
     if structure is None:
         return None
     if not isinstance(structure, dict):
         raise FormatError(key, "is not a JSON object")
-    references = _names(
-        _either(structure, "dimension_references", "dimrefs", []), key, "dimension_references"
-    )
-    marked = structure.get("scalar", Number(0)) not in (Number(0), False, None)
-    return ArrayStructure(references, marked or structure.get("storage") == "scalar")
+    references = _either(structure, "dimension_references", "dimrefs", [])
+    return _names(references, key, "dimension_references")
 
 
 def attribute_types(documents: Documents, path: str) -> Mapping[str, JSON]:

@@ -8,7 +8,6 @@ correctly (observed with 4.9.0, 4.9.1 and 4.10.1).
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+from nczarr_xarray.codecs.shuffle import netcdf_size
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, is_standard
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig
 
@@ -83,20 +83,14 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
 def standard(value: JSON) -> JSON:
     """Return a JSON value in standard JSON: NaN and infinities are quoted."""
     if isinstance(value, Number):
-        try:
-            json.loads(value, parse_constant=_refuse)
-        except ValueError:
-            return number(np.float64(_LITERAL.sub(r"\1", value)))
-        return value
+        if is_standard(value):
+            return value
+        return number(np.float64(_LITERAL.sub(r"\1", value)))
     if isinstance(value, list):
         return [standard(member) for member in value]
     if isinstance(value, dict):
         return {name: standard(member) for name, member in value.items()}
     return value
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(word)
 
 
 def standard_attribute(name: str, value: JSON) -> JSON:
@@ -190,16 +184,8 @@ def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
 def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
     settings = {name: _setting(value) for name, value in config.items()}
     if config["id"] == "shuffle" and not config.get("elementsize"):
-        settings["elementsize"] = integer(shuffle_size(array.dtype))
+        settings["elementsize"] = integer(netcdf_size(array.dtype))
     return settings
-
-
-def shuffle_size(dtype: np.dtype) -> int:
-    """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
-
-    netCDF-C writes 0, which means "do not shuffle" in numcodecs.
-    """
-    return 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
 
 
 def _setting(value: Any) -> JSON:

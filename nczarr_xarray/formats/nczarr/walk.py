@@ -249,7 +249,7 @@ class _Walk:
         if path and not is_group:
             parent, _, name = path.rpartition("/")
             node = self.nodes.groups.get(parent)
-            hint = did_you_mean(name, (node.groups if node else None) or ())
+            hint = did_you_mean(name, node.groups if node else ())
             raise DatasetNotFoundError(self.where, f"no group '/{path}'{hint}")
         return documents
 
@@ -400,10 +400,10 @@ class _Walk:
             if isinstance(documents, NCZarrError) or not self.structured:
                 continue
             try:
-                structure = spellings.array_structure(documents, array)
+                references = spellings.dimension_references(documents, array)
             except FormatError:
                 continue  # reported when the array is built
-            for reference in structure.references if structure else ():
+            for reference in references or ():
                 path = reference.strip("/").rpartition("/")[0]
                 if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
                     paths[path] = None
@@ -435,11 +435,8 @@ def _parse(key: str, data: Object) -> JSON | NCZarrError:
         return data
     if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         return None  # a page, in HTML
-    # in names a \' was a double quote, as the keys of the store show; in the text of
-    # attributes it is what netCDF-C reads
-    text = key.endswith((".zattrs", ".nczattr"))
     try:
-        document = loads(data, key, apostrophe="'" if text else '"')
+        document = loads(data, key)
     except FormatError as error:
         return error
     if key.rpartition("/")[2] == ".zgroup":  # without it, anything would be an empty group

@@ -20,7 +20,7 @@ MAX_SIZE = 2**63 - 1
 
 
 def parse_array(
-    metadata: JSON, path: str, *, netcdf: bool, unswapped: bool = False
+    metadata: JSON, path: str, *, netcdf: bool, unswapped: bool
 ) -> tuple[str | None, ChunkedArray]:
     """Parse one ``.zarray``.
 

@@ -11,19 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from nczarr_xarray.codecs.registry import BLOSC_SHUFFLES
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable
 
-#: Zarr 3 states attributes as pure Zarr 2 does.
-PURE = Profile("v2")
 #: Compressors that Zarr 3 has, by their names in Zarr 2; blosc does some of them with shuffling.
 _COMPRESSORS = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
 _IN_BLOSC = {"gzip": "zlib", "zstd": "zstd"}
-_BLOSC_SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 _BLOSC_LEVELS = 9
 #: The level that zstd takes itself.
 _OF_ZSTD = 3
@@ -167,7 +165,7 @@ def _compressor(config: CodecConfig, itemsize: int, *, shuffled: bool) -> JSON:
     name = _COMPRESSORS[config["id"]]
     level = int(config.get("level", 4))
     if name == "blosc":
-        shuffle = _BLOSC_SHUFFLES.get(config.get("shuffle", 1), "shuffle")
+        shuffle = dict(enumerate(BLOSC_SHUFFLES)).get(config.get("shuffle", 1), "shuffle")
         return _blosc(config.get("cname", "lz4"), config.get("clevel", 5), shuffle, itemsize)
     if shuffled:
         own = name == "zstd" and level == 0  # what zstd takes itself; of blosc, no compression

@@ -40,8 +40,8 @@ def read_hierarchy(
     naming: Naming,
     *,
     tree: bool,
-    consolidated: bool | None = None,
-    required: bool = True,
+    consolidated: bool | None,
+    required: bool,
 ) -> Hierarchy:
     """Read the hierarchy at `group` (path without leading slash) and below it for a tree.
 
@@ -250,7 +250,6 @@ class _Reading:
             for name in names
         ]
         keys = [f"{group.path}/{name}".strip("/") for group, name in members]
-        keys = [key.replace("//", "/") for key in keys]
         below = []
         for (group, name), key, document in zip(members, keys, self.documents(keys), strict=True):
             if document is None:
@@ -265,11 +264,7 @@ class _Reading:
 
     def group(self, path: str, document: Mapping[str, JSON]) -> Group:
         where = f"{path}/{FILE}".lstrip("/")
-        try:
-            values = _attributes(document, where)
-        except FormatError as error:
-            self.problems.append(error)
-            values = {}
+        values = self.stated(document, where)
         attributes, problems = decode_attributes(values, {}, where, netcdf=False)
         self.problems += problems
         lists = values.get("_nczarr_group")
@@ -285,6 +280,15 @@ class _Reading:
                 )
             )
         return Group(f"/{path}", attributes=attributes)
+
+    def stated(self, document: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
+        """Return the attributes of a node as stored; none, and a problem, if they are no object."""
+        attributes = document.get("attributes")
+        if isinstance(attributes, dict):
+            return attributes
+        if attributes is not None:
+            self.problems.append(FormatError(where, "'attributes' is not a JSON object: left out"))
+        return {}
 
     # -- arrays ----------------------------------------------------------------
 
@@ -314,11 +318,7 @@ class _Reading:
         self, document: Mapping[str, JSON], array: ZarrArray, nc_type: str | None
     ) -> dict[str, Attribute]:
         where = f"{array.path}/{FILE}"
-        try:
-            values = dict(_attributes(document, where))
-        except FormatError as error:
-            self.problems.append(error)
-            values = {}
+        values = dict(self.stated(document, where))
         try:
             if "_FillValue" in values:
                 values["_FillValue"] = fill_value(values["_FillValue"], array.dtype)
@@ -378,15 +378,6 @@ def _parsed(key: str, data: Object) -> Document:
 
 def _object(document: JSON, key: str) -> dict[str, JSON] | FormatError:
     return document if isinstance(document, dict) else FormatError(key, "is not a JSON object")
-
-
-def _attributes(document: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
-    attributes = document.get("attributes")
-    if attributes is None:
-        return {}
-    if not isinstance(attributes, dict):
-        raise FormatError(where, "'attributes' is not a JSON object: left out")
-    return attributes
 
 
 def _consolidated(path: str, document: Document) -> dict[str, JSON]:

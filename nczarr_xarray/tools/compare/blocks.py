@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nczarr_xarray.model import grid_of
+from nczarr_xarray.model import box_of, grid_of, position_of
 
 #: Bytes of the values that are read at a time of one dataset, unless one chunk has more.
 READ_BYTES = 1 << 26
@@ -39,12 +39,7 @@ class Blocks:
 
     def part(self, number: int) -> tuple[slice, ...]:
         """Return the place of a block."""
-        part: list[slice] = []
-        axes = list(zip(self.shape, self.lengths, self.grid, strict=True))
-        for size, length, count in reversed(axes):
-            number, at = divmod(number, count)
-            part.insert(0, slice(at * length, min(size, (at + 1) * length)))
-        return tuple(part)
+        return box_of(position_of(number, self.grid), self.lengths, self.shape)
 
     def within(self, part: Sequence[slice]) -> Iterator[int]:
         """Yield the numbers of the blocks of a part, whose bounds are those of blocks."""

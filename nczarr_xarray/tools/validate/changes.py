@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 from nczarr_fsspec.changes.journal import (
@@ -71,17 +72,11 @@ def locks(subject: Subject) -> Iterator[Finding]:
 
 def staged(subject: Subject) -> Iterator[Finding]:
     """Find staged objects to which there is no lock and no journal."""
-    valid: object = None
-    data = _object(subject, JOURNAL)
-    journal = parse_json(data) if data is not None else None
-    if isinstance(journal, dict):
-        valid = journal.get("transaction")
+    journal = parse_json(_object(subject, JOURNAL) or b"")
+    valid = journal.get("transaction") if isinstance(journal, dict) else None
     locked = {key.rpartition("/")[2] for key in subject.private if key.startswith(WRITERS)}
-    changes: dict[str, int] = {}
-    for key in subject.private:
-        if key.startswith(f"{STAGED}/"):
-            name = key[len(STAGED) + 1 :].partition("/")[0]
-            changes[name] = changes.get(name, 0) + 1
+    below = [key for key in subject.private if key.startswith(f"{STAGED}/")]
+    changes = Counter(key[len(STAGED) + 1 :].partition("/")[0] for key in below)
     for name, count in changes.items():
         if name not in locked and name != valid:
             text = f"{count} objects of a change that was given up"

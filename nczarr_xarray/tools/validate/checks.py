@@ -4,67 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import (
     changes,
     compat,
     consolidated,
-    data,
     documents,
     files,
     fragments,
     metadata,
     objects,
 )
+from nczarr_xarray.tools.validate.data import chunks
 from nczarr_xarray.tools.validate.subject import Subject
 
-
-class Check(NamedTuple):
-    """One question about a dataset.
-
-    Attributes
-    ----------
-    find
-        Yields the findings; none for what it does not concern.
-    reads_data
-        Whether it is asked only if the data are to be read.
-    """
-
-    find: Callable[[Subject], Iterator[Finding]]
-    reads_data: bool = False
-
-
 #: In the order of their findings. A new check is a function and a row.
-CHECKS: tuple[Check, ...] = (
-    Check(metadata.opening),
-    Check(changes.incomplete),
-    Check(changes.journal),
-    Check(changes.locks),
-    Check(changes.staged),
-    Check(changes.work),
-    Check(changes.siblings),
-    Check(changes.claims),
-    Check(changes.temporaries),
-    Check(metadata.groups),
-    Check(metadata.dimensions),
-    Check(metadata.variables),
-    Check(documents.arrays),
-    Check(documents.attribute_types),
-    Check(documents.array_dimensions),
-    Check(documents.dialect),
-    Check(consolidated.consolidated),
-    Check(objects.listing),
-    Check(objects.foreign),
-    Check(objects.unlisted),
-    Check(objects.missing),
-    Check(objects.outside),
-    Check(files.ends),
-    Check(fragments.fragments),
-    Check(data.chunks, reads_data=True),
-    Check(compat.obstacles),
-    Check(compat.releases),
+CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
+    metadata.opening,
+    changes.incomplete,
+    changes.journal,
+    changes.locks,
+    changes.staged,
+    changes.work,
+    changes.siblings,
+    changes.claims,
+    changes.temporaries,
+    metadata.groups,
+    metadata.dimensions,
+    metadata.variables,
+    documents.arrays,
+    documents.attribute_types,
+    documents.array_dimensions,
+    documents.dialect,
+    consolidated.consolidated,
+    objects.listing,
+    objects.foreign,
+    objects.unlisted,
+    objects.missing,
+    objects.outside,
+    files.ends,
+    fragments.fragments,
+    chunks,
+    compat.obstacles,
+    compat.releases,
 )
 
 
@@ -96,5 +80,5 @@ def validate(
         If there is no dataset, or it cannot be reached.
     """
     with closing(Subject.open(target, storage_options, replace=replace, allow=allow)) as subject:
-        asked = (check for check in CHECKS if data or not check.reads_data)
-        return tuple(finding for check in asked for finding in check.find(subject))
+        asked = (check for check in CHECKS if data or check is not chunks)
+        return tuple(finding for check in asked for finding in check(subject))

@@ -7,14 +7,20 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError, UnsupportedError
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Variable, grid_of
+from nczarr_xarray.model import (
+    ChunkedArray,
+    FileChunks,
+    FragmentArray,
+    Variable,
+    box_of,
+    grid_of,
+    position_of,
+)
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.metadata import ELSEWHERE
 from nczarr_xarray.tools.validate.subject import Subject
@@ -104,22 +110,15 @@ def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
     if isinstance(array, ChunkedArray) and subject.keys is not None:
         for at in subject.positions(array):
             if at is not None:
-                yield _box(array.shape, array.chunk_shape, at)
+                yield box_of(at, array.chunk_shape, array.shape)
     elif isinstance(array, FileChunks):
         grid = grid_of(array.shape, array.chunk_shape)
         with suppress(NCZarrError):  # `files.ends` has it
             for ids, starts, _ in subject.extents(array):
                 for number in ids[starts >= 0].tolist():
-                    at = tuple(int(i) for i in np.unravel_index(number, grid))
-                    yield _box(array.shape, array.chunk_shape, at)
+                    at = position_of(number, grid)
+                    yield box_of(at, array.chunk_shape, array.shape)
     elif 0 not in variable.shape:
         assert subject.opened is not None
         chunk_shape = array.chunk_shape if array.is_chunked else (1,) * len(variable.shape)
         yield from StoredSource(subject.opened.reader(variable), variable).slabs(chunk_shape)
-
-
-def _box(shape: tuple[int, ...], chunks: tuple[int, ...], at: tuple[int, ...]) -> Box:
-    return tuple(
-        slice(i * chunk, min((i + 1) * chunk, size))
-        for i, chunk, size in zip(at, chunks, shape, strict=True)
-    )

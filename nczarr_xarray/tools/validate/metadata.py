@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError, UnsupportedError
+from nczarr_fsspec.errors import FormatError, IncompleteExportError, UnsupportedError
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.tools.finding import Finding
@@ -42,10 +42,7 @@ def _unsupported(path: str, found: UnsupportedError) -> Finding:
 
 def groups(subject: Subject) -> Iterator[Finding]:
     """Find what is left out or repaired when the dataset is opened."""
-    problems: tuple[NCZarrError, ...] = ()
-    if subject.opened is not None:
-        problems = subject.opened.hierarchy.problems
-    for problem in problems:
+    for problem in subject.opened.hierarchy.problems if subject.opened is not None else ():
         if isinstance(problem, UnsupportedError):
             yield _unsupported(problem.object, problem)
         else:
@@ -61,16 +58,15 @@ def dimensions(subject: Subject) -> Iterator[Finding]:
         zarray = documents.get(".zarray")
         shape = zarray.get("shape") if isinstance(zarray, dict) else None
         try:
-            structure = spellings.array_structure(documents, variable.path)
+            references = spellings.dimension_references(documents, variable.path)
         except FormatError:
             continue  # `variables` has it
-        if structure is None and zarray is not None:
+        if references is None and zarray is not None:
             text = "has no dimensions of NCZarr: its attributes may be lost"
             yield Finding("warning", "dimension-rank", variable.path, text, _RESTORE)
             continue
-        if structure is None or not isinstance(shape, list):
+        if references is None or not isinstance(shape, list):
             continue
-        references = structure.references
         if len(references) != len(shape) and (references or shape not in ([], ["1"])):
             yield Finding(
                 "error",

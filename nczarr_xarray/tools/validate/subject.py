@@ -205,8 +205,7 @@ class Subject:
         found = {}
         for key, data in self.found.items():
             with suppress(FormatError):
-                text = key.endswith((".zattrs", ".nczattr"))
-                found[key] = loads(data, key, apostrophe="'" if text else '"')
+                found[key] = loads(data, key)
         return found
 
     def node(self, path: str) -> dict[str, JSON]:

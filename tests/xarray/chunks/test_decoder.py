@@ -47,7 +47,7 @@ def test_each_chunk_is_decoded_once(
         zlib.compress(row.tobytes() if codec is None else codec.encode(row)) for row in chunks
     ]
     codecs = (*([] if config is None else [config]), {"id": "zlib", "level": 1})
-    decoder = Decoder(ChunkedArray("v", (6 * COUNT,), (COUNT,), np.dtype("<i4"), codecs=codecs))
+    decoder = Decoder(ChunkedArray("v", (6 * COUNT,), (COUNT,), np.dtype("<i4"), codecs=codecs), 0)
     found = decoder.decode(stored, str)
     assert len(inflated) == len(stored)
     for plain, row in zip(found, chunks, strict=True):
@@ -69,7 +69,7 @@ _DIRECT = [
 
 def _decoder(*codecs: Any, dtype: str = "<i4") -> Decoder:
     configs = tuple(codec.get_config() for codec in codecs)
-    return Decoder(ChunkedArray("v", (2 * LARGE,), (LARGE,), np.dtype(dtype), codecs=configs))
+    return Decoder(ChunkedArray("v", (2 * LARGE,), (LARGE,), np.dtype(dtype), codecs=configs), 0)
 
 
 @pytest.mark.parametrize("before", [(), (Fletcher32(),)])

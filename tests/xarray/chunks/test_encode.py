@@ -77,7 +77,7 @@ def whole_chunk(array: ChunkedArray, data: Any) -> np.ndarray:
     """All elements of one chunk, padding too, in the stored dtype."""
     result = np.empty(array.chunk_shape, array.dtype.newbyteorder("="))
     everything = (slice(None),) * result.ndim
-    decoder = Decoder(array)
+    decoder = Decoder(array, 0)
     (chunk,) = decoder.decode([bytes(data)], lambda _: "v/0")
     Scatter(decoder).one(chunk, ChunkTask((), everything, everything), None, result)
     return result.astype(array.dtype)

@@ -240,9 +240,9 @@ def test_all_at_once(layout: Layout) -> None:
     values, stored, between = layout
     array = FileStrides("/v", values.shape, values.dtype, 3, between)
     source = MemoryBytes(b"xyz" + stored, "memory")
-    found = ChunkReader(array, DataFile(source)).read_whole()
+    found = ChunkReader(array, DataFile(source), None).read_whole()
     if found is not None:
         assert found.dtype.isnative
         np.testing.assert_array_equal(found, values)
     truncated = MemoryBytes(b"xyz" + stored[: values.nbytes // 2], "memory")
-    assert ChunkReader(array, DataFile(truncated)).read_whole() is None
+    assert ChunkReader(array, DataFile(truncated), None).read_whole() is None

@@ -104,7 +104,7 @@ assert codecs == ({"id": "toy", "level": 3},), codecs
 array = FileChunks("/v", (10,), (10,), np.dtype("<i4"), None, codecs=codecs)
 plain = np.arange(10, dtype="<i4").tobytes()
 stored = toy.apply(codecs[0], array)(plain)
-assert bytes(Decoder(array).decode([stored], lambda _: "")[0]) == plain
+assert bytes(Decoder(array, 0).decode([stored], lambda _: "")[0]) == plain
 """
     done = run(tmp_path, code, installed(tmp_path, module=codec_of_the_page()))
     assert done.returncode == 0, done.stderr

@@ -40,7 +40,7 @@ def decoder_of(name: str, dtype: str, *, count: int = COUNT, shuffled: bool = Tr
     if shuffled:
         codecs.insert(0, {"id": "shuffle", "elementsize": np.dtype(dtype).itemsize})
     array = ChunkedArray("v", (8 * count,), (count,), np.dtype(dtype), codecs=tuple(codecs))
-    return Decoder(array)
+    return Decoder(array, 0)
 
 
 def stored_as(name: str, chunks: np.ndarray, *, shuffled: bool = True) -> list[bytes]:
@@ -115,7 +115,7 @@ def test_what_follows_a_stream_is_ignored(more: int | None) -> None:
 def test_checksums_are_undone_before() -> None:
     chunks = some("<i4")
     codecs = ({"id": "shuffle", "elementsize": 4}, {"id": "zlib", "level": 1}, {"id": "fletcher32"})
-    decoder = Decoder(ChunkedArray("v", (8 * COUNT,), (COUNT,), np.dtype("<i4"), codecs=codecs))
+    decoder = Decoder(ChunkedArray("v", (8 * COUNT,), (COUNT,), np.dtype("<i4"), codecs=codecs), 0)
     assert decoder.together is not None
     stored = [
         bytes(Fletcher32().encode(np.frombuffer(one, "u1"))) for one in stored_as("zlib", chunks)
@@ -131,7 +131,7 @@ def test_checksums_are_undone_before() -> None:
 )
 def test_other_codecs_are_undone_one_by_one(codecs: tuple[dict[str, Any], ...]) -> None:
     array = ChunkedArray("v", (8 * COUNT,), (COUNT,), np.dtype("<i4"), codecs=codecs)
-    assert Decoder(array).together is None
+    assert Decoder(array, 0).together is None
 
 
 @pytest.mark.parametrize("name", sorted(COMPRESS))

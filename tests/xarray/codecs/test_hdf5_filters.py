@@ -459,4 +459,4 @@ def test_plugins_of_h5py_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_codecs_of_hdf5_are_none_of_zarr() -> None:
     array = ChunkedArray("v", (10,), (10,), np.dtype("i4"), codecs=({"id": "hdf5-lzf"},))
     with pytest.raises(FormatError, match=r"^v/\.zarray: "):
-        Decoder(array)
+        Decoder(array, 0)

@@ -331,7 +331,7 @@ def test_parameters_that_would_end_the_process(values_: tuple[int, ...]) -> None
     array = FileChunks("/v", (9,), (9,), np.dtype("<i4"), index, codecs=(codec,))
     stored = (36).to_bytes(4, "little") + bytes(30)
     with pytest.raises(FormatError, match=r"^/v chunk: .*szip"):
-        Decoder(array).decode([stored], lambda _: "/v chunk")
+        Decoder(array, 0).decode([stored], lambda _: "/v chunk")
 
 
 # (netCDF-C fails to write bytes that szip does not make fewer)

@@ -94,7 +94,7 @@ def test_not_on_the_loop(data: bytes, lock: _Lock, name: str, way: str) -> None:
         elif way == "many":
             (found,) = opened.read_many([(variable, None)])
         elif way == "async":
-            found = asyncio.run(opened.reader(variable).read_async())
+            found = asyncio.run(opened.reader(variable).read_async(None, points=False))
         else:
             found = source.run(opened.reader(variable).read_remote())
     assert not isinstance(found, NCZarrError), found
@@ -128,7 +128,7 @@ def test_not_on_the_loop_of_a_store(lock: _Lock) -> None:
     store = _OneKey("v/0", chunk)
     variable = Variable("v", "/", (Dimension("x", 64),), "int", VALUES.dtype, array=array)
     reader = VariableReader(store, variable)
-    np.testing.assert_array_equal(asyncio.run(reader.read_async()), VALUES)
+    np.testing.assert_array_equal(asyncio.run(reader.read_async(None, points=False)), VALUES)
     assert lock.taken
 
 

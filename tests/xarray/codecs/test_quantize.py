@@ -74,7 +74,7 @@ def test_quantize_in_several_dimensions(tmp_path: Path, mode: str) -> None:
     expected = stored(tmp_path / "x.nc", values, quantize_mode=mode, significant_digits=3)
     for source in (values, np.asfortranarray(values), values.astype(">f4")):
         before = source.copy()
-        result = quantize(source, mode, 3)
+        result = quantize(source, mode, 3, None)
         assert result.dtype == source.dtype
         assert np.array_equal(result, expected)
         assert np.array_equal(source, before)
@@ -84,14 +84,14 @@ def test_the_digits_asked_for_remain() -> None:
     values = np.random.default_rng(3).lognormal(sigma=20, size=10000)
     for mode in ("BitGroom", "GranularBitRound"):
         for digits in range(1, 16):
-            error = np.abs(quantize(values, mode, digits) / values - 1)
+            error = np.abs(quantize(values, mode, digits, None) / values - 1)
             assert error.max() < 0.5 * 10.0 ** (1 - digits)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,)])
 @pytest.mark.parametrize("mode", ["BitGroom", "GranularBitRound", "BitRound"])
 def test_small_arrays(mode: str, shape: tuple[int, ...]) -> None:
-    result = quantize(np.full(shape, 1.25), mode, 15)
+    result = quantize(np.full(shape, 1.25), mode, 15, None)
     assert result.shape == shape
     assert (result == 1.25).all()
 
@@ -110,7 +110,7 @@ def test_small_arrays(mode: str, shape: tuple[int, ...]) -> None:
 )
 def test_what_cannot_be_quantized(values: np.ndarray, mode: str, digits: int, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        quantize(values, mode, digits)
+        quantize(values, mode, digits, None)
 
 
 @pytest.mark.parametrize(

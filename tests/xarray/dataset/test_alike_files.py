@@ -68,7 +68,7 @@ def read(stack: AlikeStack, path: Path | str, key: Any = ALL) -> np.ndarray | No
 
 def pattern_of(path: Path) -> MetadataPattern:
     file = DataFile(LocalFileBytes(path))
-    pattern = file.parse(read_variable_pattern(file, "tas"))
+    pattern = file.parse(read_variable_pattern(file, "tas", entire=False))
     assert pattern is not None
     return pattern
 

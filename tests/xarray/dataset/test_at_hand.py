@@ -67,7 +67,7 @@ def test_they_are_read_from_memory(served: Server, far: list[str], name: str) ->
     with open_hierarchy(f"{served.url}/a.nc") as opened:
         reader = opened.reader(opened.hierarchy.root.variables[name])
         for key in (None, *((slice(1, 9, 3),) * n for n in [EXPECTED[name].ndim])):
-            found = asyncio.run(reader.read_async(key))
+            found = asyncio.run(reader.read_async(key, points=False))
             wanted = EXPECTED[name] if key is None else EXPECTED[name][key]
             np.testing.assert_array_equal(found, wanted, strict=True)
     assert not far
@@ -81,7 +81,7 @@ def test_what_is_much_is_not(
     with open_hierarchy(f"{served.url}/a.nc") as opened:
         for name in ("packed", "plain"):
             reader = opened.reader(opened.hierarchy.root.variables[name])
-            found = asyncio.run(reader.read_async())
+            found = asyncio.run(reader.read_async(None, points=False))
             np.testing.assert_array_equal(found, EXPECTED[name], strict=True)
     assert far == ["/packed"]
 
@@ -92,5 +92,5 @@ def test_damage_is_an_error_that_names_the_chunk(content: bytes, far: list[str])
     with Server({"/a.nc": damaged}) as server, open_hierarchy(f"{server.url}/a.nc") as opened:
         reader = opened.reader(opened.hierarchy.root.variables["packed"])
         with pytest.raises(FormatError, match=r"/packed chunk"):
-            asyncio.run(reader.read_async())
+            asyncio.run(reader.read_async(None, points=False))
     assert not far

@@ -41,6 +41,10 @@ def part(number: int) -> Part:
     return Part(number, (), (), ())
 
 
+def cost(part: Part) -> int:
+    return part.number
+
+
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_parts, "_TOGETHER", 3)
@@ -53,7 +57,7 @@ def test_they_are_begun_before_all_are_found() -> None:
         begun.set()
         return True
 
-    with RemoteParts(read, list) as remote:
+    with RemoteParts(read, list, None, cost) as remote:
         for number in range(3):
             remote.add(part(number), File())
         assert begun.wait(60)
@@ -64,7 +68,7 @@ def test_what_is_left() -> None:
     async def read(part: Part, found: Opening | RemoteFile) -> bool:
         return part.number % 2 == 0
 
-    with RemoteParts(read, list) as remote:
+    with RemoteParts(read, list, None, cost) as remote:
         for number in range(10):
             remote.add(part(number), None if number == 4 else File())
         assert sorted(one.number for one in remote.left()) == [1, 3, 4, 5, 7, 9]
@@ -80,7 +84,7 @@ def test_some_of_what_is_left_is_read_with_others() -> None:
         together.append([part.number for part in parts])
         return [part for part in parts if part.number > 5]
 
-    with RemoteParts(read, read_others) as remote:
+    with RemoteParts(read, read_others, None, cost) as remote:
         for number in range(10):
             remote.add(part(number), None if number == 4 else File())
         assert sorted(one.number for one in remote.left()) == [4, 7, 9]
@@ -91,7 +95,7 @@ def test_no_part_at_all() -> None:
     async def read(part: Part, found: Opening | RemoteFile) -> bool:
         return True
 
-    with RemoteParts(read, list) as remote:
+    with RemoteParts(read, list, None, cost) as remote:
         assert remote.left() == []
 
 
@@ -108,7 +112,7 @@ def test_an_error_ends_the_others() -> None:
                 ended.set()
         return True
 
-    with RemoteParts(read, list) as remote:
+    with RemoteParts(read, list, None, cost) as remote:
         for number in range(9):
             remote.add(part(number), File())
         with pytest.raises(ZeroDivisionError):
@@ -127,7 +131,7 @@ def test_no_more_than_so_many_bytes_at_a_time() -> None:
         now -= part.number
         return True
 
-    with RemoteParts(read, list, 7, lambda part: part.number) as remote:
+    with RemoteParts(read, list, 7, cost) as remote:
         for number in (1, 2, 3, 4, 6, 9, 1, 5, 2):
             remote.add(part(number), File())
         assert remote.left() == []
@@ -146,7 +150,7 @@ def test_no_more_than_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
         now -= 1
         return True
 
-    with RemoteParts(read, list) as remote:
+    with RemoteParts(read, list, None, cost) as remote:
         for number in range(9):
             remote.add(part(number), File())
         remote.left()

@@ -17,7 +17,8 @@ from zarr.core.sync import sync
 
 import nczarr_xarray
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
-from nczarr_xarray.formats.nczarr.emit import Profile, documents
+from nczarr_xarray.formats.nczarr.emit import documents
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, Group
 from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server

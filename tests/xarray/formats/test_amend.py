@@ -20,7 +20,8 @@ from nczarr_xarray.formats.nczarr.amend import (
     set_dimension,
     set_shape,
 )
-from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, documents
+from nczarr_xarray.formats.nczarr.emit import array_documents, documents
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable, join
 from tests.support.emit_models import (
     NCZARR,

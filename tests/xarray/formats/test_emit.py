@@ -19,8 +19,10 @@ from hypothesis import example, given, settings
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.cli.cdl import write_cdl
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, consolidate, documents, problems
+from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
+from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.nczarr.spellings import release
 from nczarr_xarray.formats.nczarr.values import number
 from nczarr_xarray.model import (
@@ -283,6 +285,25 @@ def test_consolidated_metadata() -> None:
     assert opened.hierarchy.consolidated
     with pytest.raises(FormatError, match=r"^a/.zgroup: is not valid JSON"):
         consolidate({"a/.zgroup": b"{"})
+
+
+def test_consolidated_metadata_have_the_names_that_netcdf_c_escaped() -> None:
+    """netCDF-C 4.8 writes ``\\'`` for a double quote, and text with an apostrophe as it is."""
+    found = {
+        ".zgroup": rb'{"zarr_format": 2, "_NCZARR_SUPERBLOCK": {"version": "2.0.0"}, '
+        rb'"_NCZARR_GROUP": {"dims": {"x\'": 2}, "vars": ["v\'"], "groups": []}}',
+        'v"/.zarray': rb'{"zarr_format": 2, "shape": [2], "dtype": "<i4", "chunks": [2], '
+        rb'"fill_value": 0, "order": "C", "compressor": null, "filters": null, '
+        rb'"_NCZARR_ARRAY": {"dimrefs": ["/x\'"], "storage": "chunked"}}',
+        'v"/.zattrs': rb'{"note": "it\'s", "_NCZARR_ATTR": {"types": {"note": "<U1"}}}',
+    }
+    both = found | {".zmetadata": consolidate(found)}
+    opened = open_hierarchy(both, consolidated=True)
+    assert opened.hierarchy.consolidated
+    assert list(differences(open_hierarchy(found).hierarchy.root, opened.hierarchy.root)) == []
+    (variable,) = opened.hierarchy.root.all_variables()
+    assert variable.error is None
+    assert [dim.name for dim in variable.dimensions] == ['x"']
 
 
 # -- problems ------------------------------------------------------------------------

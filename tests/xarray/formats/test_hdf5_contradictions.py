@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -36,14 +37,13 @@ from nczarr_xarray.formats.hdf5.objects import (
     Datatype,
     H5Dataset,
     H5Group,
-    H5NamedType,
     Member,
 )
 from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
 from nczarr_xarray.formats.hdf5.virtual import _mappings
 from tests.support.filepromises import verifying
 from tests.support.h5drive import drive
-from tests.support.h5objects import made
+from tests.support.h5objects import address_of, made
 
 
 def frame_of(data: bytes) -> Frame:
@@ -671,9 +671,9 @@ def test_a_shared_message_of_version_1() -> None:
         h5["v"] = np.arange(3.0)
 
     data = made(fill)
-    committed = root_of(data).members["t"]
-    assert isinstance(committed, H5NamedType)
-    body = b"\1" + bytes(7) + number(0, committed.address, size=8)
+    with h5py.File(io.BytesIO(data)) as h5:
+        committed = address_of(h5["t"])
+    body = b"\1" + bytes(7) + number(0, committed, size=8)
     found = member_of(with_message(data, member_of(data).address, DATATYPE, flags=2, body=body))
     assert found.type.numpy == np.dtype("f8")
 

@@ -111,10 +111,10 @@ class TestParser:
         ],
     )
     def test_dialect(self, text: str, value: JSON) -> None:
-        assert same(loads(text.encode(), "k"), value)
+        assert same(loads(text.encode(), ".zattrs"), value)
 
     def test_apostrophe_stands_for_what_the_writer_meant(self) -> None:
-        assert loads(rb'{"q\'uote": 1,}', "k", apostrophe='"') == {'q"uote': Number("1")}
+        assert loads(rb'{"q\'uote": 1,}', ".zgroup") == {'q"uote': Number("1")}
 
     @pytest.mark.parametrize(
         "text",
@@ -214,8 +214,8 @@ class TestParser:
     def test_escapes(self, escaped: str, text: str) -> None:
         """As the dialect reads them, in values and in names."""
         document = f'["{escaped}",]'
-        assert loads(document.encode(), "k") == [text]
-        assert loads(f'{{"{escaped}": 1,}}'.encode(), "k") == {text: Number("1")}
+        assert loads(document.encode(), ".zattrs") == [text]
+        assert loads(f'{{"{escaped}": 1,}}'.encode(), ".zattrs") == {text: Number("1")}
 
     def test_words_are_text_and_numbers_are_not(self) -> None:
         found = loads(b"[days, 1-2, 5, NaN, .5]", "k")

@@ -1022,7 +1022,7 @@ def keys_over(source: Any) -> Any:
     root.variables |= {"c": variable("c", 1), "empty": variable("empty", 1)}
     foo.variables |= {"c": variable("foo/c", 2), "0": variable("foo/0", 1)}
     kind = LocalFileKeys if type(source) is _Bytes else RemoteFileKeys
-    keys = kind(DataFile(source), Hierarchy(root, "hdf5"))
+    keys = kind(DataFile(source), Hierarchy(root, "hdf5"), scattered=True)
     # no netCDF file has an array below an array, but some keys of these tests are there
     keys.tree.arrays["c/0"] = view_of(replace(variable("c", 1), name="c/0"))
     return keys
