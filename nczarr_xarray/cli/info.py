@@ -92,6 +92,11 @@ def _coloured() -> bool:
 
 def store_kind(store: KeyStore | DataFile) -> str:
     """Return the kind of a store in words: ``"objects over https"``."""
+    from nczarr_fsspec.changes.journal import base_of
+    from nczarr_fsspec.keystore import KeyStore
+
+    if isinstance(store, KeyStore):
+        store = base_of(store)  # a template, or a change that is not carried out yet
     kind = _STORES.get(type(store).__name__, type(store).__name__)
     protocol, separator, _ = store.url.partition("://")
     return f"{kind} over {protocol}" if separator and protocol != "file" else kind

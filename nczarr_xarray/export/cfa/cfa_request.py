@@ -75,8 +75,8 @@ class CfaRequest:
         elif self.region is not None:
             allowed, given = ("r+", "a"), "with region "
         if self.mode not in (None, *allowed):
-            words = ", ".join(allowed)
-            raise ExportError(url, f"mode is {self.mode!r}; {given}it is one of {words}")
+            said = ", ".join(allowed)
+            raise ExportError(url, f"mode is {self.mode!r}; {given}it is one of {said}")
         if self.format != "CFA3":
             return
         if self.version not in (None, "0.4"):
