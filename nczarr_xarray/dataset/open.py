@@ -62,7 +62,7 @@ def open_hierarchy(
     Parameters
     ----------
     target
-        Whatever `nczarr_fsspec.open_keystore` takes, or a zarr-python Store.
+        A path, URL, file or store, as for ``xarray.open_dataset(..., engine="nczarr")``.
     group
         Path of the wanted group; None for the root.
     tree
