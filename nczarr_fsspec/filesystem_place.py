@@ -213,6 +213,7 @@ def open_filesystem(
     from fsspec.core import url_to_fs
 
     from nczarr_fsspec.aws import storage_options
+    from nczarr_fsspec.transport.filesystems import is_s3
 
     shown = url.text.partition("#")[0]
     options = dict(options or {})
@@ -228,6 +229,10 @@ def open_filesystem(
         kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
         first, *_ = str(error).splitlines() or [""]  # pyarrow lists where it has looked for Java
         raise kind(shown, f"cannot be opened: {type(error).__name__}: {redact(first)}") from None
+    if is_s3(fs):
+        from nczarr_fsspec.transport.s3client import check_options
+
+        check_options(fs)
     return fs, path
 
 

@@ -347,6 +347,8 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     try:
         file.seek(0)
         start = file.read(8)
+    except UnicodeDecodeError:
+        start = ""  # what a text file would return
     except Exception as error:
         raise unreadable(shown, error) from error
     if not isinstance(start, bytes):

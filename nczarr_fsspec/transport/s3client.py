@@ -5,6 +5,7 @@ Source: s3fs 2025.10 to 2026.9, aiobotocore 2.26 to 3.10.
 
 from __future__ import annotations
 
+import inspect
 import math
 from contextlib import suppress
 from contextvars import ContextVar
@@ -16,7 +17,8 @@ from botocore.loaders import create_loader
 from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_fsspec.transport.policy import Timeout, most_connections
 
 #: what botocore's connections are called among its settings, and how many it has unless told
@@ -24,6 +26,17 @@ _POOL = "max_pool_connections"
 _POOL_SIZE = 10
 #: the continuation tokens that the running listing has sent
 _tokens: ContextVar[set[str] | None] = ContextVar("_tokens", default=None)
+
+
+def check_options(fs: S3FileSystem) -> None:
+    """Raise `URLError` for an option of `fs` that neither s3fs nor aiobotocore has.
+
+    They themselves find it out at the first request, by a `TypeError` that names a function.
+    """
+    for name in fs.kwargs.keys() - inspect.signature(AioSession).parameters.keys():
+        known = [*inspect.signature(S3FileSystem.__init__).parameters, "profile"]
+        reason = f"S3 has no option {name!r}{did_you_mean(name, known)}"
+        raise URLError("storage_options", reason)
 
 
 def share_descriptions(fs: AbstractFileSystem) -> None:

@@ -34,7 +34,7 @@ from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
-from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.open_options import OpenOptions
 
@@ -120,6 +120,7 @@ def aggregate(
     NCZarrError
         If a file cannot be read, or the master cannot be written; the old one stays.
     """
+    check_callback(callback)
     if isinstance(targets, (str, os.PathLike)):
         targets = [targets]  # a text would be taken for one file a letter
     files = [_file(target) for target in targets]

@@ -92,6 +92,12 @@ def _coloured() -> bool:
 
 def store_kind(store: KeyStore | DataFile) -> str:
     """Return the kind of a store in words: ``"objects over https"``."""
-    kind = _STORES.get(type(store).__name__, type(store).__name__)
+    name = type(store).__name__
+    if name not in _STORES:  # that of a template, or with a change that is not carried out yet
+        from nczarr_fsspec.changes.journal import base_of
+        from nczarr_fsspec.keystore import KeyStore
+
+        name = type(base_of(store)).__name__ if isinstance(store, KeyStore) else name
+    kind = _STORES.get(name, name)
     protocol, separator, _ = store.url.partition("://")
     return f"{kind} over {protocol}" if separator and protocol != "file" else kind

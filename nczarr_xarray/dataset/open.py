@@ -62,7 +62,7 @@ def open_hierarchy(
     Parameters
     ----------
     target
-        Whatever `nczarr_fsspec.open_keystore` takes, or a zarr-python Store.
+        A path, URL, file or store, as for ``xarray.open_dataset(..., engine="nczarr")``.
     group
         Path of the wanted group; None for the root.
     tree
@@ -178,7 +178,7 @@ def _open_either(
                 raise error from None
             if other.reason == error.reason:  # which then is about the target, whatever it is
                 raise type(error)(other.object, other.reason) from None
-            reason = f"{error.reason}; as one file: {other.reason}"
+            reason = f"{other.reason}; as a tree: {error.reason}"
             raise type(error)(error.object, reason) from None
     if (keys := as_references(target, file, options)) is not None:
         return of_tree(keys, found.mode)

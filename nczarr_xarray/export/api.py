@@ -14,7 +14,7 @@ from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
-from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_options import RegionLike, WriteOptions, decide
 from nczarr_xarray.export.write_request import Mode, WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
@@ -130,6 +130,7 @@ def to_nczarr(
     StoreError
         If the store fails; the old state can still be read.
     """
+    check_callback(callback)
     options = WriteOptions(
         mode=mode,
         compute=compute,
@@ -168,6 +169,14 @@ def plan(
     write_inherited_coords: bool = False,
 ) -> WriteTask:
     """Check a call of `to_nczarr` and plan its writing (the parameters are documented there)."""
+    if not (group is None or isinstance(group, str)):
+        raise ExportError("group", f"must be a string or None, not {group!r:.80}")
+    if not (encoding is None or isinstance(encoding, Mapping)):
+        raise ExportError("encoding", f"must be a dict of dicts, not {type(encoding).__name__}")
+    if not (unlimited_dims is None or isinstance(unlimited_dims, Iterable)):
+        raise ExportError(
+            "unlimited_dims", f"must be names of dimensions, not {unlimited_dims!r:.80}"
+        )
     path = "/" + "/".join(filter(None, (group or "").split("/")))
     groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
     tree = isinstance(obj, xr.DataTree)
@@ -228,7 +237,8 @@ def _mode(options: WriteOptions, url: str) -> Mode:
     if appends and replaces:
         raise ExportError(url, "append_dim and region exclude each other: give one of them")
     if mode not in allowed:
-        raise ExportError(url, f"mode is {mode!r}; here it is one of {', '.join(allowed)}")
+        given = "with append_dim " if appends else "with region " if replaces else ""
+        raise ExportError(url, f"mode is {mode!r}; {given}it is one of {', '.join(allowed)}")
     return mode  # type: ignore[return-value]  # it is one of these
 
 

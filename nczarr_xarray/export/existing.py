@@ -65,7 +65,7 @@ class Existing:
             root[".nczarr"] = b"{}"
         if opened.hierarchy.generation == "v3":
             root["zarr.json"] = b"{}"
-        self.profile: Profile = amend.generation_profile(root)
+        self.profile: Profile = amend.generation_profile(root, self.url)
 
     @property
     def url(self) -> str:

@@ -5,8 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Self
 
+from nczarr_fsspec.errors import URLError
+
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
+
+
+def check_callback(callback: Any) -> None:
+    """Raise `URLError` for what is no callback of fsspec, before anything is made."""
+    if callback is not None and not hasattr(callback, "relative_update"):
+        reason = f"must be a callback of fsspec (fsspec.callbacks), not {callback!r:.80}"
+        raise URLError("callback", reason)
 
 
 class Progress:

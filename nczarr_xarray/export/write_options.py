@@ -49,6 +49,9 @@ class WriteOptions:
             # xarray's own default of `consolidated` is None
             if not (value is None or isinstance(value, (bool, np.bool_))):
                 raise ExportError(option, f"must be True or False, not {value!r:.80}")
+        given = self.storage_options
+        if not (given is None or isinstance(given, Mapping)):  # not shown, as it may be a secret
+            raise ExportError("storage_options", f"must be a dict, not {type(given).__name__}")
 
 
 #: What writes a new dataset as it is.

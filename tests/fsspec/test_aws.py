@@ -18,6 +18,7 @@ from nczarr_fsspec.aws import choose_profile, choose_region, credentials, storag
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.rc import Entry
+from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.url import parse_url
 from tests.support.ports import free_port
 
@@ -222,6 +223,15 @@ def test_host_in_the_url_is_stronger_than_a_configured_endpoint(
 def test_options_of_the_wrong_kind(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(URLError, match=f"^{reason}"):
         options("s3://b/k", given)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("anom", "'anom'; did you mean anon"), ("profil", "'profil'; did you mean profile")],
+)
+def test_options_that_s3_does_not_have(name: str, reason: str) -> None:
+    with pytest.raises(URLError, match=f"^storage_options: S3 has no option {reason}"):
+        open_keystore("s3://b/k", {name: True})
 
 
 @pytest.mark.parametrize(

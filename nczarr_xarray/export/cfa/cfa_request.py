@@ -69,12 +69,14 @@ class CfaRequest:
             reason = "append_dim and region exclude each other: give one of them"
             raise ExportError(url, reason)
         allowed: tuple[str, ...] = ("w-", "w")
+        given = ""
         if self.append_dim is not None:
-            allowed = ("a",)
+            allowed, given = ("a",), "with append_dim "
         elif self.region is not None:
-            allowed = ("r+", "a")
+            allowed, given = ("r+", "a"), "with region "
         if self.mode not in (None, *allowed):
-            raise ExportError(url, f"mode is {self.mode!r}; here it is one of {', '.join(allowed)}")
+            said = ", ".join(allowed)
+            raise ExportError(url, f"mode is {self.mode!r}; {given}it is one of {said}")
         if self.format != "CFA3":
             return
         if self.version not in (None, "0.4"):

@@ -15,7 +15,7 @@ from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, N
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.parallel import refuse_other_chunks
-from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_options import RegionLike
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ def to_cfa(
     StoreError
         If the store fails; the old aggregation can still be read.
     """
+    check_callback(callback)
     advice = "mode='w' replaces it, append_dim adds to it"
     place = MasterPlace.find(target, storage_options, advice)
     dataset = _dataset(obj, place.url)

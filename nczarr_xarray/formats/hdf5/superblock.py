@@ -17,6 +17,17 @@ _LONGEST = 128
 _FIRST_READ = 4096
 #: Bytes of a file of another kind that the error message shows.
 _SHOWN = 24
+#: Files of other kinds that users take for one, by how they begin, and what to do with them.
+_OTHERS = (
+    (b"<", "as a web page does"),
+    (b"\x1f\x8b", "as gzip does: decompress it first"),
+    (b"BZh", "as bzip2 does: decompress it first"),
+    (b"\xfd7zXZ", "as xz does: decompress it first"),
+    (b"\x28\xb5\x2f\xfd", "as zstd does: decompress it first"),
+    (b"GRIB", "as GRIB does: engine='cfgrib' reads it"),
+    (b"\x0e\x03\x13\x01", "as HDF4 does: h4toh5 converts it"),
+    (b"version https://git-lfs", "as a pointer of Git LFS does: git lfs pull gets the file"),
+)
 
 
 async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
@@ -144,8 +155,9 @@ async def _find(url: str, size: int) -> tuple[int, memoryview]:
         if bytes(block[:8]) == SIGNATURE and len(block) > 8:
             return start, block
     begins = f"it begins with {bytes(head[:_SHOWN])!r}"
-    if bytes(head).lstrip().startswith(b"<"):
-        begins += ", as a web page does"
+    for beginning, kind in _OTHERS:
+        if bytes(head).lstrip().startswith(beginning):
+            begins += f", {kind}"
     raise FormatError(url, f"is neither a classic netCDF file nor HDF5: {begins}")
 
 

@@ -20,13 +20,15 @@ from nczarr_xarray.model import Attribute, Dimension
 _COPY = "copy the dataset first (nczarr copy) and change the copy"
 
 
-def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
+def generation_profile(documents_of_root: Mapping[str, bytes], where: str) -> Profile:
     """Return the profile in which an existing dataset is written.
 
     Parameters
     ----------
     documents_of_root
         ``.zgroup``, ``.zattrs`` and ``.nczarr``, as far as they exist.
+    where
+        Names the dataset in errors.
 
     Raises
     ------
@@ -34,11 +36,11 @@ def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
         If it is of netCDF-C 4.8.0 (G1), which only this package reads, or of Zarr 3.
     """
     if "zarr.json" in documents_of_root and ".zgroup" not in documents_of_root:
-        raise FormatError("zarr.json", "is Zarr 3, which is changed with zarr-python")
+        raise FormatError(where, "is Zarr 3, which is changed with zarr-python")
     root = {key: _parse(key, data) for key, data in documents_of_root.items()}
     generation = spellings.detect(root)
     if generation == "G1":
-        raise FormatError(".nczarr", f"is NCZarr of netCDF-C 4.8.0: {_COPY}")
+        raise FormatError(where, f"is NCZarr of netCDF-C 4.8.0: {_COPY}")
     return Profile(next((known for known in COMPAT.values() if known == generation), "v2"))
 
 

@@ -69,6 +69,9 @@ def loads(data: bytes, key: str) -> JSON:
     except ValueError as error:
         if not text.strip():
             raise FormatError(key, "is empty, JSON was expected") from None
+        if text.lstrip().startswith("<"):  # from a server that answers everything so
+            reason = "is a web page, not JSON; the server may want a login"
+            raise FormatError(key, reason) from None
         raise FormatError(key, f"is not valid JSON ({error})") from None
     return value
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.stored_source import chunk_lengths
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.compare.blocks import READ_BYTES, Blocks, block_lengths
@@ -82,6 +82,7 @@ def compare(
     NCZarrError
         If a dataset cannot be opened, or an option has no meaning.
     """
+    check_callback(callback)
     allowed, sample = Tolerance.of(tolerance), checked_sample(sample)
     with ExitStack() as stack:
         sides = [opened(target, stack) for target in (a, b)]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Variable
@@ -129,7 +130,8 @@ def paths_of(
     there = {path for one in known for path in (_paths(one) if isinstance(one, Opened) else one)}
     wanted = frozenset(f"/{name.lstrip('/')}" for name in variables)
     for path in sorted(wanted - there):
-        raise URLError(path, "no such variable; the path of its group stands before its name")
+        hint = did_you_mean(path, there) or "; the path of its group stands before its name"
+        raise URLError(path, f"no such variable{hint}")
     return wanted
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.ranges import local
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
 from nczarr_fsspec.resolve import resolve
@@ -137,6 +137,15 @@ def test_file_objects_that_cannot_seek() -> None:
 def test_text_files_are_named(file: Any) -> None:
     with pytest.raises(StoreError, match="is a text file; open it in binary mode"):
         FileObjectBytes(file, "x")
+
+
+def test_a_text_file_is_named_though_its_bytes_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "x.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + DATA)
+    with (
+        (tmp_path / "x.nc").open(encoding="utf-8") as file,
+        pytest.raises(URLError, match="is a text file; open it in binary mode"),
+    ):
+        resolve(file)
 
 
 def test_a_source_of_a_file_object_is_pickled_with_it() -> None:

@@ -157,6 +157,12 @@ def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
             check_digests(a, digests, variables=wanted)
 
 
+def test_a_misspelled_variable_is_guessed(tmp_path: Path) -> None:
+    a = written(tmp_path / "a")
+    with pytest.raises(URLError, match="/nam: no such variable; did you mean /name"):
+        compare(a, a, variables=["nam"])
+
+
 # -- verified copies -------------------------------------------------------------------------------
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 from nczarr_fsspec import DirectoryStore, ZipStore
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.sizes import format_size
-from nczarr_xarray import open_hierarchy
+from nczarr_xarray import open_hierarchy, to_nczarr
 from nczarr_xarray.cli.describe import (
     Style,
     chunk_count,
@@ -288,6 +289,13 @@ def test_store_kinds(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     assert store_kind(DirectoryStore(tmp_path)) == "directory tree"
     assert store_kind(ZipStore(tmp_path / "x.zip")) == "zip archive"
+
+
+def test_the_store_of_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    template = xr.Dataset({"v": ("x", np.arange(4.0))}).chunk(x=2)
+    to_nczarr(template, tmp_path / "x.nczarr", compute=False)
+    main(["info", str(tmp_path / "x.nczarr")])
+    assert "  store     directory tree\n" in capsys.readouterr().out
 
 
 def test_fragments_of_one_value_and_of_none(

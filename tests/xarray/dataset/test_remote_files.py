@@ -242,6 +242,9 @@ class TestWhatIsNoFile:
         "/long.nc": bytes(300_000),
         "/cut.nc": b"\x89HDF\r\n\x1a\n",
         "/cdf9.nc": b"CDF\x09" + bytes(100),
+        "/a.nc.gz": b"\x1f\x8b\x08\x00" + bytes(100),
+        "/a.grib": b"GRIB" + bytes(100),
+        "/lfs.nc": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
         "/gone.nc/.hidden": b"",
     }
 
@@ -256,6 +259,9 @@ class TestWhatIsNoFile:
             ("long.nc", r"neither .*: it begins with b'\\x00"),
             ("cut.nc", r"neither|truncated"),
             ("cdf9.nc", r"begins with b'CDF\\t"),
+            ("a.nc.gz", r", as gzip does: decompress it first"),
+            ("a.grib", r", as GRIB does: engine='cfgrib' reads it"),
+            ("lfs.nc", r", as a pointer of Git LFS does: git lfs pull gets the file"),
         ],
     )
     def test_other_content(self, name: str, reason: str) -> None:

@@ -16,7 +16,12 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import nczarr_xarray
-from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    FormatError,
+    StoreError,
+)
 from nczarr_xarray.formats.nczarr.emit import documents
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, Group
@@ -124,7 +129,7 @@ def test_an_archive_that_is_called_like_a_file(server: Server, way: Callable[[st
 @pytest.mark.parametrize("opening", [_dataset, nczarr_xarray.open_store, references])
 def test_nothing(server: Server, opening: Callable[[str], Any]) -> None:
     for name in ("nothing", "nothing.nc"):
-        with pytest.raises(DatasetNotFoundError, match="as one file: there is no such file"):
+        with pytest.raises(DatasetNotFoundError, match=r"there is no such file .*; as a tree: "):
             opening(f"{server.url}/{name}")
         assert len(asked(server, f"/{name}")) == 1
 
@@ -143,6 +148,17 @@ def test_a_page_is_neither(server: Server, opening: Callable[[str], Any]) -> Non
     with pytest.raises((DatasetNotFoundError, StoreError, ValueError), match=r"page\.nc"):
         opening(f"{server.url}/page.nc")
     assert len(asked(server, "/page.nc")) == 1
+
+
+@pytest.mark.parametrize("name", ["x.nc", "x"])
+def test_a_server_whose_every_answer_is_a_page(name: str) -> None:
+    """As one that wants a login: the error does not speak of broken JSON."""
+    pages = dict.fromkeys((f"/{name}", f"/{name}/.zgroup", f"/{name}/.zattrs"), PAGE)
+    with (
+        Server(pages) as server,
+        pytest.raises(FormatError, match="is a web page, not JSON; the server may want a login"),
+    ):
+        _dataset(f"{server.url}/{name}")
 
 
 def test_what_is_left_is_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:

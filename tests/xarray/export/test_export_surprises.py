@@ -19,6 +19,9 @@ from nczarr_xarray import (
     IncompleteExportError,
     NCZarrWarning,
     StoreError,
+    URLError,
+    aggregate,
+    compare,
     to_cfa,
     to_nczarr,
 )
@@ -242,6 +245,36 @@ def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, option: str, 
     with pytest.raises(ExportError, match=f"{option}: must be True or False, not {value!r}"):
         to_nczarr(GRID, tmp_path / "x.nczarr", **{option: value})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"storage_options": "anon"}, "storage_options: must be a dict, not str"),
+        ({"encoding": ["zlib"]}, "encoding: must be a dict of dicts, not list"),
+        ({"group": 3}, "group: must be a string or None, not 3"),
+        ({"unlimited_dims": True}, "unlimited_dims: must be names of dimensions, not True"),
+        ({"callback": print}, "callback: must be a callback of fsspec"),
+        ({"append_dim": "x", "mode": "w"}, "mode is 'w'; with append_dim it is one of a"),
+    ],
+)
+def test_options_of_the_wrong_kind(tmp_path: Path, options: Any, reason: str) -> None:
+    with pytest.raises((ExportError, URLError), match=reason):
+        to_nczarr(GRID, tmp_path / "x.nczarr", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_callback_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    to_nczarr(GRID, tmp_path / "x.nczarr")
+    before = sorted(tmp_path.rglob("*"))
+    told: Any = print
+    with pytest.raises(URLError, match="callback"):
+        to_cfa(GRID, tmp_path / "x.nca", callback=told)
+    with pytest.raises(URLError, match="callback"):
+        aggregate([tmp_path / "x.nczarr"], tmp_path / "x.nca", dim="t", callback=told)
+    with pytest.raises(URLError, match="callback"):
+        compare(tmp_path / "x.nczarr", tmp_path / "x.nczarr", callback=told)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no such permissions")
