@@ -154,6 +154,8 @@ class JSONReferences(References):
 
     def find(self, key: str) -> bytes | Part | None:
         value = self._refs.get(key)
+        if value is None and key.endswith("/0"):
+            value = self._refs.get(key[:-1])  # so VirtualiZarr names the chunk of a scalar
         if value is None:
             return None
         if isinstance(value, str):

@@ -120,6 +120,14 @@ def test_values_that_a_caller_has_and_json_has_not() -> None:
         refs.find("v/2")
 
 
+def test_the_chunk_of_a_scalar_as_virtualizarr_names_it() -> None:
+    refs = parse({".zgroup": "{}", "v/.zarray": "{}", "v/": ["f", 1, 2], "w/": "a", "w/0": "b"})
+    assert refs.find("v/0") == Part("f", 1, 3)
+    assert refs.find("v/1") is None
+    assert refs.find("w/0") == b"b"
+    assert refs.names("v") == {".zarray"}
+
+
 def test_names_are_those_directly_below() -> None:
     refs = parse(
         {".zgroup": "{}", "v/.zarray": "{}", "v/0.0": "", "v-w": "", "v/g/x": "", "v0": ""}

@@ -25,6 +25,7 @@ from tests.support.realservers import RangeServer
 pytest.importorskip("virtualizarr")
 from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import HTTPStore, LocalStore, MemoryStore
+from virtualizarr import open_virtual_dataset
 from virtualizarr.parsers import HDFParser
 from virtualizarr.parsers.typing import Parser
 
@@ -215,3 +216,20 @@ def test_fewer_round_trips_than_its_own_parser(files_root: Path, files_server: R
         for store in found
     )
     assert one == other
+
+
+@pytest.mark.parametrize("loaded", [[], ["height", "began"]], ids=["in the file", "inline"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_scalars_of_references_that_virtualizarr_writes(
+    loaded: list[str], zarr_format: int, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "a.nc", tmp_path / "a.json"
+    began = np.datetime64("2020-01-02", "ns")
+    dataset = xr.Dataset({"t": ("x", np.arange(4.0))}, {"height": 2.0, "began": began})
+    dataset.to_netcdf(source, engine="netcdf4")
+    virtual = open_virtual_dataset(
+        source.as_uri(), registry=LOCAL, parser=NCZarrParser(), loadable_variables=loaded
+    )
+    virtual.vz.to_kerchunk(str(target), format="json", zarr_format=zarr_format)
+    with xr.open_dataset(target, engine="nczarr") as read:
+        xr.testing.assert_identical(read.load(), dataset)
