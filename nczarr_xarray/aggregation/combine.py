@@ -17,6 +17,7 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.formats.cfa.table import PACKING
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_DTYPES,
@@ -31,7 +32,7 @@ from nczarr_xarray.model import (
 Packing = Literal["own", "equal", "after"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
-_KEPT = frozenset({"units", "calendar", "_FillValue", "scale_factor", "add_offset", "_Unsigned"})
+_KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
 
 #: Attributes one of which says what missing data are.
 _MARKS = frozenset({"_FillValue", "missing_value"})

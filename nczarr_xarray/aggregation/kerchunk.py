@@ -15,7 +15,7 @@ from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.storage import note_text
-from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.cfa.table import PACKING, packing_of
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray, Variable
 from nczarr_xarray.views.zarr_tree import in_json
@@ -26,16 +26,7 @@ _PROFILE = Profile("v2")
 References = dict[str, "str | list[Any]"]
 
 #: Attributes that say what the numbers of a variable mean: they must be the same in all files.
-_MEANING = (
-    "units",
-    "calendar",
-    "_FillValue",
-    "missing_value",
-    "scale_factor",
-    "add_offset",
-    "_Unsigned",
-)
-_PACKING = frozenset({"scale_factor", "add_offset", "_Unsigned"})
+_MEANING = ("units", "calendar", "_FillValue", "missing_value", *PACKING)
 _BASE64 = "base64:"
 _DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
 _HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
@@ -118,7 +109,7 @@ class Combination:
         extent = table.extent(number)
         own = _Array.of(target, variable, array, attributes, extent)
         packing = self.found.packing == "after" and packing_of(variable)
-        if packing and not _PACKING.isdisjoint(own.attributes):
+        if packing and not own.attributes.keys().isdisjoint(PACKING):
             raise ExportError(
                 target, f"{variable.path} is packed, and so is the aggregation: {_HINT}"
             )
@@ -248,7 +239,6 @@ class _Array:
         names = {*variable.attributes, *_MEANING}
         kept = {name: value for name, value in self.attributes.items() if name in names}
         own = {name: value for name, value in packing_of(variable).items() if name not in kept}
-        own = {name: value[0] if isinstance(value, list) else value for name, value in own.items()}
         return {**kept, **own, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
 
 

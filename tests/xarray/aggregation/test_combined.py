@@ -84,6 +84,17 @@ def test_times_are_converted_to_those_of_the_first_file(tmp_path: Path) -> None:
     assert units == TIME["units"]
 
 
+@pytest.mark.parametrize("names", [("noleap", "365_day"), ("366_day", "all_leap")])
+def test_a_calendar_may_have_two_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    files = [
+        step(tmp_path / f"{n}.nc", [n], time={**TIME, "calendar": name})
+        for n, name in enumerate(names)
+    ]
+    found = combine(files)
+    assert found.values["/time"].tolist() == [0, 1]
+    assert variable_of(found, "/time").attributes["calendar"].value == names[0]
+
+
 def test_times_keep_their_digits(tmp_path: Path) -> None:
     files = []
     for number, (units, value) in enumerate(
