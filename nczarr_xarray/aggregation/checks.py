@@ -21,9 +21,9 @@ def check_layouts(
     expected: Layout,
     target: str,
     layout: Layout,
-    new: frozenset[str] = frozenset(),
+    new: frozenset[str],
     *,
-    is_master: bool = False,
+    is_master: bool,
 ) -> None:
     """Raise if two files have variables that do not fit together.
 

@@ -115,19 +115,15 @@ class Combination:
             )
         first = self._arrays.setdefault(variable.path, own)
         first.check(own, target, variable.path)
-        path, separator = variable.path.strip("/"), first.separator
-        begins = _begins(target, variable, extent, first.chunks)
-        start = len(name) + 1
+        path, begins = variable.path.strip("/"), _begins(target, variable, extent, first.chunks)
         for key, value in references.items():
-            if not key.startswith(f"{name}/") or key[start:] in _DOCUMENTS or "/.z" in key:
+            above, _, chunk = key.rpartition("/")
+            if above != name or chunk in _DOCUMENTS:
                 continue
-            words = key[start:].split(separator)
-            if len(words) != max(1, len(own.axes)):
-                continue  # of a variable or group below
             index = list(begins)
-            for axis, word in zip(own.axes, words, strict=False):
+            for axis, word in zip(own.axes, chunk.split("."), strict=False):  # "0" of a scalar
                 index[axis] += int(word)
-            self._references[f"{path}/{separator.join(map(str, index))}"] = value
+            self._references[f"{path}/{'.'.join(map(str, index))}"] = value
 
     def _documents(self) -> References:
         """Return what does not refer to files: metadata, and what the aggregation holds itself."""
@@ -208,11 +204,6 @@ class _Array:
         for axis, length in zip(axes, array["chunks"], strict=True):
             chunks[axis] = length
         return cls(target, {**array, "chunks": chunks}, attributes, tuple(chunks), axes)
-
-    @property
-    def separator(self) -> str:
-        """What is between the numbers in the name of a chunk."""
-        return str(self.array.get("dimension_separator") or ".")
 
     def check(self, own: _Array, target: str, path: str) -> None:
         """Raise `ExportError` if another file has other chunks or codecs, or other packing."""

@@ -51,7 +51,7 @@ class FragmentWriter(Gated):
         keys: Sequence[str],
         attributes: Iterable[Attribute],
         beside: Iterable[Member],
-        old: VariableReader | None = None,
+        old: VariableReader | None,
     ) -> None:
         super().__init__()
         self.store = store

@@ -70,7 +70,7 @@ def address_of(
         for what is best: S3netCDF4 looks for relative ones in the working directory, so those of
         CFA-0.4 are absolute.
     """
-    plain = dialect.name.startswith("0.4")
+    plain = dialect.name == "0.4"
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
     is_path = not is_url(target) or os.path.lexists(target)

@@ -21,10 +21,10 @@ from tests.support.manyfiles import TIME, Given, assembled, field, step, variabl
 def combine(
     files: list[str], *dims: str, names: tuple[str, ...] = (), gaps: bool = True
 ) -> Aggregated:
-    wanted = Wanted(frozenset(names), frozenset(dims))
+    wanted = Wanted(frozenset(names), frozenset(dims), None, lambda *_: None)
     request = Request(tuple(f"/{dim}" for dim in dims), wanted, gaps)
     with Progress("aggregate", shown=False) as progress:
-        return combined(files, files, request, progress)
+        return combined(files, files, request, progress, None, "m.nca")
 
 
 @pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])
