@@ -24,7 +24,7 @@ Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"
 
 
 def file_keys(
-    file: DataFile, hierarchy: Hierarchy, *, scattered: bool = True
+    file: DataFile, hierarchy: Hierarchy, *, scattered: bool
 ) -> LocalFileKeys | RemoteFileKeys:
     """Return an open file as a store of the keys of Zarr 2.
 
@@ -48,7 +48,7 @@ class FileKeys(KeyStore):
         The keys, and what was left out.
     """
 
-    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool = True) -> None:
+    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         self.file = file
         self.url = file.url
         self.tree = Tree(hierarchy, scattered=scattered)
@@ -144,7 +144,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
     together.
     """
 
-    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool = True) -> None:
+    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         super().__init__(file, hierarchy, scattered)
         self._lookups: dict[str, Turn[int, tuple[int, int, int]]] = {}
         self._bytes: Turn[tuple[int, int], bytes] = Turn(self._fetch)

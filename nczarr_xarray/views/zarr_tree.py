@@ -35,7 +35,7 @@ class Tree:
         What was left out, and why.
     """
 
-    def __init__(self, hierarchy: Hierarchy, *, scattered: bool = True) -> None:
+    def __init__(self, hierarchy: Hierarchy, *, scattered: bool) -> None:
         self.problems: list[NCZarrError] = []
         #: by path, without outer slashes
         self.groups: dict[str, Group] = {}

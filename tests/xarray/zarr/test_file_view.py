@@ -179,7 +179,7 @@ class TestSameDataset:
         if unreadable(path) - left:  # which only a look at the values tells
             pytest.skip("a variable of it cannot be read")
         compare(path, store, left)
-        refs, problems, *_ = refs_module.find_references(path)
+        refs, problems, *_ = refs_module.find_references(path, None)
         assert {p.object for p in problems} == left
         compare(path, by_reference(refs), left)
 
@@ -1022,7 +1022,7 @@ def keys_over(source: Any) -> Any:
     root.variables |= {"c": variable("c", 1), "empty": variable("empty", 1)}
     foo.variables |= {"c": variable("foo/c", 2), "0": variable("foo/0", 1)}
     kind = LocalFileKeys if type(source) is _Bytes else RemoteFileKeys
-    keys = kind(DataFile(source), Hierarchy(root, "hdf5"))
+    keys = kind(DataFile(source), Hierarchy(root, "hdf5"), scattered=True)
     # no netCDF file has an array below an array, but some keys of these tests are there
     keys.tree.arrays["c/0"] = view_of(replace(variable("c", 1), name="c/0"))
     return keys
