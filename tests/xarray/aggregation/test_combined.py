@@ -95,6 +95,15 @@ def test_a_calendar_may_have_two_names(tmp_path: Path, names: tuple[str, str]) -
     assert variable_of(found, "/time").attributes["calendar"].value == names[0]
 
 
+def test_units_may_end_with_nul(tmp_path: Path) -> None:
+    """Some writers of HDF5 count it as a part of the text."""
+    files = [step(tmp_path / "a.nc", [0]), step(tmp_path / "b.nc", [48])]
+    with h5py.File(files[1], "a") as file:
+        for name, text in {"units": b"hours since 2000-01-01\0", "calendar": b"standard\0"}.items():
+            file["time"].attrs.create(name, np.bytes_(text), dtype=f"S{len(text)}")
+    assert combine(files).values["/time"].tolist() == [0, 2]
+
+
 def test_times_keep_their_digits(tmp_path: Path) -> None:
     files = []
     for number, (units, value) in enumerate(
