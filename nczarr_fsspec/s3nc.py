@@ -72,8 +72,6 @@ class Config:
         Bytes of a file that may be kept in memory.
     max_object_size : int or None
         Bytes of a fragment that is written.
-    read_threads, write_threads : int or None
-        How many fragments are read or written at a time.
     """
 
     hosts: Mapping[str, Host] = field(default_factory=dict, hash=False)
@@ -81,8 +79,6 @@ class Config:
     max_cache_size: int | None = None
     max_object_size_for_memory: int | None = None
     max_object_size: int | None = None
-    read_threads: int | None = None
-    write_threads: int | None = None
 
     def expanded(self, url: NetCDFURL) -> tuple[NetCDFURL, dict[str, Any]]:
         """Return where an S3 URL leads if it begins with an alias, and credentials for there.
@@ -214,16 +210,11 @@ def _config(data: Mapping[str, Any], name: str) -> Config:
         for option in ("max_cache_size", "max_object_size_for_memory", "max_object_size")
         if data.get(option) is not None
     }
-    counts = {
-        option: _count(data[option], option, name)
-        for option in ("read_threads", "write_threads")
-        if data.get(option) is not None
-    }
     location = data.get("cache_location") or ""
     if not isinstance(location, (str, os.PathLike)):
         raise URLError(name, "cache_location is not the name of a folder")
     location = os.path.expanduser(os.fspath(location))
-    return Config(hosts, location, **sizes, **counts)
+    return Config(hosts, location, **sizes)
 
 
 def _host(entry: Any, title: str, name: str) -> Host:
@@ -254,13 +245,3 @@ def _host(entry: Any, title: str, name: str) -> Host:
     if bool(texts["accessKey"]) != bool(texts["secretKey"]):
         raise URLError(name, f"{where}: has one of accessKey and secretKey; both are needed")
     return Host(alias, endpoint, texts["accessKey"], texts["secretKey"])
-
-
-def _count(value: Any, option: str, name: str) -> int:
-    try:
-        count = int(value)
-    except (TypeError, ValueError, OverflowError):
-        count = 0
-    if count < 1:
-        raise URLError(name, f"{option} is a number from 1 on, not {value!r:.80}")
-    return count

@@ -10,15 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-import numpy as np
-
-from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import (
     ExportError,
     NCZarrWarning,
     URLError,
     caller_level,
 )
+from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
@@ -35,7 +34,7 @@ from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.cfa.table import column, packing_of
 from nczarr_xarray.formats.open_options import OpenOptions
 
 if TYPE_CHECKING:
@@ -214,9 +213,8 @@ def convert_references(
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
     place, kind = _place(output, output_options, format)
-    policy = AddressPolicy.of(source, replace=replace, allow=allow, storage_options=storage_options)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
-    replaced = Replaced(place)
+    policy, replaced = options.policy(source), Replaced(place)
     read = partial(read_master, os.fsdecode(source), options, policy, replaced)
     dialect = dialect_called(cfa_version or DEFAULT, place.url)
 
@@ -283,8 +281,8 @@ def combined(
     addresses: Sequence[str],
     request: Request,
     progress: Progress,
-    before: Aggregated | None = None,
-    url: str = "",
+    before: Aggregated | None,
+    url: str,
 ) -> Aggregated:
     """Read files and make one aggregation of them.
 
@@ -292,16 +290,16 @@ def combined(
     ----------
     addresses
         How the master names the files.
-    before, url
+    before
         The aggregation that they are added to, if so.
+    url
+        Of what is written.
 
     Raises
     ------
     NCZarrError
         As `aggregate`.
     """
-    column = np.empty(len(files), object)
-    column[:] = addresses
     progress.expect(len(files))
     summaries = Summaries()
     expected: Layout | None = None
@@ -318,15 +316,13 @@ def combined(
     checked = set()
     for file in summaries.files:
         if id(file.layout) not in checked:
-            is_master = before is not None
-            check_layouts(first, expected, file.target, file.layout, new, is_master=is_master)
+            check_layouts(
+                first, expected, file.target, file.layout, new, is_master=before is not None
+            )
             if before is not None and before.packing == "equal":
                 check_packing(first, expected, file.target, file.layout)
             checked.add(id(file.layout))
-    arranger = Arranger(
-        summaries.files, expected, request.asked, request.gaps, there, "" if before is None else url
-    )
-    grid = arranger.grid()
+    grid = Arranger(summaries.files, expected, request.asked, request.gaps, there, url).grid()
     check_places(grid, summaries.files, gaps=request.gaps, partly=before is not None)
     hierarchy = summaries.hierarchy
     assert hierarchy is not None
@@ -334,7 +330,7 @@ def combined(
         hierarchy,
         expected,
         summaries.files,
-        column,
+        column([*addresses]),
         grid,
         frozenset(summaries.differing),
         partial(read_variable, files[0], request.wanted),
@@ -381,7 +377,7 @@ def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
         for address in table.addresses.tolist()
         if address  # not of the master itself, and not missing
     ]
-    if any(not is_url(one) and not os.path.isabs(one) for one in addresses):
+    if not all(map(is_absolute, addresses)):
         return True
     folder = place.file.folder
     begins = (folder, f"file://{quote(os.fsencode(folder))}")

@@ -20,8 +20,6 @@ class Axis:
 
     Parameters
     ----------
-    name
-        Path of the dimension.
     order
         Numbers of the blocks, in the order of the dimension.
     starts, stops
@@ -30,11 +28,18 @@ class Axis:
         The coordinate; None if there is none.
     """
 
-    name: str
     order: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
-    values: np.ndarray | None = None
+    values: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, order: np.ndarray, lengths: Sequence[int], values: np.ndarray | None = None
+    ) -> Axis:
+        """Return an axis of blocks of these lengths, in the order of the dimension."""
+        stops = np.cumsum(lengths, dtype=np.int64)
+        return cls(order, stops - lengths, stops, values)
 
     @property
     def length(self) -> int:
@@ -49,14 +54,8 @@ class Axis:
         return places
 
 
-def in_sequence(name: str, lengths: Sequence[int]) -> Axis:
-    """Return the axis of blocks that follow each other as they are given."""
-    stops = np.cumsum(np.asarray(lengths, np.int64))
-    return Axis(name, np.arange(len(lengths)), stops - lengths, stops)
-
-
 def by_coordinate(
-    name: str, blocks: Sequence[np.ndarray], names: Sequence[str], *, gaps: bool = True
+    name: str, blocks: Sequence[np.ndarray], names: Sequence[str], *, gaps: bool
 ) -> Axis:
     """Return the axis of blocks in the order of their coordinates.
 
@@ -64,6 +63,8 @@ def by_coordinate(
 
     Parameters
     ----------
+    name
+        Path of the dimension, for messages.
     blocks
         The coordinates of each, no two of them equal.
     names
@@ -89,9 +90,7 @@ def by_coordinate(
             numbers = order.tolist()
             _check_gaps(name, [blocks[at] for at in numbers], [names[at] for at in numbers])
     ordered = [blocks[at] for at in order.tolist()]
-    lengths = np.array([*map(len, ordered)], np.int64)
-    stops = np.cumsum(lengths)
-    return Axis(name, order, stops - lengths, stops, np.concatenate(ordered))
+    return Axis.of(order, [*map(len, ordered)], np.concatenate(ordered))
 
 
 def nothing_along(file: str, name: str) -> ExportError:

@@ -17,6 +17,7 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.formats.cfa.table import PACKING
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_DTYPES,
@@ -31,7 +32,7 @@ from nczarr_xarray.model import (
 Packing = Literal["own", "equal", "after"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
-_KEPT = frozenset({"units", "calendar", "_FillValue", "scale_factor", "add_offset", "_Unsigned"})
+_KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
 
 #: Attributes one of which says what missing data are.
 _MARKS = frozenset({"_FillValue", "missing_value"})
@@ -57,7 +58,7 @@ class Aggregated:
     hierarchy: Hierarchy
     values: Mapping[str, np.ndarray]
     tables: Mapping[str, Fragments]
-    packing: Packing = "own"
+    packing: Packing
 
     def variables(self) -> Iterator[Variable]:
         """Return all variables, parents first."""
@@ -153,7 +154,7 @@ class Combiner:
     grid: Grid
     differing: frozenset[Key]
     read_first: Callable[[Variable], np.ndarray]
-    before: Aggregated | None = None
+    before: Aggregated | None
     _tabler: Tabler = field(init=False)
     _dimensions: dict[str, Dimension] = field(default_factory=dict)
     _values: dict[str, np.ndarray] = field(default_factory=dict)
@@ -174,9 +175,8 @@ class Combiner:
         if new is not None:
             self._dimensions[new] = Dimension(new.strip("/"), self.grid.axes[new].length)
         root = self._group(self.hierarchy.root)
-        packing: Packing = "equal" if self._equally_packed() else "own"
-        if self.before is not None:
-            packing = self.before.packing
+        equal: Packing = "equal" if self._equally_packed() else "own"
+        packing = equal if old is None else old.packing
         found = replace(self.hierarchy, root=root, problems=())
         return Aggregated(found, self._values, self._tables, packing)
 
@@ -235,7 +235,8 @@ class Combiner:
         return {"_FillValue": Attribute("_FillValue", nc_type, value)}
 
     def _variable(self, variable: Variable, piece: Piece) -> Variable:
-        path, variable = variable.path, without_enum(variable)  # names of numbers may differ
+        path, old = variable.path, self.before
+        variable = without_enum(variable)  # names of numbers may differ
         attributes = self._attributes(f"{path}:", variable.attributes)
         if not is_index(variable):
             attributes |= self._fill(variable, attributes)
@@ -248,7 +249,7 @@ class Combiner:
         storing = decide(
             path,
             along,
-            self._stored_before(path),
+            None if old is None else "files" if path in old.tables else "master",
             is_coordinate=piece.is_coordinate,
             is_small=self._is_small(piece),
             stays=self._stays(variable, piece),
@@ -260,8 +261,8 @@ class Combiner:
             first = self.read_first(variable)
             self._values[path] = as_held(self.files[0].target, first, piece, piece, made)
         elif storing == "old table":
-            assert self.before is not None
-            self._tables[path] = self.before.tables[path]
+            assert old is not None
+            self._tables[path] = old.tables[path]
         else:
             self._check_inherited(piece)
             self._tables[path] = self._tabler.table(path, dimensions)
@@ -285,25 +286,22 @@ class Combiner:
         paths, new = {d.path for d in dimensions}, self.grid.new
         if new is None or new in paths or self.before is not None:
             return dimensions
-        if not piece.is_coordinate:
-            varies = True
-        else:
-            varies = paths.isdisjoint(self.grid.axes) and (
-                variable.path == new or self._varies(piece)
-            )
+        varies = not piece.is_coordinate or (
+            paths.isdisjoint(self.grid.axes) and (variable.path == new or self._varies(piece))
+        )
         return (self._dimensions[new], *dimensions) if varies else dimensions
 
-    def _stored_before(self, path: str) -> Literal["master", "files"] | None:
-        if self.before is None:
-            return None
-        return "files" if path in self.before.tables else "master"
+    @property
+    def _layouts(self) -> Iterable[Layout]:
+        """The different layouts of the files."""
+        return {id(file.layout): file.layout for file in self.files}.values()
 
     def _is_small(self, piece: Piece) -> bool:
         """Tell whether the values of a variable are known of all files."""
         if not piece.is_small:
             return False
-        layouts = {id(file.layout): file.layout for file in self.files}.values()
-        return all((own := lay.piece(piece.path)) is not None and own.is_small for lay in layouts)
+        pieces = [layout.piece(piece.path) for layout in self._layouts]
+        return all(own is not None and own.is_small for own in pieces)
 
     def _stays(self, variable: Variable, piece: Piece) -> bool:
         """Tell whether the master holds a variable that is the same in all files."""
@@ -319,9 +317,6 @@ class Combiner:
             converted(file.value(piece.path), file.layout.piece(piece.path) or piece, piece)
             for file in self._distinct(piece)
         ]
-        old = self.before
-        if old is not None and piece.path in old.values:
-            found.append(old.values[piece.path])
         return any(not _equal(found[0], other) for other in found[1:])
 
     def _distinct(self, piece: Piece) -> list[Summary]:
@@ -349,7 +344,8 @@ class Combiner:
             found = self._value(files[0], piece, variable) if old is None else old
             for file in files:
                 value = self._value(file, piece, variable)
-                self._check_equal(piece, found, file, self._first(old), value)
+                other = files[0].target if old is None else "the aggregation"
+                self._check_equal(piece, found, file, other, value)
             return found
         (dimension,) = along
         axis = self.grid.axes[dimension]
@@ -358,9 +354,6 @@ class Combiner:
         at = [d.path for d in variable.dimensions].index(dimension)
         parts = self._parts(piece, variable, dimension, at, old)
         return np.concatenate([parts[number] for number in axis.order.tolist()], axis=at)
-
-    def _first(self, old: np.ndarray | None) -> str:
-        return self.files[0].target if old is None else "the aggregation"
 
     def _parts(
         self, piece: Piece, variable: Variable, dimension: str, at: int, old: np.ndarray | None
@@ -406,10 +399,9 @@ class Combiner:
 
     def _equally_packed(self) -> bool:
         """Tell whether all files have packed their variables in the same way."""
-        layouts = {id(file.layout): file.layout for file in self.files}
         return all(
             own is not None and packed_alike(own, piece)
-            for layout in layouts.values()
+            for layout in self._layouts
             for piece in self.layout.pieces
             for own in (layout.piece(piece.path),)
         )

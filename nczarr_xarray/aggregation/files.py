@@ -42,10 +42,10 @@ class Wanted:
         Raises `ExportError` if an open file must not be among them, given its name and options.
     """
 
-    names: frozenset[str] = frozenset()
-    scalars: frozenset[str] = frozenset()
-    storage_options: Mapping[str, Any] | None = None
-    refuse: Callable[[str, Opened, OpenOptions], None] | None = None
+    names: frozenset[str]
+    scalars: frozenset[str]
+    storage_options: Mapping[str, Any] | None
+    refuse: Callable[[str, Opened, OpenOptions], None]
 
     @property
     def options(self) -> OpenOptions:
@@ -160,8 +160,7 @@ class RemoteFiles:
 def read_one(target: str, wanted: Wanted) -> Read:
     """Read what is needed of one file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
-        if wanted.refuse is not None:
-            wanted.refuse(target, opened, wanted.options)
+        wanted.refuse(target, opened, wanted.options)
         hierarchy = with_fills(opened.hierarchy)
         description = describe(target, hierarchy, wanted.names, wanted.scalars)
         values = opened.read_many([(variable, None) for variable in description.wanted])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning, caller_level
-from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence, nothing_along
+from nczarr_xarray.aggregation.axes import Axis, by_coordinate, nothing_along
 from nczarr_xarray.aggregation.checks import DECIMALS, converted
-from nczarr_xarray.aggregation.summary import Layout, Piece, Summary
+from nczarr_xarray.aggregation.summary import Layout, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Before:
     """
 
     edges: np.ndarray
-    values: np.ndarray | None = None
+    values: np.ndarray | None
 
     @property
     def lengths(self) -> list[int]:
@@ -57,7 +57,7 @@ class Grid:
 
     axes: Mapping[str, Axis]
     numbers: Mapping[str, np.ndarray]
-    new: str | None = None
+    new: str | None
 
     def shape(self, dimensions: Sequence[str]) -> tuple[int, ...]:
         """Return how many blocks there are along dimensions."""
@@ -65,8 +65,7 @@ class Grid:
 
     def places(self, dimensions: Sequence[str]) -> np.ndarray:
         """Return where files are in a grid of these dimensions, in C order."""
-        count = len(next(iter(self.numbers.values()))) if self.numbers else 0
-        place = np.zeros(count, np.int64)
+        place = np.zeros(len(next(iter(self.numbers.values()))), np.int64)
         for dimension, length in zip(dimensions, self.shape(dimensions), strict=True):
             place *= length
             if dimension in self.axes:
@@ -96,10 +95,10 @@ class Arranger:
 
     files: Sequence[Summary]
     expected: Layout
-    asked: Sequence[str] = ()
-    gaps: bool = True
-    before: Mapping[str, Before] = field(default_factory=dict)
-    url: str = ""
+    asked: Sequence[str]
+    gaps: bool
+    before: Mapping[str, Before]
+    url: str
 
     def grid(self) -> Grid:
         """Return the grid.
@@ -113,7 +112,7 @@ class Arranger:
         found: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
         plain: list[str] = []
         for dimension in dict.fromkeys((*self.expected.dimensions, *((new,) if new else ()))):
-            if self._coordinate(dimension, new) is not None:
+            if self._has_coordinate(dimension, new):
                 numbers, blocks = self._blocks(dimension)
                 if len(blocks) > 1 or dimension in self.asked:
                     self._check_asked(dimension, numbers)
@@ -149,14 +148,14 @@ class Arranger:
             )
         return lacking[0] if lacking else None
 
-    def _coordinate(self, dimension: str, new: str | None) -> Piece | None:
+    def _has_coordinate(self, dimension: str, new: str | None) -> bool:
         piece = self.expected.piece(dimension)
         if piece is None or not piece.is_small:
-            return None
-        return piece if piece.dimensions in ((dimension,), ()) or dimension == new else None
+            return False
+        return piece.dimensions in ((dimension,), ()) or dimension == new
 
     def _blocks(self, dimension: str) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the different coordinates along a dimension, and which ones each file has."""
+        """Return which coordinates along a dimension each file has, and the different ones."""
         wanted = self.expected.piece(dimension)
         assert wanted is not None
         before = self.before.get(dimension)
@@ -186,7 +185,7 @@ class Arranger:
 
     def _check_asked(self, dimension: str, numbers: np.ndarray) -> None:
         if self.asked and dimension not in self.asked:
-            other = int(np.flatnonzero(numbers != numbers[0])[0]) if len(set(numbers)) > 1 else 0
+            other = int(np.argmax(numbers != numbers[0]))  # 0 if all have the same
             first = self.url if self.before else self.files[0].target
             names = ", ".join(path.strip("/") for path in self.asked)
             raise ExportError(
@@ -263,7 +262,7 @@ class Arranger:
                 f"{dimension} has no coordinate, and there are not as many files everywhere "
                 "along it: the order is not known",
             )
-        return numbers, in_sequence(dimension, lengths)
+        return numbers, Axis.of(np.arange(len(lengths)), lengths)
 
     def _owners(self, dimension: str, numbers: np.ndarray, count: int) -> list[str]:
         """Return a file for each block, for messages."""

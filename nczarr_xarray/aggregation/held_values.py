@@ -10,9 +10,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
-from nczarr_xarray.aggregation.summary import Piece, is_index, numbers_in
-from nczarr_xarray.dataset.fragment_values import missing_in
-from nczarr_xarray.formats.cfa.table import fill_of, stated_marks
+from nczarr_xarray.aggregation.summary import Piece, is_index
+from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers
 from nczarr_xarray.model import NC_DTYPES, Attribute, Variable
 
 
@@ -35,7 +34,7 @@ def as_held(
     ExportError
         If there are data that stand for missing data in the master.
     """
-    marks = numbers_in(stated_marks(variable))
+    marks = stated_numbers(variable)
     is_plain = own.units == wanted.units and own.marks == marks
     if is_plain or is_index(variable) or values.dtype.kind not in "iuf":
         return converted(values, own, wanted)

@@ -15,7 +15,7 @@ from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.storage import note_text
-from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.cfa.table import PACKING, packing_of
 from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.model import ChunkedArray, Variable
 from nczarr_xarray.views.zarr_tree import in_json
@@ -24,16 +24,7 @@ from nczarr_xarray.views.zarr_tree import in_json
 References = dict[str, "str | list[Any]"]
 
 #: Attributes that say what the numbers of a variable mean: they must be the same in all files.
-_MEANING = (
-    "units",
-    "calendar",
-    "_FillValue",
-    "missing_value",
-    "scale_factor",
-    "add_offset",
-    "_Unsigned",
-)
-_PACKING = frozenset({"scale_factor", "add_offset", "_Unsigned"})
+_MEANING = ("units", "calendar", "_FillValue", "missing_value", *PACKING)
 _BASE64 = "base64:"
 _DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
 _HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
@@ -116,25 +107,21 @@ class Combination:
         extent = table.extent(number)
         own = _Array.of(target, variable, array, attributes, extent)
         packing = self.found.packing == "after" and packing_of(variable)
-        if packing and not _PACKING.isdisjoint(own.attributes):
+        if packing and not own.attributes.keys().isdisjoint(PACKING):
             raise ExportError(
                 target, f"{variable.path} is packed, and so is the aggregation: {_HINT}"
             )
         first = self._arrays.setdefault(variable.path, own)
         first.check(own, target, variable.path)
-        path, separator = variable.path.strip("/"), first.separator
-        begins = _begins(target, variable, extent, first.chunks)
-        start = len(name) + 1
+        path, begins = variable.path.strip("/"), _begins(target, variable, extent, first.chunks)
         for key, value in references.items():
-            if not key.startswith(f"{name}/") or key[start:] in _DOCUMENTS or "/.z" in key:
+            above, _, chunk = key.rpartition("/")
+            if above != name or chunk in _DOCUMENTS:
                 continue
-            words = key[start:].split(separator)
-            if len(words) != max(1, len(own.axes)):
-                continue  # of a variable or group below
             index = list(begins)
-            for axis, word in zip(own.axes, words, strict=False):
+            for axis, word in zip(own.axes, chunk.split("."), strict=False):  # "0" of a scalar
                 index[axis] += int(word)
-            self._references[f"{path}/{separator.join(map(str, index))}"] = value
+            self._references[f"{path}/{'.'.join(map(str, index))}"] = value
 
     def _documents(self) -> References:
         """Return what does not refer to files: metadata, and what the aggregation holds itself."""
@@ -216,11 +203,6 @@ class _Array:
             chunks[axis] = length
         return cls(target, {**array, "chunks": chunks}, attributes, tuple(chunks), axes)
 
-    @property
-    def separator(self) -> str:
-        """What is between the numbers in the name of a chunk."""
-        return str(self.array.get("dimension_separator") or ".")
-
     def check(self, own: _Array, target: str, path: str) -> None:
         """Raise `ExportError` if another file has other chunks or codecs, or other packing."""
         for name in self.array.keys() | own.array.keys():
@@ -246,7 +228,6 @@ class _Array:
         names = {*variable.attributes, *_MEANING}
         kept = {name: value for name, value in self.attributes.items() if name in names}
         own = {name: value for name, value in packing_of(variable).items() if name not in kept}
-        own = {name: value[0] if isinstance(value, list) else value for name, value in own.items()}
         return {**kept, **own, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
 
 

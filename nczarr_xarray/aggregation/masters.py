@@ -50,7 +50,7 @@ def read_aggregation(url: str, opened: Opened) -> Aggregated:
 
 
 def read_master(
-    target: str, options: OpenOptions, policy: AddressPolicy, replaced: Replaced | None = None
+    target: str, options: OpenOptions, policy: AddressPolicy, replaced: Replaced
 ) -> Aggregated:
     """Read an aggregation, or references as one of variables of files.
 
@@ -61,7 +61,7 @@ def read_master(
     policy
         What the addresses in it mean.
     replaced
-        What it may not name; None for nothing.
+        What it may not name.
 
     Raises
     ------
@@ -69,8 +69,7 @@ def read_master(
         As `read_aggregation`, and as `aggregated_references`.
     """
     with open_with(target, options) as opened:
-        if replaced is not None:
-            replaced.refuse_below(target, opened, options)
+        replaced.refuse_below(target, opened, options)
         keys = references_of(opened)
         if keys is None:
             return read_aggregation(target, opened)

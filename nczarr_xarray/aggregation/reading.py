@@ -19,7 +19,7 @@ from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
 from nczarr_xarray.aggregation.summary import Layout, Summary
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.model import Attribute, Group, Hierarchy
+from nczarr_xarray.model import Attribute, Hierarchy
 
 #: Remote files that are being read at a time.
 AT_A_TIME = 512
@@ -206,15 +206,10 @@ async def _read_together(
 
 def _attributes(hierarchy: Hierarchy) -> Iterator[tuple[Key, Attribute]]:
     for group in hierarchy.root.walk():
-        yield from _of(group.path, group)
-        for variable in group.variables.values():
-            for attribute in without_enum(variable).attributes.values():
-                yield (f"{variable.path}:", attribute.name), attribute
-
-
-def _of(path: str, group: Group) -> Iterator[tuple[Key, Attribute]]:
-    for attribute in group.attributes.values():
-        yield (path, attribute.name), attribute
+        own = [(f"{v.path}:", without_enum(v).attributes) for v in group.variables.values()]
+        for path, attributes in ((group.path, group.attributes), *own):
+            for attribute in attributes.values():
+                yield (path, attribute.name), attribute
 
 
 def _same(one: Attribute | None, other: Attribute | None) -> bool:

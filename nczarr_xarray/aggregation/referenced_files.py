@@ -13,12 +13,12 @@ import numpy as np
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_xarray.aggregation.combine import Packing
-from nczarr_xarray.aggregation.summary import text
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placed, WholeVariable, place
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import marks_of, packing_of
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Variable
@@ -206,7 +206,7 @@ def _candidates(file: Opened, wanted: Referenced) -> Iterator[_Candidate]:
 def _packing(wanted: Referenced, candidate: _Candidate, first: int, url: str) -> Packing:
     """Return how a variable of a file is packed; raise if its numbers mean something else."""
     array, view, own = wanted.references.array, candidate.view.array, candidate.variable
-    packed, there = (_plain(packing_of(variable)) for variable in (wanted.variable, own))
+    packed, there = packing_of(wanted.variable), packing_of(own)
     pairs: list[tuple[str, Any, Any]] = [
         ("type", array.dtype, view.dtype),
         ("order", array.order, view.order),
@@ -215,7 +215,7 @@ def _packing(wanted: Referenced, candidate: _Candidate, first: int, url: str) ->
         ("packing", packed, there or packed),
     ]
     for name in ("units", "calendar"):
-        said, theirs = (text(v.attributes.get(name)) for v in (wanted.variable, own))
+        said, theirs = (text_in(v.attributes, name) for v in (wanted.variable, own))
         pairs.append((name, said, said if theirs is None else theirs))
     for what, mine, theirs in pairs:
         if mine != theirs:
@@ -225,10 +225,6 @@ def _packing(wanted: Referenced, candidate: _Candidate, first: int, url: str) ->
                 f"has {theirs}",
             )
     return "own" if not packed else "equal" if there else "after"
-
-
-def _plain(packing: dict[str, Any]) -> dict[str, list[Any]]:
-    return {name: np.ravel(value).tolist() for name, value in packing.items()}
 
 
 def _missing(variable: Variable) -> set[bytes]:

@@ -91,13 +91,7 @@ def _named(target: str, opened: Opened, options: OpenOptions) -> dict[str, Addre
             others = (place.address for one in array.fragments.others.values() for place in one)
             addresses = {*array.fragments.addresses.tolist(), *others}
             found |= _resolved(array.opener.policy, addresses)
-    policy = AddressPolicy.of(
-        target,
-        replace=options.replace,
-        allow=options.allow,
-        storage_options=options.storage_options,
-    )
-    return found | _resolved(policy, addresses_of(opened))
+    return found | _resolved(options.policy(target), addresses_of(opened))
 
 
 def _resolved(policy: AddressPolicy, addresses: Iterable[str | None]) -> dict[str, AddressPolicy]:

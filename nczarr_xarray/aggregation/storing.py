@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from nczarr_fsspec.errors import ExportError
 
 #: Where an aggregation has the data before files are added to it; None without an aggregation.
-Before: TypeAlias = Literal["master", "files"] | None
+Stored: TypeAlias = Literal["master", "files"] | None
 #: In the master: all values; or those of the first file, as others have the same. In files: as the
 #: aggregation has them already; or of all files, by a new table.
 Storing: TypeAlias = Literal["values", "first values", "old table", "table"]
@@ -17,7 +17,7 @@ Storing: TypeAlias = Literal["values", "first values", "old table", "table"]
 def decide(
     path: str,
     along: Sequence[str],
-    before: Before,
+    before: Stored,
     *,
     is_coordinate: bool,
     is_small: bool,

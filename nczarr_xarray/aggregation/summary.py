@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,18 +10,12 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
+from nczarr_xarray.dataset.units import calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
-from nczarr_xarray.formats.cfa.dialect import Owner
-from nczarr_xarray.formats.cfa.table import packing_of, stated_marks
+from nczarr_xarray.formats.cfa.dialect import Owner, text_in
+from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
 from nczarr_xarray.formats.needed import LOCATING, named, with_needed
-from nczarr_xarray.model import (
-    NC_DEFAULT_FILL,
-    NC_DTYPES,
-    Attribute,
-    Hierarchy,
-    Variable,
-    described,
-)
+from nczarr_xarray.model import Hierarchy, Variable, described
 
 #: Bytes of a coordinate variable in one file, up to which it is read of every file.
 SMALL_BYTES = 1 << 16
@@ -64,16 +57,13 @@ class Piece(NamedTuple):
     packing: tuple[tuple[str, Any], ...]
     is_coordinate: bool
     is_small: bool
-    inherits: bool = False
-    marks: tuple[Any, ...] = ()
+    inherits: bool
+    marks: tuple[int | float, ...]
 
     @property
-    def missing(self) -> tuple[Any, ...]:
-        """Numbers that stand for missing data: netCDF's default if attributes say none."""
-        if self.marks or self.stored_type in ("byte", "ubyte"):
-            return self.marks
-        dtype, default = NC_DTYPES[self.stored_type], NC_DEFAULT_FILL[self.stored_type]
-        return (np.array(default, dtype)[()],)
+    def missing(self) -> tuple[int | float, ...]:
+        """Numbers that stand for missing data."""
+        return missing_numbers(self.stored_type, self.marks)
 
 
 @dataclass(frozen=True)
@@ -214,11 +204,11 @@ def describe(
                 str(variable.nc_type),
                 units,
                 calendar,
-                tuple((name, _one(value)) for name, value in packing_of(variable).items()),
+                tuple(packing_of(variable).items()),
                 path in coordinates,
                 is_small,
                 inherits,
-                numbers_in(stated_marks(variable)),
+                stated_numbers(variable),
             )
         )
         if is_small:
@@ -233,31 +223,11 @@ def is_index(variable: Variable) -> bool:
     return len(dimensions) == 1 and dimensions[0].path == variable.path
 
 
-def numbers_in(marks: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the numbers among marks of missing data; all NaN are one object, so equal."""
-    numbers = (mark for mark in marks if isinstance(mark, (int, float)))
-    return tuple(math.nan if math.isnan(number) else number for number in numbers)
-
-
-def text(attribute: Attribute | None) -> str | None:
-    """Return an attribute that is one text; None if it is not."""
-    value = None if attribute is None else attribute.value
-    if isinstance(value, tuple) and len(value) == 1:
-        value = value[0]
-    return value if isinstance(value, str) else None
-
-
-def _one(value: Any) -> Any:
-    return value[0] if isinstance(value, (list, tuple)) else value
-
-
 def _units(variable: Variable) -> tuple[str | None, str | None]:
-    units = text(variable.attributes.get("units"))
-    units = units.strip() if units is not None else None
-    if units is None or " since " not in units:
-        return units, None
-    calendar = (text(variable.attributes.get("calendar")) or "standard").strip().lower()
-    return units, "standard" if calendar == "gregorian" else calendar
+    units = text_in(variable.attributes, "units")
+    if units is None or " since " not in units.lower():
+        return units and units.strip(), None
+    return units.strip(), calendar_called(text_in(variable.attributes, "calendar"))
 
 
 def _wanted(

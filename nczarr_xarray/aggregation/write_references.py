@@ -20,7 +20,7 @@ from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes
 from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.model import readable
+from nczarr_xarray.model import grid_of, readable
 from nczarr_xarray.views.references import find_references
 
 #: References in one file of Parquet.
@@ -134,40 +134,28 @@ def parquet(references: References) -> Iterator[tuple[str, bytes]]:
         If pyarrow is not installed.
     """
     metadata = {**json.loads(str(references[".zmetadata"])), "record_size": _RECORD}
-    arrays = {
-        key.rpartition("/")[0]: document
+    grids = {
+        key.rpartition("/")[0]: grid_of(document["shape"], document["chunks"])
         for key, document in metadata["metadata"].items()
         if key.rpartition("/")[2] == ".zarray"
     }
-    rows: dict[str, dict[int, dict[int, Any]]] = {path: {} for path in arrays}
+    rows: dict[str, dict[int, dict[int, Any]]] = {path: {} for path in grids}
     for key, value in references.items():
-        path, _, _ = key.rpartition("/")
-        name = key[len(path) + 1 :]
-        if path in arrays and not name.startswith("."):
-            number = _number(arrays[path], name)
+        path, _, name = key.rpartition("/")
+        if path in grids and not name.startswith("."):
+            number = _number(grids[path], name)
             rows[path].setdefault(number // _RECORD, {})[number % _RECORD] = value
     for path, files in rows.items():
-        separator = arrays[path].get("dimension_separator")
-        if separator == "/":
-            raise ExportError(path, "has chunks with '/' in their names, which Parquet cannot say")
         for file, records in files.items():
-            count = min(_RECORD, _count(arrays[path]) - file * _RECORD)
+            count = min(_RECORD, math.prod(grids[path]) - file * _RECORD)
             yield f"{path}/refs.{file}.parq", _file(records, count)
     yield ".zmetadata", json.dumps(metadata).encode()
 
 
-def _grid(array: Mapping[str, Any]) -> list[int]:
-    return [-(-n // chunk) for n, chunk in zip(array["shape"], array["chunks"], strict=True)]
-
-
-def _count(array: Mapping[str, Any]) -> int:
-    return math.prod(_grid(array))
-
-
-def _number(array: Mapping[str, Any], name: str) -> int:
+def _number(grid: Sequence[int], name: str) -> int:
     """Return the number of a chunk, in C order."""
     number = 0
-    for word, length in zip(name.split("."), _grid(array), strict=False):
+    for word, length in zip(name.split("."), grid, strict=False):  # "0" of a scalar
         number = number * length + int(word)
     return number
 

@@ -144,7 +144,7 @@ class Runs:
 
 
 def plan_runs(
-    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype, gap: int = 0
+    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype, gap: int
 ) -> list[Runs]:
     """Find the runs of a selection.
 

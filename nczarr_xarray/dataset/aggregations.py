@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders
@@ -51,12 +50,7 @@ def with_aggregations(
     allow = options.allow
     if allow is None and not isinstance(master, (str, os.PathLike)):
         allow = []  # a file that is open may be the copy that a cache has of a remote one
-    policy = AddressPolicy.of(
-        master,
-        replace=options.replace,
-        allow=allow,
-        storage_options=options.storage_options,
-    )
+    policy = replace(options, allow=allow).policy(master)
     datasets = AggregationReaders(own, opener, policy, options.depth)
     for variable, array in aggregated(hierarchy):
         variable.array = replace(array, opener=datasets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,9 +14,15 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.formats.cfa.dialect import text_in
-from nczarr_xarray.formats.cfa.table import packing_of, read_as, stated_marks
+from nczarr_xarray.formats.cfa.table import (
+    missing_in,
+    missing_numbers,
+    packing_of,
+    read_as,
+    stated_marks,
+    stated_numbers,
+)
 from nczarr_xarray.model import (
-    NC_DEFAULT_FILL,
     FragmentArray,
     FragmentMapping,
     Variable,
@@ -307,25 +313,7 @@ def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
     """Tell which elements of a fragment are missing; None if none is."""
     if data.dtype.kind not in "iuf":
         return None
-    marks: list[Any] = []
-    for name in ("_FillValue", "missing_value"):
-        attribute = variable.attributes.get(name)
-        if attribute is not None and isinstance(attribute.value, np.ndarray):
-            marks += attribute.value.tolist()
-    if not marks and variable.nc_type not in (None, "byte", "ubyte", "char", "string"):
-        marks.append(data.dtype.type(NC_DEFAULT_FILL[variable.nc_type or ""]))
-    return missing_in(data, marks)
-
-
-def missing_in(data: np.ndarray, marks: Iterable[Any]) -> np.ndarray | None:
-    """Tell which elements are one of the marks of missing data; None if none is."""
-    missing = None
-    for mark in marks:
-        is_nan = isinstance(mark, float) and math.isnan(mark)
-        found = np.isnan(data) if is_nan else data == mark
-        if found.any():
-            missing = found if missing is None else missing | found
-    return missing
+    return missing_in(data, missing_numbers(variable.nc_type, stated_numbers(variable)))
 
 
 def _unpacked(data: np.ndarray, variable: Variable, packing: Mapping[str, Any]) -> np.ndarray:
@@ -337,9 +325,9 @@ def _unpacked(data: np.ndarray, variable: Variable, packing: Mapping[str, Any]) 
         return data
     plain = data.astype(np.float64)
     if scale is not None:
-        plain *= _one(scale)
+        plain *= scale
     if offset is not None:
-        plain += _one(offset)
+        plain += offset
     return plain
 
 
@@ -348,12 +336,8 @@ def _packed(data: np.ndarray, array: FragmentArray, packing: Mapping[str, Any]) 
     scale, offset = packing.get("scale_factor"), packing.get("add_offset")
     if scale is None and offset is None:
         return data
-    packed = (data.astype(np.float64) - _one(offset or 0)) / _one(1 if scale is None else scale)
+    packed = (data.astype(np.float64) - (offset or 0)) / (1 if scale is None else scale)
     return np.rint(packed) if array.dtype.kind in "iu" else packed
-
-
-def _one(value: Any) -> float:
-    return float(value[0] if isinstance(value, list) else value)
 
 
 def _conversion(

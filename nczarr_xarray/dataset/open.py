@@ -199,7 +199,7 @@ def closed_on_error(data: KeyStore | ByteSource) -> Iterator[None]:
 
 def open_file(
     source: ByteSource,
-    options: OpenOptions = EVERYTHING,
+    options: OpenOptions,
     master: Any = None,
 ) -> Opened:
     """Open one file as `open_with` does; close it if that fails.

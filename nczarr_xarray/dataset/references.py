@@ -29,18 +29,11 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
     """
     if not isinstance(data, (ByteSource, KeyStore, Mapping)) or not are_references(data):
         return None
-    from nczarr_fsspec.addresses import AddressPolicy
     from nczarr_fsspec.references import open_references
     from nczarr_fsspec.undo import on_error
 
-    policy = AddressPolicy.of(
-        target,
-        replace=options.replace,
-        allow=options.allow,
-        storage_options=options.storage_options,
-    )
     own, _ = split_options(options.storage_options, "storage_options")
     with nullcontext() if isinstance(data, Mapping) else on_error(data.close):
-        store = open_references(data, policy)
+        store = open_references(data, options.policy(target))
     store.max_metadata = own.max_metadata
     return store

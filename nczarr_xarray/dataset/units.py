@@ -93,11 +93,16 @@ def _microseconds(unit: Any) -> float:
     return float(length)
 
 
+def calendar_called(calendar: str | None) -> str:
+    """Return the usual one of the names of a calendar; the standard one if there is none."""
+    own = (calendar or "standard").strip().lower()
+    return _CALENDARS.get(own, own)
+
+
 def calendar_of(units: str, calendar: str | None) -> str | None:
     """Return the calendar of units that are times since a date; None for others."""
     if " since " not in units.lower():
         return None
-    own = (calendar or "standard").strip().lower()
-    own = _CALENDARS.get(own, own)
+    own = calendar_called(calendar)
     is_modern = own == "proleptic_gregorian" and _MODERN.search(units)
     return "standard" if is_modern else own

@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import URLError
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.addresses import Allow
+    from nczarr_fsspec.addresses import AddressPolicy, Allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,14 @@ class OpenOptions:
     def folder(self) -> Path | None:
         """The folder of `index_cache`."""
         return None if self.index_cache is None else Path(self.index_cache).expanduser()
+
+    def policy(self, target: object) -> AddressPolicy:
+        """Return which of the addresses in a dataset may be opened, and what they mean."""
+        from nczarr_fsspec.addresses import AddressPolicy  # most datasets have none
+
+        return AddressPolicy.of(
+            target, replace=self.replace, allow=self.allow, storage_options=self.storage_options
+        )
 
 
 #: What opens all of a dataset that needs no options.

@@ -96,9 +96,7 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     return found.references
 
 
-def find_references(
-    target: Any, storage_options: Mapping[str, Any] | None = None
-) -> FileReferences:
+def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> FileReferences:
     """Return `references`, and the reasons why variables were left out."""
     url = _url(target, storage_options)
     # the time before it is read: what is written later is another version

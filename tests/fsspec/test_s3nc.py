@@ -74,9 +74,7 @@ def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_version_8_with_the_comma_of_its_example() -> None:
     config = parse_config(V8, "x.json")
     host = Host("minio", "http://150.246.130.8:9000", "ACCESS", "hunter2, ]}")
-    assert config == Config(
-        {"minio": host}, "/scratch/cache", 128_000_000, 2 * 10**15, 1_000_000, 8, 4
-    )
+    assert config == Config({"minio": host}, "/scratch/cache", 128_000_000, 2 * 10**15, 1_000_000)
 
 
 def test_version_9(tmp_path: Path) -> None:
@@ -117,8 +115,6 @@ def test_sizes_are_decimal(size: Any, count: int) -> None:
         ('{"hosts": {"a": {"url": "h", "secretKey": "hunter2"}}}', "both are needed"),
         ('{"hosts": {"a": {"url": "h"}, "b": {"url": "h", "alias": "a"}}}', "'a' is given twice"),
         ('{"max_cache_size": "many"}', "max_cache_size: 'many' is no size"),
-        ('{"read_threads": 0}', "read_threads is a number from 1 on, not 0"),
-        ('{"read_threads": Infinity}', "read_threads is a number from 1 on, not inf"),
         ('{"max_cache_size": 1.5}', "max_cache_size: 1.5 is no size"),
         ('{"max_cache_size": {}}', "max_cache_size: {} is no size"),
         ('{"version": ' + "9" * 5000 + "}", "has numbers or a depth"),

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.places import is_absolute
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
@@ -279,7 +279,7 @@ class Change:
 def _is_relative(fragments: Fragments) -> bool | None:
     """Tell whether the addresses of a table are relative; None if there are none."""
     first = next((address for address in fragments.addresses.tolist() if address), None)
-    return None if first is None else not (first.startswith("/") or is_url(first))
+    return None if first is None else not is_absolute(first)
 
 
 def _narrowed(dataset: xr.Dataset, stored: Group) -> xr.Dataset:

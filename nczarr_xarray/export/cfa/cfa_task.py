@@ -86,7 +86,7 @@ class CfaTask:
     claim: Claim
     draft: Draft
     replaces: bool
-    before: Callable[[], None] | None = None
+    before: Callable[[], None] | None
     _committing: bool = False
 
     @classmethod

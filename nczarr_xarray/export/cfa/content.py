@@ -101,8 +101,8 @@ class Content:
         variables.
     """
 
-    attributes: Mapping[str, Attribute] = field(default_factory=dict)
-    members: list[Member] = field(default_factory=list)
+    attributes: Mapping[str, Attribute]
+    members: list[Member]
     dimensions: Iterable[Dimension] = ()
     groups: Mapping[str, Mapping[str, Attribute]] = field(default_factory=dict)
 

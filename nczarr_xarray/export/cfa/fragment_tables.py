@@ -11,7 +11,7 @@ from nczarr_xarray.formats.cfa.table import column, constant
 from nczarr_xarray.model import Fragments
 
 
-def table(edges: Iterable[Edges], addresses: Sequence[str], name: str, kind: str = "") -> Fragments:
+def table(edges: Iterable[Edges], addresses: Sequence[str], name: str, kind: str) -> Fragments:
     """Return the table of fragments that lie side by side.
 
     Parameters

@@ -18,7 +18,7 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
-from nczarr_xarray.formats.cfa.table import packing_attributes, read_as
+from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -29,8 +29,7 @@ from nczarr_xarray.model import (
     join,
 )
 
-_PACKING = ("scale_factor", "add_offset", "_Unsigned")
-_PACKED = (*_PACKING, "missing_value", "valid_min", "valid_max", "valid_range", "actual_range")
+_PACKED = (*PACKING, "missing_value", "valid_min", "valid_max", "valid_range", "actual_range")
 #: The conventions that CFA extends, where a dataset says nothing of any.
 _CF = "CF-1.8"
 #: Says in a fragment how the aggregation unpacks it.
@@ -71,7 +70,7 @@ def address_of(
         for what is best: S3netCDF4 looks for relative ones in the working directory, so those of
         CFA-0.4 are absolute.
     """
-    plain = dialect.name.startswith("0.4")
+    plain = dialect.name == "0.4"
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
     is_path = not is_url(target) or os.path.lexists(target)

@@ -51,8 +51,8 @@ class MasterPlace:
     """
 
     file: FilePlace
-    storage_options: Mapping[str, Any] | None = None
-    advice: str = OVERWRITE
+    storage_options: Mapping[str, Any] | None
+    advice: str
 
     @classmethod
     def find(
@@ -190,7 +190,7 @@ class Names:
     kind: FragmentFormat
     naming: Naming
     taken: set[str]
-    apart: bool = False
+    apart: bool
 
     def keys(self, variable: str, first: tuple[int, ...], grid: tuple[int, ...]) -> list[str]:
         """Return keys for fragments of a variable.

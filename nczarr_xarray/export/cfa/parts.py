@@ -241,17 +241,17 @@ class Divider:
         return tuple(map(even_edges, shape, counts))
 
     def _shape_problems(self, dataset: xr.Dataset) -> list[str]:
-        if self.shape is None:
+        shape = self.shape
+        if shape is None:
             return []
-        mapping = isinstance(self.shape, Mapping)
-        lengths = [*(self.shape.values() if isinstance(self.shape, Mapping) else self.shape)]
+        lengths = [*(shape.values() if isinstance(shape, Mapping) else shape)]
         found = [
             f"subarray_shape: {length!r} is no length; write a positive integer"
             for length in lengths
             if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 1
         ]
-        if mapping:
-            unknown = [name for name in self.shape if name not in dataset.dims]
+        if isinstance(shape, Mapping):
+            unknown = [name for name in shape if name not in dataset.dims]
             found += [f"subarray_shape names {name!r}: no such dimension" for name in unknown]
         elif not any(v.ndim == len(lengths) for v in dataset.data_vars.values()):
             found.append(f"subarray_shape: no data variable has {len(lengths)} dimensions")

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Owner, Term
-from nczarr_xarray.formats.cfa.table import count_of, dimensions_of, marks_of
+from nczarr_xarray.formats.cfa.dialect import Owner, Term, text_in
+from nczarr_xarray.formats.cfa.table import column, count_of, dimensions_of, marks_of
 from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Variable
 
 ATTRIBUTES = frozenset({"aggregated_dimensions", "aggregated_data"})
@@ -25,11 +25,7 @@ def keywords(variable: Variable) -> list[str]:
 
 def _pairs(variable: Variable) -> tuple[list[tuple[str, str]], bool]:
     """Return keywords with the names of variables, and whether that is all there is."""
-    attribute = variable.attributes.get("aggregated_data")
-    value = None if attribute is None else attribute.value
-    if isinstance(value, tuple):
-        value = " ".join(value)
-    words = value.rstrip("\0").split() if isinstance(value, str) else []
+    words = (text_in(variable.attributes, "aggregated_data") or "").split()
     pairs = [
         (key[:-1], name)
         for key, name in zip(words[::2], words[1::2], strict=False)
@@ -249,9 +245,6 @@ def text_term(
 ) -> Term:
     """Return a term of text, one value if it may be and all are the same."""
     if scalar and len(set(values)) == 1:
-        one = np.empty((), object)
-        one[()] = values[0]
-        return Term(path, (), one)
-    column = np.empty(len(values), object)
-    column[:] = values
-    return Term(path, dimensions, column.reshape([length for _, length in dimensions]))
+        return Term(path, (), np.array(values[0], object))
+    shape = [length for _, length in dimensions]
+    return Term(path, dimensions, column(values).reshape(shape))

@@ -28,11 +28,14 @@ from nczarr_xarray.formats.cfa.table import (
     column,
     constant,
     marks_of,
+    missing_in,
+    missing_numbers,
     names_in_text,
     refuse,
+    stated_numbers,
     texts,
 )
-from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Fragments, Variable
+from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Fragments, Variable, bytes_of
 
 _VERSION = "CF-1.13"
 #: The sets of keywords, and what each is called here.
@@ -157,18 +160,11 @@ def _of_values(owner: Owner, values: np.ndarray, borders: Borders, variable: Var
 def _missing(values: np.ndarray, variable: Variable) -> np.ndarray:
     if values.dtype.kind == "O":
         return np.array([value is None for value in values.tolist()], bool)
-    missing = np.zeros(values.shape, bool)
-    bytes_only = variable.nc_type in ("byte", "ubyte")
-    stated = {"_FillValue", "missing_value"} & variable.attributes.keys()
-    if bytes_only and not stated:  # all values of a byte are data, unless it is said
-        return missing
-    for mark in marks_of(variable):
-        if isinstance(mark, (int, float)):
-            missing |= np.isnan(values) if np.isnan(mark) else values == mark
-        elif values.dtype.kind == "S":
-            own = mark if isinstance(mark, bytes) else mark.encode("utf-8", "surrogateescape")
-            missing |= values == own
-    return missing
+    if values.dtype.kind == "S":
+        marks = (bytes_of(m) if isinstance(m, str) else m for m in marks_of(variable))
+        return np.isin(values, np.array([m for m in marks if isinstance(m, bytes)], "S"))
+    missing = missing_in(values, missing_numbers(variable.nc_type, stated_numbers(variable)))
+    return np.zeros(values.shape, bool) if missing is None else missing
 
 
 def _value_term(

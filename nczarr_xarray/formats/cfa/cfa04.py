@@ -170,8 +170,8 @@ class _Table:
             grid.starts,
             grid.stops,
             every,
-            _spread(self.names, numbers, grid.total),
-            _spread(formats, numbers, grid.total),
+            grid.spread(self.names),
+            grid.spread(formats),
             mappings=mappings,
         )
         nowhere = 0
@@ -310,7 +310,7 @@ class _Table:
         if None in formats:
             pairs = zip(formats, self.some, strict=True)
             formats = [one.get("format") if own is None else own for own, one in pairs]
-        self.formats += _shared(self.strings(formats, "format", self.wrong))
+        self.formats += column(self.strings(formats, "format", self.wrong)).tolist()
         if not (all(files) and all(names)):
             for at, (file, name) in enumerate(zip(files, names, strict=True)):
                 if not file:
@@ -325,7 +325,7 @@ class _Table:
                         raise self.wrong(at, reason)
                     names[at] = f"#{number}"
         self.addresses += files
-        self.names += _shared([name or "" for name in names])
+        self.names += column([name or "" for name in names]).tolist()
 
     def own(self, name: str | None, stored: dict[str, Any]) -> Variable | None:
         """Find the variable of the master that a partition without a file is, if there is one."""
@@ -364,12 +364,6 @@ def _called(number: int, index: Any) -> str:
     return f"partition {number} of cfa_array (index {index!r:.60})"
 
 
-def _shared(values: list[Any]) -> list[Any]:
-    """Return equal texts as one object."""
-    known: dict[Any, Any] = {}
-    return [known.setdefault(value, value) for value in values]
-
-
 def _column(rows: list[dict[str, Any]], key: str) -> list[Any]:
     """Return what objects say under a key."""
     try:
@@ -380,13 +374,3 @@ def _column(rows: list[dict[str, Any]], key: str) -> list[Any]:
 
 def _fit(numbers: list[int]) -> bool:
     return not numbers or (min(numbers) > -_MOST and max(numbers) < _MOST)
-
-
-def _spread(values: list[Any], numbers: np.ndarray, count: int) -> np.ndarray:
-    """Return a column of all fragments, given the values of those that are listed."""
-    listed = column(values)
-    if listed.strides == (0,) or not len(listed):
-        return np.broadcast_to(np.array("", object) if not len(listed) else listed[0:1], (count,))
-    result = np.full(count, "", object)
-    result[numbers] = listed
-    return result

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.places import is_absolute
 from nczarr_xarray.formats.cfa.dialect import Encoded
 from nczarr_xarray.formats.cfa.table import names_in_text, refuse
 from nczarr_xarray.model import Fragments
@@ -57,7 +57,7 @@ def encode(name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragme
         "pmdimensions": names,
         "pmshape": list(fragments.grid),
     }
-    if any(map(_is_relative, fragments.addresses.tolist())):
+    if any(address and not is_absolute(address) for address in fragments.addresses.tolist()):
         table["base"] = ""  # for cf-python: beside the master
     listed = " ".join(names)
     return Encoded(
@@ -68,10 +68,6 @@ def encode(name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragme
             "cfa_array": json.dumps(table),
         }
     )
-
-
-def _is_relative(address: str | None) -> bool:
-    return bool(address) and not (str(address).startswith("/") or is_url(str(address)))
 
 
 def _stored(

@@ -11,7 +11,6 @@ from nczarr_xarray.formats.cfa.dialect import Decoded, Owner
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
     array_of,
-    column,
     constant,
     dimensions_of,
     packing_of,
@@ -77,13 +76,11 @@ class Cfa05:
         held = (bounds >= 0).all(axis=(1, 2)) & (bounds[..., 1] > bounds[..., 0]).all(axis=1)
         stated = np.array([one is not None for one in files.tolist()], bool)
         rows = np.flatnonzero(held | stated)
-        position = np.stack(np.unravel_index(rows, shape), axis=1) if shape else None
         index = np.zeros((len(rows), ndim), np.int64)
         whole = [1] * ndim
-        for at, axis in enumerate(axes):
-            whole[axis] = shape[at]
-            if position is not None:
-                index[:, axis] = position[:, at]
+        positions = np.unravel_index(rows, shape) if shape else ()
+        for axis, length, position in zip(axes, shape, positions, strict=True):
+            whole[axis], index[:, axis] = length, position
 
         def named(row: int) -> str:
             return f"partition {index[row][axes].tolist()} of {terms['location'].path}"
@@ -91,22 +88,16 @@ class Cfa05:
         grid = grid_of(owner, dimensions, whole, index, bounds[rows], named)
         addresses = np.empty(grid.total, object)
         addresses[grid.places] = files[rows]
-        for number, row, address in zip(
-            grid.places.tolist(), rows.tolist(), files[rows].tolist(), strict=True
-        ):
-            if address is not None and columns["ncvar"][row] is None:
-                raise FormatError(
-                    path, f"{named(int(np.flatnonzero(grid.places == number)[0]))} has no ncvar"
-                )
-        fragments = Fragments(
-            grid.starts,
-            grid.stops,
-            addresses,
-            _spread(columns["ncvar"][rows], grid.places, grid.total),
-            _spread(columns["format"][rows], grid.places, grid.total)
-            if "format" in columns
-            else constant("", grid.total),
+        for at, row in enumerate(rows.tolist()):
+            if files[row] is not None and columns["ncvar"][row] is None:
+                raise FormatError(path, f"{named(at)} has no ncvar")
+        names, formats = (
+            grid.spread([text or "" for text in columns[name][rows].tolist()])
+            if name in columns
+            else constant("", grid.total)
+            for name in ("ncvar", "format")
         )
+        fragments = Fragments(grid.starts, grid.stops, addresses, names, formats)
         array = array_of(owner, dimensions, fragments, packing_of(owner.variable), grid.gaps)
         return Decoded(dimensions, array, _ATTRIBUTES, frozenset({_group(owner).path}))
 
@@ -140,12 +131,3 @@ def _axes(
             owner.variable.path, f"has the pmdimensions {names!r:.200}, and the data {listed}"
         )
     return [listed.index(name) for name in names]
-
-
-def _spread(values: np.ndarray, numbers: np.ndarray, count: int) -> np.ndarray:
-    own = column([value or "" for value in values.tolist()])
-    if not len(own) or own.strides == (0,):
-        return constant(own[0] if len(own) else "", count)
-    result = np.full(count, "", object)
-    result[numbers] = own
-    return result

@@ -18,7 +18,7 @@ from nczarr_xarray.formats.cfa.aggregated import (
     text_term,
     variables_of,
 )
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner, text_in
 from nczarr_xarray.formats.cfa.table import (
     MOST_TEXT,
     array_of,
@@ -155,11 +155,9 @@ def _substituted(values: np.ndarray, variable: Variable) -> np.ndarray:
     FormatError
         If the attribute cannot be understood, or the texts become too long.
     """
-    attribute = variable.attributes.get("substitutions")
-    if attribute is None:
+    text = text_in(variable.attributes, "substitutions")
+    if text is None:
         return values
-    said = attribute.value
-    text = said if isinstance(said, str) else " ".join(said) if isinstance(said, tuple) else ""
     words = text.split()
     if len(words) % 2 or not all(
         key.endswith(":") and _SUBSTITUTED.fullmatch(key[:-1]) for key in words[::2]

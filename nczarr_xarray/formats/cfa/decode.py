@@ -12,7 +12,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
-from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner, WritableDialect
+from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner, WritableDialect, text_in
 from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.model import Group, Hierarchy, Variable
 
@@ -108,9 +108,7 @@ def decode(
 
 def _is_private(variable: Variable) -> bool:
     """Tell whether a variable is only there to be a fragment, as CFA-0.4 marks it."""
-    role = variable.attributes.get("cf_role")
-    said = None if role is None or isinstance(role.value, np.ndarray) else role.value
-    return said in ("cfa_private", ("cfa_private",))
+    return text_in(variable.attributes, "cf_role") == "cfa_private"
 
 
 def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -> Decoded:

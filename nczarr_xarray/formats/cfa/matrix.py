@@ -9,7 +9,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.cfa.dialect import Owner
-from nczarr_xarray.formats.cfa.table import count_of
+from nczarr_xarray.formats.cfa.table import column, constant, count_of
 from nczarr_xarray.model import Dimension
 
 #: What partitions that are not listed divide, at most: its product with their number is an int64.
@@ -39,6 +39,15 @@ class Grid(NamedTuple):
     places: np.ndarray
     total: int
     gaps: str
+
+    def spread(self, texts: list[str]) -> np.ndarray:
+        """Return a column of all partitions, given what those say that are listed."""
+        listed = column(texts)
+        if not texts or listed.strides == (0,):
+            return constant(texts[0] if texts else "", self.total)
+        result = np.full(self.total, "", object)
+        result[self.places] = listed
+        return result
 
 
 def grid_of(

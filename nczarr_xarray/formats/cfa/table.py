@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Owner
+from nczarr_xarray.formats.cfa.dialect import Owner, text_in
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Attribute,
@@ -27,27 +27,32 @@ _ALWAYS, _EACH = 1 << 20, 64
 #: Of arrays of numpy, in all its versions.
 _MOST_DIMENSIONS = 32
 
-_PACKING = ("scale_factor", "add_offset", "_Unsigned")
+#: Attributes by which values are packed.
+PACKING = ("scale_factor", "add_offset", "_Unsigned")
 
 
 def packing_attributes(variable: Variable) -> dict[str, Attribute]:
     """Return the attributes by which the values of a variable are packed.
 
-    A factor or an offset that is not one number is none: the engine does not apply it either.
+    A factor or an offset that is not one number is none: the engine does not apply it either. Nor
+    does it ``_Unsigned`` that is no text.
     """
-    found = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
-    return {name: own for name, own in found.items() if name == "_Unsigned" or _is_number(own)}
+    found = {name: variable.attributes[name] for name in PACKING if name in variable.attributes}
+    return {name: own for name, own in found.items() if _packs(name, own.value)}
 
 
-def _is_number(attribute: Attribute) -> bool:
-    value = attribute.value
-    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.size == 1
+def _packs(name: str, value: object) -> bool:
+    if not isinstance(value, np.ndarray):
+        return name == "_Unsigned"
+    return name != "_Unsigned" and value.dtype.kind in "iuf" and value.size == 1
 
 
-def packing_of(variable: Variable) -> dict[str, Any]:
+def packing_of(variable: Variable) -> dict[str, int | float | str | None]:
     """Return the attributes by which the values of a variable are packed, as plain values."""
     return {
-        name: own.value.tolist() if isinstance(own.value, np.ndarray) else own.value
+        name: own.value.item()
+        if isinstance(own.value, np.ndarray)
+        else text_in(variable.attributes, name)
         for name, own in packing_attributes(variable).items()
     }
 
@@ -55,11 +60,37 @@ def packing_of(variable: Variable) -> dict[str, Any]:
 def read_as(variable: Variable) -> np.dtype:
     """Return the type as which the integers of a variable are read, which ``_Unsigned`` says."""
     dtype = variable.dtype.newbyteorder("=")
-    said = variable.attributes.get("_Unsigned")
-    if said is None or isinstance(said.value, np.ndarray) or dtype.kind not in "iu":
+    said = text_in(variable.attributes, "_Unsigned")
+    if said is None or dtype.kind not in "iu":
         return dtype
-    value = said.value if isinstance(said.value, str) else " ".join(said.value)
-    return np.dtype(f"{'u' if value.lower() == 'true' else 'i'}{dtype.itemsize}")
+    return np.dtype(f"{'u' if said.lower() == 'true' else 'i'}{dtype.itemsize}")
+
+
+def stated_numbers(variable: Variable) -> tuple[int | float, ...]:
+    """Return the numbers among `stated_marks`; all NaN are one object, so equal."""
+    numbers = (mark for mark in stated_marks(variable) if isinstance(mark, (int, float)))
+    return tuple(math.nan if math.isnan(number) else number for number in numbers)
+
+
+def missing_numbers(
+    nc_type: str | None, stated: tuple[int | float, ...]
+) -> tuple[int | float, ...]:
+    """Return the numbers that stand for missing data: netCDF's default if attributes say none."""
+    default = NC_DEFAULT_FILL.get(nc_type or "")
+    # all values of a byte are data, unless it is said
+    if stated or nc_type in ("byte", "ubyte") or not isinstance(default, (int, float)):
+        return stated
+    return (default,)
+
+
+def missing_in(data: np.ndarray, numbers: Iterable[int | float]) -> np.ndarray | None:
+    """Tell which numbers stand for missing data; None if none does."""
+    missing = None
+    for number in numbers:
+        found = np.isnan(data) if math.isnan(number) else data == number
+        if found.any():
+            missing = found if missing is None else missing | found
+    return missing
 
 
 def stated_marks(variable: Variable) -> list[Any]:
@@ -116,7 +147,7 @@ def array_of(
         dtype=variable.dtype.newbyteorder("="),
         fragments=fragments,
         fill=fill_of(variable),
-        marks=tuple(mark for mark in stated_marks(variable) if isinstance(mark, (int, float))),
+        marks=stated_numbers(variable),
         units=owner.text("units"),
         calendar=owner.text("calendar"),
         packing=packing,
@@ -200,9 +231,7 @@ def column(values: list[Any]) -> np.ndarray:
 
 def constant(value: Any, count: int) -> np.ndarray:
     """Return a column that has one object everywhere, and takes no memory."""
-    one = np.empty((), object)
-    one[()] = value
-    return np.broadcast_to(one, (count,))
+    return np.broadcast_to(np.array(value, object), (count,))
 
 
 def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:

@@ -163,7 +163,7 @@ _find_again = lru_cache(maxsize=32)(_find)
 
 
 async def resolve_vlen(
-    frame: Frame, data: bytes | memoryview, count: int, size: int = 1
+    frame: Frame, data: bytes | memoryview, count: int, size: int
 ) -> list[bytes]:
     """Return the bytes of elements of variable length.
 

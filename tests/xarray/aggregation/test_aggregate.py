@@ -904,7 +904,8 @@ def test_a_thousand_files_of_one_kind_are_described_once(tmp_path: Path) -> None
     from nczarr_xarray.aggregation.reading import Summaries, read_files
 
     found = Summaries()
-    read_files([path, str(tmp_path / "b.nc")] * 3, Wanted(), lambda: None, found)
+    wanted = Wanted(frozenset(), frozenset(), None, lambda *_: None)
+    read_files([path, str(tmp_path / "b.nc")] * 3, wanted, lambda: None, found)
     assert len({id(file.layout) for file in found.files}) == 1
     assert len({id(file.value("/x")) for file in found.files}) == 1
     assert len({id(file.value("/time")) for file in found.files}) == 2

@@ -21,10 +21,10 @@ from tests.support.manyfiles import TIME, Given, assembled, field, step, variabl
 def combine(
     files: list[str], *dims: str, names: tuple[str, ...] = (), gaps: bool = True
 ) -> Aggregated:
-    wanted = Wanted(frozenset(names), frozenset(dims))
+    wanted = Wanted(frozenset(names), frozenset(dims), None, lambda *_: None)
     request = Request(tuple(f"/{dim}" for dim in dims), wanted, gaps)
     with Progress("aggregate", shown=False) as progress:
-        return combined(files, files, request, progress)
+        return combined(files, files, request, progress, None, "m.nca")
 
 
 @pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])
@@ -82,6 +82,26 @@ def test_times_are_converted_to_those_of_the_first_file(tmp_path: Path) -> None:
     assert found.values["/time_bnds"].tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
     units = variable_of(found, "/time").attributes["units"].value
     assert units == TIME["units"]
+
+
+@pytest.mark.parametrize("names", [("noleap", "365_day"), ("366_day", "all_leap")])
+def test_a_calendar_may_have_two_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    files = [
+        step(tmp_path / f"{n}.nc", [n], time={**TIME, "calendar": name})
+        for n, name in enumerate(names)
+    ]
+    found = combine(files)
+    assert found.values["/time"].tolist() == [0, 1]
+    assert variable_of(found, "/time").attributes["calendar"].value == names[0]
+
+
+def test_units_may_end_with_nul(tmp_path: Path) -> None:
+    """Some writers of HDF5 count it as a part of the text."""
+    files = [step(tmp_path / "a.nc", [0]), step(tmp_path / "b.nc", [48])]
+    with h5py.File(files[1], "a") as file:
+        for name, text in {"units": b"hours since 2000-01-01\0", "calendar": b"standard\0"}.items():
+            file["time"].attrs.create(name, np.bytes_(text), dtype=f"S{len(text)}")
+    assert combine(files).values["/time"].tolist() == [0, 2]
 
 
 def test_times_keep_their_digits(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from kerchunk.combine import MultiZarrToZarr
 from kerchunk.hdf import SingleHdf5ToZarr
 from kerchunk.netCDF3 import NetCDF3ToZarr
 
-from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.masters import read_master
+from nczarr_xarray.aggregation.replaced import Replaced
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
@@ -57,8 +58,9 @@ def check(master: Path, count: int = 3) -> None:
 
 
 def aggregated(master: Path) -> Aggregated:
-    policy = AddressPolicy.of(master, replace=None, allow=None, storage_options=None)
-    return read_master(str(master), OpenOptions(), policy)
+    options = OpenOptions()
+    replaced = Replaced(MasterPlace.find(master.with_name("new.nca"), None))
+    return read_master(str(master), options, options.policy(master), replaced)
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:

@@ -37,7 +37,7 @@ def summary(target: str, coordinates: dict[str, np.ndarray]) -> Summary:
 
 
 def table_of(files: list[Summary], first: Hierarchy, layout: Layout) -> Fragments:
-    grid = Arranger(files, layout).grid()
+    grid = Arranger(files, layout, (), True, {}, "").grid()
     check_places(grid, files, gaps=False, partly=False)
     addresses = np.empty(len(files), object)
     addresses[:] = [file.target for file in files]
@@ -45,7 +45,7 @@ def table_of(files: list[Summary], first: Hierarchy, layout: Layout) -> Fragment
     def nothing(_: Variable) -> np.ndarray:
         raise AssertionError
 
-    combiner = Combiner(first, layout, files, addresses, grid, frozenset(), nothing)
+    combiner = Combiner(first, layout, files, addresses, grid, frozenset(), nothing, None)
     return combiner.aggregated().tables["/v"]
 
 

@@ -135,7 +135,7 @@ def test_runs_are_few_and_waste_little() -> None:
     stride = (180 * 360 * 4, 360 * 4, 4)
 
     def runs(*key: Any) -> list[strides.Runs]:
-        return strides.plan_runs(plan_outer(key, shape, shape), stride, dtype)
+        return strides.plan_runs(plan_outer(key, shape, shape), stride, dtype, 0)
 
     everything = slice(None)
     (series,) = runs(everything, 3, 5)
@@ -150,11 +150,11 @@ def test_runs_are_few_and_waste_little() -> None:
     assert full.length * len(full.starts) == 365 * 180 * 360 * 4
     short = (100, 512, 1024)
     plan = plan_outer((everything,) * 3, short, short)
-    parts = strides.plan_runs(plan, (1 << 21, 1 << 12, 4), dtype)
+    parts = strides.plan_runs(plan, (1 << 21, 1 << 12, 4), dtype, 0)
     assert {part.length for part in parts} == {strides.LONG_RUN}
     assert sum(len(part.starts) for part in parts) == 200
     assert all(part.is_copy for part in parts)
-    line = strides.plan_runs(plan_outer((everything,), (10**7,), (10**7,)), (4,), dtype)
+    line = strides.plan_runs(plan_outer((everything,), (10**7,), (10**7,)), (4,), dtype, 0)
     assert sum(part.length for part in line) == 4 * 10**7
     assert all(part.length <= strides.LONG_RUN for part in line)
 
@@ -176,26 +176,30 @@ def test_lists_are_read_as_slices_are(monkeypatch: pytest.MonkeyPatch) -> None:
         ((1 << 20,), generator.permutation(long), len(long)),  # parts would be of all of it
     ):
         key = (*[slice(None)] * (len(shape) - 1), index)
-        runs = strides.plan_runs(plan_outer(key, shape, shape), (40_000, 4)[-len(shape) :], dtype)
+        runs = strides.plan_runs(
+            plan_outer(key, shape, shape), (40_000, 4)[-len(shape) :], dtype, 0
+        )
         assert sum(len(part.starts) for part in runs) == count
         assert max(part.length for part in runs) <= strides.LONG_RUN
 
 
 def test_a_scalar_and_nothing() -> None:
     dtype = np.dtype(">f8")
-    (runs,) = strides.plan_runs(plan_outer((), (), ()), (), dtype)
+    (runs,) = strides.plan_runs(plan_outer((), (), ()), (), dtype, 0)
     result = np.empty(())
     runs.scatter([0], [np.array(2.5, dtype).tobytes()], result)
     assert result == 2.5
     empty = plan_outer((slice(None), slice(0, 0)), (4, 5), (4, 5))
-    assert strides.plan_runs(empty, (40, 8), dtype) == []
+    assert strides.plan_runs(empty, (40, 8), dtype, 0) == []
 
 
 @given(layout=layouts(), data=st.data())
 def test_the_end_is_known_beforehand(layout: Layout, data: st.DataObject) -> None:
     values, _, stride = layout
     plan = plan_outer(selections(data, values.shape), values.shape, values.shape)
-    ends = [int(r.starts.max()) + r.length for r in strides.plan_runs(plan, stride, values.dtype)]
+    ends = [
+        int(r.starts.max()) + r.length for r in strides.plan_runs(plan, stride, values.dtype, 0)
+    ]
     assert strides.end_of(plan, stride, values.dtype.itemsize) == max(ends, default=0)
 
 
@@ -207,7 +211,7 @@ def test_rows_out_of_order(order: list[int], size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strides, "SHORT_RUN", 8)
         patch.setattr(strides, "WANTED_SHARE", 2)
-        (runs,) = strides.plan_runs(plan, (40, 4), values.dtype)
+        (runs,) = strides.plan_runs(plan, (40, 4), values.dtype, 0)
     stored, result = values.tobytes(), np.full(plan.shape, -1, "f4")
     arrival = np.argsort(runs.starts)
     for at in range(0, len(arrival), size):
@@ -226,7 +230,7 @@ def test_records_on_this_machine_are_read_in_long_runs(
     monkeypatch.setattr(strides, "LONG_RUN", 1 << 20)
     stride = (1200, 1)[: len(shape)]
     plan = plan_outer((slice(None),) * len(shape), shape, shape)
-    apart = strides.plan_runs(plan, stride, np.dtype("S1"))
+    apart = strides.plan_runs(plan, stride, np.dtype("S1"), 0)
     assert sum(len(runs.starts) for runs in apart) == 30_000
     together = strides.plan_runs(plan, stride, np.dtype("S1"), strides.LOCAL_GAP)
     assert sum(len(runs.starts) for runs in together) < 40

@@ -23,6 +23,7 @@ from nczarr_xarray.codecs.szip import szip_encoder
 from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.model import ChunkedArray, Dimension, Variable
 from tests.support.filepromises import RemoteMemory
 
@@ -85,7 +86,7 @@ NAMES = ["szip", "odd", "virtual"]
 @pytest.mark.parametrize("name", NAMES)
 def test_not_on_the_loop(data: bytes, lock: _Lock, name: str, way: str) -> None:
     source = RemoteMemory(data)
-    with open_file(source) as opened:
+    with open_file(source, EVERYTHING) as opened:
         variable = opened.hierarchy.root.variables[name]
         assert variable.error is None, variable.error
         taken = lock.taken

@@ -286,11 +286,11 @@ def test_global_heaps(offset: int, new: bytes, reason: str) -> None:
     data = made(texts)
     at = data.index(b"GCOL")
     element = number(3) + number(at, size=8) + number(1)
-    wanted: list[bytes] = drive(resolve_vlen(frame_of(data), element, 1), data).result
+    wanted: list[bytes] = drive(resolve_vlen(frame_of(data), element, 1, 1), data).result
     assert wanted == [b"one"]
     damaged = changed(data, b"GCOL", offset, new)
     with pytest.raises(FormatError) as caught:
-        drive(resolve_vlen(frame_of(damaged), element, 1), damaged)
+        drive(resolve_vlen(frame_of(damaged), element, 1, 1), damaged)
     assert f"global heap at {at}" in str(caught.value)
     assert reason in str(caught.value)
 
@@ -305,7 +305,7 @@ def test_global_heaps(offset: int, new: bytes, reason: str) -> None:
 )
 def test_elements_in_no_heap(element: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
-        drive(resolve_vlen(FRAME, element, 1), PLAIN)
+        drive(resolve_vlen(FRAME, element, 1, 1), PLAIN)
 
 
 def test_names_of_old_groups_are_in_a_heap_of_version_0(old_groups: bytes) -> None:

@@ -365,7 +365,7 @@ def test_variable_length(libver: str) -> None:
         frame, root = await read_superblock("memory", len(data))
         group = await read_tree(frame, root)
         address = bytes(group.attributes["one"].data)[4:12]
-        return await resolve_vlen(frame, struct.pack("<I8sI", 3, address, 9999), 1)
+        return await resolve_vlen(frame, struct.pack("<I8sI", 3, address, 9999), 1, 1)
 
     with pytest.raises(FormatError, match="no object 9999"):
         drive(wrong(), data)

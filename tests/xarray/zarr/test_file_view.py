@@ -179,7 +179,7 @@ class TestSameDataset:
         if unreadable(path) - left:  # which only a look at the values tells
             pytest.skip("a variable of it cannot be read")
         compare(path, store, left)
-        refs, problems, *_ = refs_module.find_references(path)
+        refs, problems, *_ = refs_module.find_references(path, None)
         assert {p.object for p in problems} == left
         compare(path, by_reference(refs), left)
 

@@ -217,7 +217,7 @@ class TestCfa04:
         encoded = Encoded({"cfa_dimensions": "time", "cfa_array": json.dumps(document)})
         attributes = {"scale_factor": np.float32(0.5), "units": "K", "missing_value": np.int16(7)}
         array = read(*master_of("tas", TIMES, encoded, "i2", **attributes))
-        assert array.packing == {"scale_factor": [0.5]}
+        assert array.packing == {"scale_factor": 0.5}
         assert array.fill == 7
         assert array.fill.dtype == np.int16
         assert array.units == "K"
