@@ -28,7 +28,6 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.stores.referencefolder import Rows
 from nczarr_fsspec.stores.references import RemoteReferences
-from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.views.references import references
@@ -40,9 +39,7 @@ from tests.support.s3server import S3Server
 NEEDS_PYARROW = "NO REFERENCES IN PARQUET TESTED: pip install 'nczarr-xarray[parquet]'"
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 def opened(target: Any, **options: Any) -> xr.Dataset:
