@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.ranges import memory, reader
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits
+from nczarr_fsspec.ranges.sparse import SparseBytes
 from nczarr_fsspec.transport.request import Answer, Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
 from tests.support.virtualnet import VirtualBytes, run
@@ -101,3 +105,60 @@ def test_parts_that_are_not_in_the_file(part: tuple[int, int]) -> None:
     with pytest.raises(StoreError, match="are not in the file"):
         run(read(source, *part))
     assert not source.requests
+
+
+def test_data_that_nobody_takes_are_not_piled_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More is asked for only as `receive` ends."""
+    most, piece = 1 << 21, 1 << 18
+    monkeypatch.setattr(reader, "HELD_BYTES", most)
+    source = VirtualBytes(64 * piece, Limits(), head=0)
+    taken = 0
+    held: list[int] = []
+
+    async def receive(numbers: Any, pieces: Any) -> None:
+        nonlocal taken
+        await asyncio.sleep(100)  # virtual
+        held.append(source.moved - taken)
+        taken += sum(map(len, pieces))
+
+    starts = np.arange(64) * piece
+    run(RangeReader(source).read_data(starts, starts + piece, receive))
+    assert taken == source.moved == 64 * piece
+    assert max(held) <= 2 * most
+
+
+def test_another_loop_begins_anew() -> None:
+    """After a fork, what the old one was about may be half done."""
+    source = VirtualBytes(DATA, Limits(), head=0)
+    shared = RangeReader(source)
+
+    async def metadata() -> list[memoryview]:
+        return await shared.read_metadata([Extent(1000, 1100)])
+
+    for number in (1, 2):
+        found, _ = run(metadata())
+        assert found == [DATA[1000:1100]]
+        assert len(source.requests) == number
+
+
+def test_bytes_that_were_kept_and_damaged() -> None:
+    known = SparseBytes()
+    known.add(5, b"abc")
+    kept = known.dump()
+    assert SparseBytes.load(kept).get(5, 8) == b"abc"
+    for at in range(len(kept)):
+        with pytest.raises(ValueError, match="index"):
+            SparseBytes.load(kept[:at] + bytes([kept[at] ^ 1]) + kept[at + 1 :])
+
+
+def test_an_index_of_another_file_is_not_used(tmp_path: Path) -> None:
+    """As where names differ in case, and the filesystem has it for one."""
+    remembered = SparseBytes()
+    remembered.add(0, b"abc")
+    header = json.dumps({"identity": "a", "url": "x", "size": 9, "validator": "1"}).encode()
+    data = header + b"\n" + remembered.dump()
+    for name in "ab":
+        (tmp_path / f"{name}.index").write_bytes(memory._digest(data) + data)
+    index = memory.IndexMemory()
+    assert index.known("a", tmp_path) == (9, "1")
+    assert index.known("b", tmp_path) is None
