@@ -351,8 +351,9 @@ class TestLocks:
                 found = super().keys_below(prefix)
                 if prefix == WRITERS:
                     try:
-                        others.append(Edit.begin(MappingWriter(objects), {"v": ((not same, 2),)}))
-                        others[-1].staged.put("v/1", b"new")
+                        edit = Edit.begin(MappingWriter(objects), {"v": ((not same, 2),)})
+                        edit.staged.put("v/1", b"new")
+                        others.append(edit)
                     except ConflictError as error:
                         others.append(error)
                 return found

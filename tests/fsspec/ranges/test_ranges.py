@@ -857,6 +857,9 @@ class TestMultipart:
         whole = body_of([(0, b"abc"), (10, b"d" * 50)], 100)
         for wrong in (b"bytes 10-58/", b"bytes 10-60/"):
             assert multipart.parts(whole.replace(b"bytes 10-59/", wrong), b"MARK") is None
+        # where the end would be, data look like one
+        whole = body_of([(10, b"d" * 20 + b"--" + b"d" * 28)], 100)
+        assert multipart.parts(whole.replace(b"bytes 10-59/", b"bytes 10-21/"), b"MARK") is None
 
     def test_data_may_look_like_boundaries(self) -> None:
         data = b"\r\n--MARK\r\n\r\n--MARK--\r\n"

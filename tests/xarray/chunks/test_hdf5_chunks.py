@@ -234,9 +234,9 @@ def test_a_part_of_a_chunk_of_another_size(tmp_path: Path) -> None:
     path, nbytes = tmp_path / "v.h5", 200_000
     with h5py.File(path, "w", libver="earliest") as file:
         file.create_dataset("v", data=np.arange(100_000, dtype="<i4"), chunks=(50_000,))
-    sizes = (size.to_bytes(4, "little") for size in (nbytes, nbytes - 4))
+    right, wrong = (size.to_bytes(4, "little") for size in (nbytes, nbytes - 4))
     data = path.read_bytes()
-    changed = data.replace(*sizes)
+    changed = data.replace(right, wrong)
     assert changed != data
     path.write_bytes(changed)
     with xr.open_dataset(path, engine="nczarr") as ds:
