@@ -42,6 +42,12 @@ def believed() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are tried again at once."""
+    monkeypatch.setattr("nczarr_fsspec.transport.policy.FIRST_WAIT", 0.0)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # h5py (szip) says so if netCDF4, which brings an HDF5 of its own, was imported before
     config.addinivalue_line("filterwarnings", "ignore:h5py is running against HDF5:UserWarning")

@@ -178,8 +178,8 @@ class Existing:
     def documents(self, files: Iterable[str], path: str) -> dict[str, bytes]:
         """Return the documents of one node, with all changes so far."""
         keys = [f"{path}/{file}" if path else file for file in files]
-        known = {**self._documents, **self.changed}
-        return {key: known[key] for key in keys if key in known}
+        found = ((key, self.changed.get(key, self._documents.get(key))) for key in keys)
+        return {key: data for key, data in found if data is not None}
 
     def group_documents(self, path: str) -> dict[str, bytes]:
         """Return the documents of the group at a path without leading slash."""

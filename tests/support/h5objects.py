@@ -313,3 +313,15 @@ def types(h5: h5py.File) -> None:
         group.create_dataset(name, (2,), dtype=dtype)
         group.create_dataset(f"{name} named", (2,), dtype=named[name])
         h5a.create(group.id, name.encode(), named[name].id, h5s.create(h5s.SCALAR))
+
+
+class Equal(int):
+    """Is equal to any checksum."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False

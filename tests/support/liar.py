@@ -6,14 +6,13 @@ What it does to a request depends on a seed and the request only, however many c
 from __future__ import annotations
 
 import random
-import socketserver
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from tests.support.lies import ENDLESS, LIES, Reply, Told, honest
-from tests.support.ports import free_port
+from tests.support.rawserver import RawServer
 
 _BLOCK = bytes(1 << 16)
 
@@ -51,46 +50,20 @@ class Case:
         return random.Random(f"{self.seed}/{wanted}/{again}")
 
 
-class Liar:
-    """The server; a context manager. `cases` are by path."""
+class Liar(RawServer):
+    """The server; `cases` are by path."""
 
     def __init__(self) -> None:
         self.cases: dict[str, Case] = {}
 
-    def __enter__(self) -> Self:
-        liar = self
+    def serve(self, reader: Any, writer: Any) -> None:
+        while _serve(self, reader, writer):
+            pass
 
-        class Handler(socketserver.StreamRequestHandler):
-            disable_nagle_algorithm = True
-            timeout = 30
-
-            def handle(self) -> None:
-                try:
-                    while _serve(liar, self.rfile, self.wfile):
-                        pass
-                except (OSError, ValueError):
-                    pass  # the client went away
-
-        class TCPServer(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            request_queue_size = 256
-
-        self._server = TCPServer(("127.0.0.1", free_port()), Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.01,), daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def serve(self, name: str, case: Case) -> str:
+    def added(self, name: str, case: Case) -> str:
         """The URL of a case."""
         self.cases[f"/{name}"] = case
-        return f"http://127.0.0.1:{self._server.server_address[1]}/{name}"
+        return f"{self.url}/{name}"
 
 
 # -- answers -----------------------------------------------------------------------------------

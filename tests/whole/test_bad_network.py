@@ -47,9 +47,7 @@ PATIENT = {"connect": 60, "first_byte": 60, "whole": 600}
 SHORT = {"connect": 1, "first_byte": 1}
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @contextmanager

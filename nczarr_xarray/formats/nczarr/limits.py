@@ -87,8 +87,10 @@ def consistently_named(group: Group) -> set[str]:
     consistent = set()
     for name, variable in group.variables.items():
         own = {dim.name: dim.size for dim in variable.dimensions}
-        known = own | lengths
-        if all(known[dim.name] == own[dim.name] == dim.size for dim in variable.dimensions):
+        if all(
+            lengths.get(dim.name, dim.size) == own[dim.name] == dim.size
+            for dim in variable.dimensions
+        ):
             consistent.add(name)
             lengths |= own
     return consistent

@@ -20,6 +20,8 @@ from hypothesis import given, settings
 from nczarr_fsspec.changes import recovery
 from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import (
+    COVER,
+    HELD,
     INCOMPLETE,
     JOURNAL,
     PRIVATE,
@@ -32,6 +34,7 @@ from nczarr_fsspec.changes.journal import (
     with_changes,
 )
 from nczarr_fsspec.changes.locks import Lock
+from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.owner import AT_WORK, Owner
@@ -335,6 +338,33 @@ class TestLocks:
         Lock.acquire(MappingWriter(objects)).release()
         assert objects == {}
 
+    @pytest.mark.parametrize("same", [True, False])
+    def test_two_that_begin_at_the_same_time(self, same: bool) -> None:
+        """Of the same chunks, one of them has to notice; else neither may disturb the other."""
+        objects: Objects = {}
+        others: list[Edit | ConflictError] = []
+
+        class Meanwhile(MappingWriter):
+            """Another writer begins when this one has looked for others."""
+
+            def keys_below(self, prefix: str) -> list[str]:
+                found = super().keys_below(prefix)
+                if prefix == WRITERS:
+                    try:
+                        edit = Edit.begin(MappingWriter(objects), {"v": ((not same, 2),)})
+                        edit.staged.put("v/1", b"new")
+                        others.append(edit)
+                    except ConflictError as error:
+                        others.append(error)
+                return found
+
+        Lock.acquire(Meanwhile(objects), {"v": ((0, 1),)})
+        (other,) = others
+        assert isinstance(other, ConflictError) == same
+        if isinstance(other, Edit):
+            other.commit(expected=1)
+            assert objects["v/1"] == b"new"
+
     def test_what_nobody_locks_is_removed(self) -> None:
         objects = {f"{PRIVATE}/staged/x/v/0": b""}  # killed after it took its lock back
         Lock.acquire(MappingWriter(objects)).release()
@@ -386,7 +416,8 @@ class TestEdit:
         """A reader who looked for the journal a moment too early would take it for new."""
         store = self.store()
         edit = Edit.begin(store)
-        for key in ("v/0", "v/.zarray", ROOT):
+        store.put(".zmetadata", b"old")
+        for key in ("v/0", "v/.zarray", ".zmetadata", ROOT):
             edit.staged.put(key, b"new")
         move = store.move
         moved: list[str] = []
@@ -395,12 +426,34 @@ class TestEdit:
             pairs = list(pairs)
             moved.extend(target for _, target in pairs)
             assert "v/1" not in store.mapping
+            assert store.mapping.get(".zmetadata") != b"old"  # which others believe
             move(pairs)
 
         monkeypatch.setattr(store, "move", seen_moving)
         edit.commit(["v/1"])
         assert {"v/.zarray", ROOT} <= set(moved)
-        assert store.mapping == dict.fromkeys(("v/0", "v/.zarray", ROOT), b"new")
+        assert store.mapping == dict.fromkeys(("v/0", "v/.zarray", ".zmetadata", ROOT), b"new")
+
+    def test_what_is_replaced_is_not_removed(self) -> None:
+        """The next writer may finish a change of which a part is in its place already."""
+        old, new = self.store().mapping, {ROOT: b"new", "v/0": b"new"}
+        found = []
+        for life in range(20):
+            objects = Mortal(old)
+            store = MappingWriter(objects)
+            edit = Edit.begin(store)
+            for key, data in new.items():
+                edit.staged.put(key, data)
+            objects.left = life
+            try:
+                edit.commit(["v/0", "v/1"])
+            except CutError:
+                release_all()
+            objects.left = -1
+            Lock.acquire(store).release()
+            found.append(dict(objects))
+        first = found.index(new)
+        assert found == [old] * first + [new] * (20 - first)
 
     def test_missing_objects(self) -> None:
         store = self.store()
@@ -532,6 +585,39 @@ def test_a_writer_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
         recovery.finish_journal(store)
     recovery.recover(store)
     assert store.mapping == {ROOT: b"old"}
+
+
+def test_what_another_has_finished_is_not_carried_out_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Others may have written since what the change removed."""
+    store = MappingWriter({ROOT: b"{}", "v/0": b"old"})
+    store.put(JOURNAL, Journal("t", dead_owner_once(), (), ("v/0",)).dump())
+    end = Succession.end
+
+    def late(self: Succession, first: Owner, work: str) -> tuple[Owner | None, int]:
+        found = end(self, first, work)
+        store.delete([JOURNAL])
+        store.put("v/0", b"newer")
+        return found
+
+    monkeypatch.setattr(Succession, "end", late)
+    recovery.finish_journal(store)
+    assert store.mapping == {ROOT: b"{}", "v/0": b"newer"}
+
+
+def test_a_template_that_was_replaced_meanwhile_is_not_ended() -> None:
+    one, other = (Incomplete(Owner.here(), {"v": 1}, name).dump() for name in "ab")
+
+    class Replaced(MappingWriter):
+        def keys_below(self, prefix: str) -> list[str]:
+            found = super().keys_below(prefix)
+            self.mapping[INCOMPLETE] = other
+            return found
+
+    objects = {ROOT: COVER, HELD: b"{}", INCOMPLETE: one, "v/0": b"1"}
+    recovery.end_template(Replaced(objects))
+    assert objects == {ROOT: COVER, HELD: b"{}", INCOMPLETE: other, "v/0": b"1"}
 
 
 def test_a_commit_that_is_tried_again_is_carried_out_by_one(

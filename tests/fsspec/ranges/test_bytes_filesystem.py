@@ -24,16 +24,13 @@ from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.resolve import open_keystore
-from nczarr_fsspec.transport import policy as _policy
 from tests.support.locks import is_held
 from tests.support.realservers import RangeServer, range_server
 
 CONTENT = np.random.default_rng(0).bytes(9_000_000)
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -58,9 +58,7 @@ EXTENTS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture(scope="module")
@@ -737,6 +735,16 @@ class TestLocal:
         path.write_bytes(CONTENT)
         return path
 
+    def test_what_is_behind_the_end(self, path: Path) -> None:
+        source, size = open_local(path), len(CONTENT)
+        for start in (0, size - 5, size):
+            with pytest.raises(StoreError, match=f"but the file has {size}"):
+                source.read(start, size + 1)
+            with pytest.raises(StoreError, match=f"but the file has {size}"):
+                source.read_many([0, start], [5, size + 1])
+            with pytest.raises(StoreError, match=f"but the file has {size}"):
+                source.read_into(start, memoryview(bytearray(size - start + 1)))
+
     def test_reading(self, path: Path, opened: Any) -> None:
         for source in (open_local(path), opened(f"file://{path}"), opened(str(path))):
             assert isinstance(source, LocalFileBytes)
@@ -844,6 +852,14 @@ class TestMultipart:
         assert found is not None
         assert [(where.start, bytes(data)) for where, data in found] == parts
         assert {where.size for where, _ in found} == {10**13}
+
+    def test_parts_of_another_length_than_they_say(self) -> None:
+        whole = body_of([(0, b"abc"), (10, b"d" * 50)], 100)
+        for wrong in (b"bytes 10-58/", b"bytes 10-60/"):
+            assert multipart.parts(whole.replace(b"bytes 10-59/", wrong), b"MARK") is None
+        # where the end would be, data look like one
+        whole = body_of([(10, b"d" * 20 + b"--" + b"d" * 28)], 100)
+        assert multipart.parts(whole.replace(b"bytes 10-59/", b"bytes 10-21/"), b"MARK") is None
 
     def test_data_may_look_like_boundaries(self) -> None:
         data = b"\r\n--MARK\r\n\r\n--MARK--\r\n"

@@ -37,9 +37,7 @@ from tests.support.realservers import range_server
 CONTENT = bytes(range(256)) * 100
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ from nczarr_fsspec import (
     ZipStore,
     open_keystore,
 )
+from nczarr_fsspec.errors import TooLargeError
 from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.resolve import resolve
@@ -283,6 +284,15 @@ class TestDirectoryStore:
         results = store.get_many(["loop", "v/0.0"])
         assert isinstance(results[0], StoreError)
         assert results[1] == CHUNK
+
+    @pytest.mark.parametrize("size", [11, SMALL, SMALL + 1, 3 * SMALL])
+    def test_files_that_are_too_large(self, tmp_path: Path, size: int) -> None:
+        (tmp_path / "x").write_bytes(bytes(size))
+        store = DirectoryStore(tmp_path)
+        for most in (10, size - 1):
+            with pytest.raises(TooLargeError):
+                store.get("x", most=most)
+        assert store.get("x", most=size) == bytes(size)
 
     @pytest.mark.parametrize("size", [0, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL])
     def test_small_and_large_files(self, tmp_path: Path, size: int) -> None:

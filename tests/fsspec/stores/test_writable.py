@@ -1136,6 +1136,17 @@ class TestDestination:
                 open_destination(path)
 
 
+def test_to_move_a_link_to_what_is_there_leaves_no_source(tmp_path: Path) -> None:
+    """The system renames nothing if both names are of one file."""
+    store = DirectoryWriter(tmp_path)
+    store.put("staged/v/0", b"new")
+    (tmp_path / "v").mkdir()
+    os.link(tmp_path / "staged/v/0", tmp_path / "v/0")
+    store.move([("staged/v/0", "v/0")])
+    assert store.keys_below("") == ["v/0"]
+    assert store.reader().get_one("v/0") == b"new"
+
+
 def test_a_link_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server of NFS makes it, and is asked again: it answers that there is something."""
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -32,9 +33,17 @@ from nczarr_fsspec import (
     ZipStore,
     open_keystore,
 )
+from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Limits, RemoteBytes
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES, advance, read_archive
+from nczarr_fsspec.stores.zipformat import (
+    TAIL_BYTES,
+    Archive,
+    Member,
+    advance,
+    answer,
+    read_archive,
+)
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.request import Extent
 from tests.support.archives import METHODS, NOISE, make_zip, patched
@@ -659,3 +668,14 @@ class TestRemote:
                 store = remote(server)
                 assert store.get_many(list(self.MANY)) == list(self.MANY.values())
                 store.close()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("part", [ALL, slice(0, 40)])
+def test_a_member_of_which_not_all_comes(part: slice, whole: bool) -> None:
+    """A part has no checksum: only its length tells."""
+    file = (b"PK\x03\x04" + bytes(26) + bytes(100))[:60]
+    member = Member(0, 130, 100, 100, zlib.crc32(bytes(100)), 0, 0)
+    archive = Archive("x.zip", {"v": member})
+    with pytest.raises(StoreError, match=r"member 'v': is truncated: 30 bytes where \d+ are"):
+        answer(archive.read("v", part, None, whole=whole), lambda start, stop: file[start:stop])

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec.errors import StoreError, TooLargeError
+from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.bodies import _INFLATED, at_most, exactly, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
+from nczarr_fsspec.transport.request import Answer, Extent, Request
+from nczarr_fsspec.transport.route import Route
+from nczarr_fsspec.transport.version import FileVersion
 
 DATA = bytes(range(256)) * 1000
 
@@ -155,3 +159,31 @@ def test_a_body_of_a_known_length(count: int, message: str | None) -> None:
         return
     with pytest.raises(TransientError, match=message):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("extents", "whole", "stated"),
+    [
+        (None, False, True),
+        ([Extent(5, 2000)], False, True),
+        ([Extent(5, 2000)], True, True),
+        ([Extent(5, 2000)], True, False),
+    ],
+)
+def test_a_body_that_ends_early(extents: list[Extent] | None, whole: bool, stated: bool) -> None:
+    """Libraries of HTTP mostly tell; where they do not, the length does that the server stated.
+
+    Without one, as of HTTP/1.0, the size does that a file which is kept whole is known to have.
+    """
+    body = Body(DATA[:1500])
+    body.content_length = len(DATA) if stated else None
+    version = FileVersion(etag='"1"', size=len(DATA))
+    body.headers = {"ETag": '"1"'}
+    route = Route(1, 1 << 20) if whole else None
+    request = Request("x", "x", extents, version=version, route=route)
+
+    async def answer() -> Answer | None:
+        return await read_answer(body, Clock(Timeout()), request)
+
+    with pytest.raises(TransientError, match=f"the body has 1500 of {len(DATA)} bytes"):
+        asyncio.run(answer())

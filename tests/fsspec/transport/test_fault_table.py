@@ -18,7 +18,6 @@ from nczarr_fsspec import FsspecStore, RemoteBytes, RemoteStore, RemoteZipStore,
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
-from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import s3
 from nczarr_fsspec.transport.policy import WINDOW, Timeout
 from nczarr_fsspec.transport.request import Extent
@@ -41,9 +40,7 @@ TARGETS = {"keys": "b/d#mode=nczarr", "zip": "b/d.zip", "file": "b/x.bin#mode=by
 Read = Callable[[], bytes | None]
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 @pytest.fixture(scope="module")

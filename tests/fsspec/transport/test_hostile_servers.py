@@ -5,14 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-import socketserver
 import struct
-import threading
 import warnings
 import zipfile
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -41,7 +39,7 @@ from nczarr_xarray import to_nczarr
 from tests.support.filesystems import own_memory
 from tests.support.httpserver import Server
 from tests.support.memory import little_memory
-from tests.support.ports import free_port
+from tests.support.rawserver import RawServer
 
 PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"
 
@@ -75,7 +73,7 @@ def test_a_page_for_what_is_missing(tmp_path: Path, mode: str) -> None:
             xr.testing.assert_identical(found.load(), dataset())
 
 
-class Endless:
+class Endless(RawServer):
     """An HTTP server that sends a head and then a block again and again, up to `MOST` bytes.
 
     Parameters
@@ -97,31 +95,11 @@ class Endless:
         self.block = block * max(1, (1 << 16) // len(block))
         self.sent = 0
 
-    def __enter__(self) -> Self:
-        server = self
-
-        class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
-                path = self.rfile.readline().split()[1].decode()
-                while self.rfile.readline().strip():
-                    pass
-                with suppress(OSError):
-                    server.answer(path, self.wfile)
-
-        class TCPServer(socketserver.ThreadingTCPServer):
-            daemon_threads = True
-            request_queue_size = 256
-
-        self._server = TCPServer(("127.0.0.1", free_port()), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def serve(self, reader: Any, writer: Any) -> None:
+        path = reader.readline().split()[1].decode()
+        while reader.readline().strip():
+            pass
+        self.answer(path, writer)
 
     def answer(self, path: str, out: Any) -> None:
         content = self.files.get(path)

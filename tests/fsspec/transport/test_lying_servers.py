@@ -17,7 +17,6 @@ import pytest
 from nczarr_fsspec import FormatError, StoreError
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.source import RemoteBytes
-from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.open import open_hierarchy
 from tests.support.liar import Case, Liar
@@ -37,12 +36,10 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE / 
 OPTIONS: dict[str, Any] = {"client_kwargs": {"timeout": TIMEOUT}}
 MAX_WHOLE = 4 << 20
 
-pytestmark = pytest.mark.filterwarnings("ignore::nczarr_fsspec.errors.NCZarrWarning")
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = [
+    pytest.mark.usefixtures("no_waiting"),
+    pytest.mark.filterwarnings("ignore::nczarr_fsspec.errors.NCZarrWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +110,7 @@ def test_byte_ranges(liar: Liar, seed: int) -> None:
         size = rng.choice((3, 70_000, 1_000_000))
         versions = tuple(rng.randbytes(size + n) for n in range(rng.choice((1, 1, 2))))
         case = Case(versions, f"ranges/{seed}/{number}", rng.choice(RATES))
-        url = liar.serve(f"{seed}/{number}.bin", case)
+        url = liar.added(f"{seed}/{number}.bin", case)
 
         def run(url: str = url, size: int = size) -> tuple[RemoteBytes, list[Extent], list[bytes]]:
             source = open_source(fs, url, max_whole=MAX_WHOLE)
@@ -145,7 +142,7 @@ def test_files(liar: Liar, files: dict[str, tuple[bytes, ...]], seed: int, forma
     for number in range(CASES // 2):
         versions = files[format_][: rng.choice((1, 1, 2))]
         case = Case(versions, f"files/{seed}/{number}", rng.choice(RATES))
-        url = liar.serve(f"{format_}/{seed}/{number}.nc", case)
+        url = liar.added(f"{format_}/{seed}/{number}.nc", case)
 
         def run(url: str = url) -> dict[str, np.ndarray[Any, Any] | Exception]:
             options = {**OPTIONS, "max_whole": MAX_WHOLE}

@@ -265,3 +265,19 @@ def test_only_a_host_that_has_answered_may_come_back() -> None:
         return await read(throttle, gone, gone, 2)
 
     assert run(go())[0] == 2
+
+
+@pytest.mark.parametrize(("asked", "tries"), [(59.0, 6), (61.0, 1)])
+def test_how_long_a_pause_may_be(asked: float, tries: int) -> None:
+    """A server that asks for an hour gets none: the program would stand still."""
+    count = 0
+
+    async def attempt(left: float) -> None:
+        nonlocal count
+        count += 1
+        raise TransientError("busy", asked, busy=False)
+
+    timeout = Timeout(whole=1e6)
+    with pytest.raises(StoreError, match=rf"busy.*\(tried {tries} times\)"):
+        run(Throttle(1, timeout).retried(attempt, "x"))
+    assert count == tries

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -136,12 +138,35 @@ def test_what_is_written_in_between_is_seen(tmp_path: Path) -> None:
         assert np.array_equal(ds["v"][2].values, -VALUES[2])
 
 
-def test_what_others_write_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [(2, 0, 0), (2,), (slice(None), 3, 4)])
+def test_what_others_write_is_seen(part: tuple[Any, ...], tmp_path: Path) -> None:
     target = written(tmp_path, "tree")
     with xr.open_dataset(target, engine="nczarr", cache=False) as ds:
-        assert ds["v"][2, 0, 0].values == VALUES[2, 0, 0]
+        assert np.array_equal(ds["v"][part], VALUES[part])
         zarr.open_array(f"{target}/v", mode="r+")[:] = -VALUES
-        assert ds["v"][2, 0, 0].values == -VALUES[2, 0, 0]
+        assert np.array_equal(ds["v"][part], -VALUES[part])
+
+
+def test_what_is_written_in_between_to_what_has_no_times_is_seen() -> None:
+    target: Any = {}
+    encoding = {"v": {"chunksizes": (10, 30, 10), "zlib": True}}
+    to_nczarr(xr.Dataset({"v": (("t", "y", "x"), VALUES)}), target, encoding=encoding)
+    with xr.open_dataset(target, engine="nczarr", cache=False) as ds:
+        assert np.array_equal(ds["v"][2], VALUES[2])
+        new = xr.Dataset({"v": (("t", "y", "x"), -VALUES[:10])})
+        to_nczarr(new, target, mode="r+", region={"t": slice(0, 10)})
+        assert np.array_equal(ds["v"][2], -VALUES[2])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_while_it_is_in_use() -> None:
+    """The child has no thread that would release the lock."""
+    with CACHE._lock:
+        child = multiprocessing.get_context("fork").Process(target=CACHE.clear)
+        child.start()
+    child.join(30)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def test_text_is_not_remembered(tmp_path: Path) -> None:

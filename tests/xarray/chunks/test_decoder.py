@@ -14,7 +14,10 @@ import zstandard
 from numcodecs import Blosc, Delta, Fletcher32, Shuffle, Zstd
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs import decompress, frames
 from nczarr_xarray.model import ChunkedArray
 
@@ -54,6 +57,20 @@ def test_each_chunk_is_decoded_once(
         expected = Shuffle(4).encode(row) if decoder.planes else row
         assert bytes(plain) == bytes(expected)
         assert len(plain) == row.nbytes
+
+
+@pytest.mark.parametrize("dtype", [">i4", ">f8", ">U2", ">c8"])
+def test_elements_of_the_other_byte_order_that_were_shuffled(dtype: str) -> None:
+    """To reverse the bytes of an element is right for one number only."""
+    values = np.arange(COUNT).astype(dtype)
+    values[4] = "é€" if values.dtype.kind == "U" else 1e3 + (5j if values.dtype.kind == "c" else 0)
+    codecs = ({"id": "shuffle", "elementsize": values.dtype.itemsize}, {"id": "zlib", "level": 1})
+    array = ChunkedArray("v", (COUNT,), (COUNT,), values.dtype, codecs=codecs)
+    stored = zlib.compress(Shuffle(values.dtype.itemsize).encode(values))
+    reader = ChunkReader(array, MappingStore({"v/0": stored}), None)
+    for part in (slice(None), slice(3, 5), slice(0, 1)):
+        found = reader.read(plan_outer((part,), array.shape, array.chunk_shape))
+        np.testing.assert_array_equal(found, values[part])
 
 
 LARGE = 1 << 17  # of four bytes each: a chunk is not decoded with others

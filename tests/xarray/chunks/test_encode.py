@@ -408,6 +408,7 @@ def test_a_run_of_chunks_lies_along_any_dimension(
     encoder = Encoder(array)
     each = np.split(values, 7, axis)
     each[4][...] = -1  # also in `values`
+    each[2][0, 0, 0] = -1  # it begins like one that is left out
     found = list(encoder.encode_run(values, 7, axis=axis, skip_fill=True))
     assert found.pop(4) is None
     del each[4]

@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -227,6 +228,22 @@ def test_masks_of_single_chunks(tmp_path: Path) -> None:
         loaded = check(path)
         assert loaded.locate().mask.tolist() == [0, 0, 3, 2]
         assert loaded.read().tolist() == [1, 2, 300, 400, 500, 6, 7, 264]
+
+
+def test_a_part_of_a_chunk_of_another_size(tmp_path: Path) -> None:
+    """What is behind it in the file belongs to something else."""
+    path, nbytes = tmp_path / "v.h5", 200_000
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.create_dataset("v", data=np.arange(100_000, dtype="<i4"), chunks=(50_000,))
+    right, wrong = (size.to_bytes(4, "little") for size in (nbytes, nbytes - 4))
+    data = path.read_bytes()
+    changed = data.replace(right, wrong)
+    assert changed != data
+    path.write_bytes(changed)
+    with xr.open_dataset(path, engine="nczarr") as ds:
+        for part in (slice(49_990, 50_000), slice(5), slice(50_000), slice(None)):
+            with pytest.raises(FormatError, match=f"decodes to {nbytes - 4} bytes, not {nbytes}"):
+                ds.v[part].load()
 
 
 def test_no_elements(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_what_cannot_be_read_in_parts_is_read_at_once(
     def fail(_: int, start: int, room: memoryview) -> int:
         if failure == "error":
             raise OSError
+        room[:] = bytes(len(room))  # the memory may have had the right values
         return len(room) - (start > 0)
 
     path = _write(tmp_path / "x.zarr")

@@ -84,3 +84,10 @@ def test_points(case: Any, data: st.DataObject) -> None:
 def test_what_no_memory_holds_is_refused() -> None:
     with pytest.raises(FormatError, match="/v: a selection of"):
         padded_selection((slice(None),), (1 << 40,), (3,), 0, points=False, path="/v")
+
+
+@pytest.mark.parametrize("points", [True, False])
+@pytest.mark.parametrize("index", [5, -6])
+def test_positions_that_there_are_not(index: int, points: bool) -> None:
+    with pytest.raises(IndexError, match="out of bounds for a dimension of length 5"):
+        padded_selection((np.array([0, index]),), (5,), (3,), 0, points=points, path="/v")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import h5py
+import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nczarr_fsspec.errors import FormatError, NCZarrWarning
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.chunks import strides
 from nczarr_xarray.chunks.engine import ChunkReader
@@ -250,3 +255,42 @@ def test_all_at_once(layout: Layout) -> None:
         np.testing.assert_array_equal(found, values)
     truncated = MemoryBytes(b"xyz" + stored[: values.nbytes // 2], "memory")
     assert ChunkReader(array, DataFile(truncated), None).read_whole() is None
+
+
+@pytest.fixture(params=[">i4", "<i4"])
+def plain(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, np.ndarray[Any, Any]]:
+    """A file of plain elements, and what it holds: as long as is read straight into a result."""
+    values = np.arange(50_000, dtype=request.param)
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file["v"] = values
+        file.create_dataset("unwritten", (50_000,), request.param, fillvalue=7)
+    return tmp_path / "v.h5", values
+
+
+def test_long_runs_are_in_the_order_of_this_machine(plain: tuple[Path, Any]) -> None:
+    path, values = plain
+    with xr.open_dataset(path, engine="nczarr", cache=False) as ds:
+        for part in (slice(None), slice(7, 40_000), slice(3, 5), slice(None, None, 2)):
+            np.testing.assert_array_equal(ds.v[part], values[part])
+
+
+def test_what_was_never_written_is_fill(plain: tuple[Path, Any]) -> None:
+    with xr.open_dataset(plain[0], engine="nczarr", cache=False, mask_and_scale=False) as ds:
+        for part in (slice(None), slice(7, 40_000)):
+            assert (ds.unwritten[part] == 7).all()
+
+
+@pytest.mark.parametrize("format_", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_DATA"])
+def test_a_file_that_ends_before_its_data(format_: Any, tmp_path: Path) -> None:
+    path = tmp_path / "v.nc"
+    with netCDF4.Dataset(path, "w", format=format_) as file:
+        file.createDimension("x", 1000)
+        file.createVariable("v", "f8", ("x",))[:] = np.arange(1000)
+    path.write_bytes(path.read_bytes()[:-8])
+    with pytest.warns(NCZarrWarning, match="truncated"):
+        dataset = xr.open_dataset(path, engine="nczarr", cache=False)
+    with dataset as ds:
+        assert ds.v[:999].values.tolist() == list(range(999))
+        for part in (slice(None), slice(500, None), 999):
+            with pytest.raises(FormatError, match="truncated"):
+                ds.v[part].load()

@@ -16,7 +16,6 @@ import zarr
 
 from nczarr_fsspec import DirectoryStore, ZipStore
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.sizes import format_size
 from nczarr_xarray import open_hierarchy, to_nczarr
 from nczarr_xarray.cli.describe import (
     Style,
@@ -235,24 +234,6 @@ def test_sizes_are_exact_for_enormous_shapes() -> None:
     huge = variable("huge", 2**62, 2**62, chunks=(1000, 3))
     assert nbytes(huge) == 2**125
     assert chunk_count(huge) == -(-(2**62) // 1000) * -(-(2**62) // 3)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (777_600, "778 kB"),
-        (999_999, "1e+03 kB"),
-        (1_234_567, "1.23 MB"),
-        (10**9, "1 GB"),
-        (5 * 10**18, "5 EB"),
-        (10**22, "1e+04 EB"),
-    ],
-)
-def test_format_size(size: int, text: str) -> None:
-    assert format_size(size) == text
 
 
 @pytest.mark.parametrize(

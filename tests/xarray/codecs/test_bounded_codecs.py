@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numcodecs
 import numpy as np
 import pytest
 
+from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs import decompress
 from nczarr_xarray.codecs.codec import Size, Step
+from nczarr_xarray.codecs.filters import filter_step
 from nczarr_xarray.codecs.registry import TABLE, step_of
 from nczarr_xarray.model import ChunkedArray
 from tests.support import damage
@@ -86,3 +89,37 @@ def test_threads_do_not_share_a_zstd_decompressor() -> None:
 
 def test_every_decompressor_has_a_bomb() -> None:
     assert {name.partition(" ")[0] for name in damage.bombs()} >= COMPRESSORS
+
+
+@pytest.mark.parametrize(
+    ("config", "stored"),
+    [
+        ({"id": "delta", "dtype": "<i4"}, bytes(44)),
+        ({"id": "astype", "encode_dtype": "u1", "decode_dtype": "<i4"}, bytes(11)),
+        ({"id": "crc32"}, bytes(40)),
+        ({"id": "vlen-utf8"}, (1 << 30).to_bytes(4, "little")),
+    ],
+)
+def test_what_is_not_as_long_as_it_must_be_is_not_decoded(
+    config: dict[str, Any], stored: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = type(numcodecs.get_codec(dict(config)))
+    monkeypatch.setattr(numcodecs, "get_codec", lambda _: Untouched(**vars(codec(**rest(config)))))
+    array = ChunkedArray("v", (10,), (10,), np.dtype("O" if "vlen" in config["id"] else "<i4"))
+    step, _ = filter_step(config, array, Size(40))
+    with pytest.raises(FormatError, match=r"decodes to|holds"):
+        step(stored)
+
+
+class Untouched:
+    """A codec that must not be used."""
+
+    def __init__(self, **settings: Any) -> None:
+        vars(self).update(settings)
+
+    def decode(self, data: Any) -> Any:
+        raise AssertionError("it is decoded")
+
+
+def rest(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name != "id"}

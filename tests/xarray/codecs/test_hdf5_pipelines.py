@@ -258,6 +258,22 @@ def test_each_bit_of_a_mask_counts(tmp_path: Path) -> None:
                     opened.read(variable, part)
 
 
+@pytest.mark.parametrize("masks", [[1] * 64, [0, 1] * 32, [0] * 40 + [1] * 24])
+def test_masks_of_chunks_that_are_decoded_together_or_remembered(
+    masks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What undoes all chunks at once, and what is kept of one, is about those with all filters."""
+    monkeypatch.setattr("nczarr_xarray.chunks.grid.SHARED_BYTES", 0)
+    path = tmp_path / "v.h5"
+    direct(path, [SHUFFLE, DEFLATE], masks)
+    with xr.open_dataset(path, engine="nczarr", cache=False) as dataset:
+        (dimension,) = dataset.v.dims
+        for part in (slice(None), slice(1, None, 7), slice(177, 178)):
+            for _ in range(2):
+                found = dataset.v.isel({dimension: part}).to_numpy()
+                assert found.tolist() == NUMBERS[part].tolist()
+
+
 def test_a_filter_that_the_chunk_needs_and_cannot_have(tmp_path: Path) -> None:
     path = tmp_path / "v.h5"
     direct(path, [(1, MANDATORY, ())], [0])

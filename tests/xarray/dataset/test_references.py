@@ -28,7 +28,6 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.stores.referencefolder import Rows
 from nczarr_fsspec.stores.references import RemoteReferences
-from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.views.references import references
@@ -40,9 +39,7 @@ from tests.support.s3server import S3Server
 NEEDS_PYARROW = "NO REFERENCES IN PARQUET TESTED: pip install 'nczarr-xarray[parquet]'"
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+pytestmark = pytest.mark.usefixtures("no_waiting")
 
 
 def opened(target: Any, **options: Any) -> xr.Dataset:
@@ -292,6 +289,23 @@ def test_references_that_make_no_sense(value: Any, tmp_path: Path) -> None:
         assert not np.isnan(ds["t"][0]).any()
         with pytest.raises((StoreError, FormatError), match=r"t/1\.0\.0|t"):
             ds["t"][1].load()
+
+
+def test_a_part_of_a_chunk_that_is_too_short(tmp_path: Path) -> None:
+    """What is behind it in the file belongs to something else."""
+    values = np.arange(200_000, dtype="<i4")
+    (tmp_path / "x.bin").write_bytes(values.tobytes())
+    array = {"zarr_format": 2, "shape": [200_000], "chunks": [200_000], "dtype": "<i4"}
+    array |= {"compressor": None, "filters": None, "fill_value": 0, "order": "C"}
+    refs = {
+        ".zgroup": '{"zarr_format": 2}',
+        "v/.zarray": json.dumps(array),
+        "v/0": ["x.bin", 0, values.nbytes - 4],
+    }
+    with xr.open_dataset(write_json(tmp_path / "r.json", refs), engine="nczarr") as ds:
+        with pytest.raises(FormatError, match="has no byte 799999 of 800000: truncated"):
+            ds.v[199_990:].load()
+        assert ds.v[199_989:199_999].values.tolist() == values[199_989:199_999].tolist()
 
 
 def test_how_large_a_document_may_be(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ always there: so the seconds of a read are the longest chain of requests that de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy, Variable
 from tests.support.marks import each_once
-from tests.support.virtualnet import VirtualBytes, VirtualLoop
+from tests.support.virtualnet import Loop, VirtualBytes
 
 #: (time, lat, lon) of the benchmark files, a fifth as fine; 146 x 6 x 12 = 10,512 chunks
 SHAPE, CHUNKS = (730, 36, 72), (5, 6, 6)
@@ -44,17 +44,6 @@ class Rounds(VirtualBytes):
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise AssertionError("a blocking read")
-
-
-class Loop(VirtualLoop):
-    """Decodes in place: threads have a time of their own."""
-
-    def run_in_executor(  # type: ignore[override]  # the future of a result that is there
-        self, executor: Any, function: Callable[..., Any], *args: Any
-    ) -> Any:
-        future = self.create_future()
-        future.set_result(function(*args))
-        return future
 
 
 class Session:

@@ -263,3 +263,13 @@ def test_other_changes_are_none(tree: Path) -> None:
         os.unlink(tree / "v" / "5.0")  # by hand: what is missing is fill
         assert np.isnan(ds.v[5].values).all()
         assert ds[["v"]].isel(t=slice(5)).identical(dataset(5, 1.0))
+
+
+@pytest.mark.parametrize("rows", [3, 300])
+def test_chunks_that_are_gone_with_their_array(rows: int, tmp_path: Path) -> None:
+    """Of many chunks, it is found out which there are before they are read."""
+    write(tmp_path / "v.nczarr", rows, 1.0)
+    with xr.open_dataset(tmp_path / "v.nczarr", engine="nczarr") as ds:
+        shutil.rmtree(tmp_path / "v.nczarr")
+        with pytest.raises(StoreError, match="cannot be found any more"):
+            ds.v.load()

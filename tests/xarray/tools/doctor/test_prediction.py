@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
-from nczarr_xarray.tools.doctor.network import Network, VirtualLoop
+from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import PATTERNS
 from nczarr_xarray.tools.doctor.predict import cost_of
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.survey import survey
 from tests.support.virtualhttp import Make, Reply, Session, serving
+from tests.support.virtualnet import Loop
 
 #: of float32, 2.3 MB: one request, where a connection is not known to be slow
 SHAPE = (108, 60, 90)
@@ -54,17 +55,6 @@ def write(path: Path, **options: Any) -> Path:
         data = np.random.default_rng(0).integers(0, 1000, SHAPE).astype("f4")
         ds.createVariable("v", "f4", COORDINATES, **options)[:] = data
     return path
-
-
-class Loop(VirtualLoop):
-    """Decodes in place, which takes no time."""
-
-    def run_in_executor(  # type: ignore[override]  # the future of a result that is there
-        self, executor: Any, function: Callable[..., Any], *args: Any
-    ) -> Any:
-        future = self.create_future()
-        future.set_result(function(*args))
-        return future
 
 
 @pytest.fixture
