@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import fsspec
@@ -41,8 +42,9 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.owner import Owner, writer_of
+from nczarr_fsspec.stores import writers
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter, _folders
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.writable import WritableStore, creating
@@ -630,6 +632,35 @@ class TestDirectoryWriter:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
         assert os.listdir(tmp_path) == []
+
+    def test_no_thread_removes_a_folder_that_another_has_just_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[tuple[str, bool]] = []
+
+        def watched(name: str) -> Callable[..., Any]:
+            def call(*args: Any, **options: Any) -> Any:
+                seen.append((name, is_held(_folders)))
+                return getattr(os, name)(*args, **options)
+
+            return call
+
+        names = ("open", "makedirs", "replace", "rmdir")
+        instead = SimpleNamespace(**{**vars(os), **{name: watched(name) for name in names}})
+        monkeypatch.setattr(writers, "os", instead)
+        store = DirectoryWriter(tmp_path, atomic=False)
+        steps: list[tuple[Callable[[], None], str]] = [
+            (lambda: store.put("v/0", b""), "open"),
+            (lambda: store.move([("v/0", "w/0")]), "replace"),
+        ]
+        for step, make in steps:
+            seen.clear()
+            step()
+            assert seen[:3] == [(make, False), ("makedirs", True), (make, True)]
+            assert set(seen[3:]) <= {("rmdir", True)}
+        seen.clear()
+        store.delete(["w/0"])
+        assert seen == [("rmdir", True)]
 
     def test_files_get_the_rights_that_the_umask_leaves(self, tmp_path: Path) -> None:
         before = os.umask(0o027)
