@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,10 +74,7 @@ def _new_directory(folder: Path, _: Any) -> Iterator[WritableStore]:
 
 @contextmanager
 def _memory(folder: Path, _: Any) -> Iterator[WritableStore]:
-    fs = fsspec.filesystem("memory")
-    yield FsspecWriter(fs, "/writable")
-    with suppress(FileNotFoundError):
-        fs.rm("/writable", recursive=True)
+    yield FsspecWriter(fsspec.filesystem("memory"), "/writable")
 
 
 @contextmanager
@@ -105,8 +102,6 @@ def _zarr_memory(folder: Path, _: Any) -> Iterator[WritableStore]:
 @contextmanager
 def _zarr_fsspec(folder: Path, _: Any) -> Iterator[WritableStore]:
     yield ZarrWriter(zarr.storage.FsspecStore.from_url("memory://zarr-writable"))
-    with suppress(FileNotFoundError):
-        fsspec.filesystem("memory").rm("/zarr-writable", recursive=True)
 
 
 KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
@@ -1075,7 +1070,6 @@ class TestDestination:
             store = open_destination(target).store
             assert store is not None
             assert store.keys_below("") == ["v/0"]
-        fs.rm("/dest", recursive=True)
 
     def test_mappings_and_stores(self) -> None:
         mapping: MutableMapping[str, bytes] = {}
@@ -1122,7 +1116,6 @@ class TestDestination:
             assert packed.get_many(["v/0.0", "v/0.1", "w/0"]) == [DATASET["v/0.0"], None, b"new"]
             new.unlink()
             archive.close()
-        fsspec.filesystem("memory").rm("/dest.zip")
 
     @pytest.mark.parametrize(
         ("target", "reason"),
