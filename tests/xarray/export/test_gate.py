@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -79,3 +82,28 @@ def test_no_thread_comes_between_looking_at_a_gate_and_going_in() -> None:
         watched.__enter__()
     assert held == [True] * len(held)
     assert len(held) >= 7
+
+
+def test_threads_take_and_report_items_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[threading.Lock] = []
+
+    def make() -> threading.Lock:
+        made.append(threading.Lock())
+        return made[-1]
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            held.append(made[-1].locked())
+            yield number
+
+    held: list[bool] = []
+    monkeypatch.setattr(gate, "threading", SimpleNamespace(**{**vars(threading), "Lock": make}))
+    put = Gated().each(
+        items(),
+        lambda number: number,
+        threads=2,
+        done=lambda _: held.append(made[-1].locked()),
+        within=nullcontext(),
+    )
+    assert put == 10
+    assert held == [True] * 10
