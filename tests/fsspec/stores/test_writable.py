@@ -1079,12 +1079,12 @@ class TestDestination:
         assert mapping == {"v/0": b"1"}
         assert open_destination(found.store).store is found.store
 
-    def test_s3(self, s3_server: S3Server) -> None:
+    def test_s3(self, s3_server: S3Server, tmp_path: Path) -> None:
         options = {"key": s3_server.access_key, "secret": s3_server.secret_key}
-        url = s3_server.url("dest", bucket=s3_server.private)
+        url = s3_server.url(tmp_path.name, bucket=s3_server.private)
         for target, given_options in (
             (url, options),
-            (f"s3://{s3_server.private}/dest", s3_server.signed()),
+            (f"s3://{s3_server.private}/{tmp_path.name}", s3_server.signed()),
         ):
             found = open_destination(target, given_options)
             assert found.kind == "objects"
@@ -1098,7 +1098,7 @@ class TestDestination:
 
     def test_remote_archives(self, s3_server: S3Server, tmp_path: Path) -> None:
         options = {"key": s3_server.access_key, "secret": s3_server.secret_key}
-        url = s3_server.url("dest/d.zip", bucket=s3_server.private)
+        url = s3_server.url(f"{tmp_path.name}/d.zip", bucket=s3_server.private)
         for target, given_options in ((url, options), ("memory://dest.zip", {})):
             found = open_destination(target, given_options)
             assert (found.kind, found.path, found.store) == ("zip", None, None)
