@@ -27,7 +27,7 @@ def test_what_is_remembered_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_call_at_a_time_of_a_filesystem_that_threads_share() -> None:
-    class Cache(ChainedFileSystem):  # type: ignore[misc]
+    class Cache(ChainedFileSystem):
         protocol: ClassVar[str] = "a-cache"
 
         def cat_file(self, *_: Any, **__: Any) -> bytes:

@@ -476,7 +476,8 @@ class TestLocalFile:
     ) -> None:
         path = tmp_path / "d.zip"
         path.write_bytes(make_zip(MEMBERS))
-        store, held = ZipStore(path), []
+        store = ZipStore(path)
+        held: list[bool] = []
 
         def watched(*args: Any) -> Any:
             held.append(is_held(store._lock))
