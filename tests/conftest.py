@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
 from nczarr_xarray.export.write_task import WriteTask
@@ -103,6 +104,13 @@ def pytest_sessionfinish() -> None:
     """Write what was covered: xdist kills a worker that needs more than ten seconds to end."""
     if (coverage := sys.modules.get("coverage")) and (measured := coverage.Coverage.current()):
         measured.save()
+
+
+@pytest.fixture(autouse=True)
+def empty_memory() -> None:
+    """Let no test find what another has put into ``memory://``, of which a process has one."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import OrderedDict
 from typing import Any
 
 from nczarr_fsspec.forks import ProcessLock
 
 
-def is_held(lock: ProcessLock) -> bool:
+def is_held(lock: ProcessLock | threading.Lock) -> bool:
     """Whether any thread of this process holds it."""
-    own = lock._locks.get(os.getpid())
+    own = lock._locks.get(os.getpid()) if isinstance(lock, ProcessLock) else lock
     return own is not None and own.locked()
 
 
 class LastUsed(OrderedDict[Any, Any]):
     """What a cache keeps, in the order of use; notes whether its lock was held for each change."""
 
-    def __init__(self, lock: ProcessLock) -> None:
+    def __init__(self, lock: ProcessLock | threading.Lock) -> None:
         super().__init__()
         self.lock = lock
         self.held: list[bool] = []

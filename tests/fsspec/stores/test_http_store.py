@@ -335,14 +335,16 @@ class TestRetries:
 
 
 def record_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Have requests be tried again at once; returns the seconds that they should have waited."""
     waits: list[float] = []
-    sleep = asyncio.sleep
 
-    async def fake(seconds: float, *args: Any) -> None:
+    async def fake(seconds: float) -> None:
         waits.append(seconds)
-        await sleep(0)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr(throttle.asyncio, "sleep", fake)  # type: ignore[attr-defined]
+    # of this module only: others sleep, too, as aiohttp does
+    instead = SimpleNamespace(**{**vars(asyncio), "sleep": fake})
+    monkeypatch.setattr(throttle, "asyncio", instead)
     return waits
 
 

@@ -13,11 +13,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import fsspec
@@ -41,8 +42,9 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.owner import Owner, writer_of
+from nczarr_fsspec.stores import writers
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter, _folders
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.writable import WritableStore, creating
@@ -72,10 +74,7 @@ def _new_directory(folder: Path, _: Any) -> Iterator[WritableStore]:
 
 @contextmanager
 def _memory(folder: Path, _: Any) -> Iterator[WritableStore]:
-    fs = fsspec.filesystem("memory")
-    yield FsspecWriter(fs, "/writable")
-    with suppress(FileNotFoundError):
-        fs.rm("/writable", recursive=True)
+    yield FsspecWriter(fsspec.filesystem("memory"), "/writable")
 
 
 @contextmanager
@@ -103,8 +102,6 @@ def _zarr_memory(folder: Path, _: Any) -> Iterator[WritableStore]:
 @contextmanager
 def _zarr_fsspec(folder: Path, _: Any) -> Iterator[WritableStore]:
     yield ZarrWriter(zarr.storage.FsspecStore.from_url("memory://zarr-writable"))
-    with suppress(FileNotFoundError):
-        fsspec.filesystem("memory").rm("/zarr-writable", recursive=True)
 
 
 KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
@@ -631,6 +628,35 @@ class TestDirectoryWriter:
             list(pool.map(work, range(4)))
         assert os.listdir(tmp_path) == []
 
+    def test_no_thread_removes_a_folder_that_another_has_just_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[tuple[str, bool]] = []
+
+        def watched(name: str) -> Callable[..., Any]:
+            def call(*args: Any, **options: Any) -> Any:
+                seen.append((name, is_held(_folders)))
+                return getattr(os, name)(*args, **options)
+
+            return call
+
+        names = ("open", "makedirs", "replace", "rmdir")
+        instead = SimpleNamespace(**{**vars(os), **{name: watched(name) for name in names}})
+        monkeypatch.setattr(writers, "os", instead)
+        store = DirectoryWriter(tmp_path, atomic=False)
+        steps: list[tuple[Callable[[], None], str]] = [
+            (lambda: store.put("v/0", b""), "open"),
+            (lambda: store.move([("v/0", "w/0")]), "replace"),
+        ]
+        for step, make in steps:
+            seen.clear()
+            step()
+            assert seen[:3] == [(make, False), ("makedirs", True), (make, True)]
+            assert set(seen[3:]) <= {("rmdir", True)}
+        seen.clear()
+        store.delete(["w/0"])
+        assert seen == [("rmdir", True)]
+
     def test_files_get_the_rights_that_the_umask_leaves(self, tmp_path: Path) -> None:
         before = os.umask(0o027)
         try:
@@ -1044,7 +1070,6 @@ class TestDestination:
             store = open_destination(target).store
             assert store is not None
             assert store.keys_below("") == ["v/0"]
-        fs.rm("/dest", recursive=True)
 
     def test_mappings_and_stores(self) -> None:
         mapping: MutableMapping[str, bytes] = {}
@@ -1054,12 +1079,12 @@ class TestDestination:
         assert mapping == {"v/0": b"1"}
         assert open_destination(found.store).store is found.store
 
-    def test_s3(self, s3_server: S3Server) -> None:
+    def test_s3(self, s3_server: S3Server, tmp_path: Path) -> None:
         options = {"key": s3_server.access_key, "secret": s3_server.secret_key}
-        url = s3_server.url("dest", bucket=s3_server.private)
+        url = s3_server.url(tmp_path.name, bucket=s3_server.private)
         for target, given_options in (
             (url, options),
-            (f"s3://{s3_server.private}/dest", s3_server.signed()),
+            (f"s3://{s3_server.private}/{tmp_path.name}", s3_server.signed()),
         ):
             found = open_destination(target, given_options)
             assert found.kind == "objects"
@@ -1073,7 +1098,7 @@ class TestDestination:
 
     def test_remote_archives(self, s3_server: S3Server, tmp_path: Path) -> None:
         options = {"key": s3_server.access_key, "secret": s3_server.secret_key}
-        url = s3_server.url("dest/d.zip", bucket=s3_server.private)
+        url = s3_server.url(f"{tmp_path.name}/d.zip", bucket=s3_server.private)
         for target, given_options in ((url, options), ("memory://dest.zip", {})):
             found = open_destination(target, given_options)
             assert (found.kind, found.path, found.store) == ("zip", None, None)
@@ -1091,7 +1116,6 @@ class TestDestination:
             assert packed.get_many(["v/0.0", "v/0.1", "w/0"]) == [DATASET["v/0.0"], None, b"new"]
             new.unlink()
             archive.close()
-        fsspec.filesystem("memory").rm("/dest.zip")
 
     @pytest.mark.parametrize(
         ("target", "reason"),

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
@@ -36,6 +36,7 @@ from nczarr_fsspec import (
 from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Limits, RemoteBytes
+from nczarr_fsspec.stores import zip as zip_module
 from nczarr_fsspec.stores.zipformat import (
     TAIL_BYTES,
     Archive,
@@ -49,6 +50,7 @@ from nczarr_fsspec.transport.request import Extent
 from tests.support.archives import METHODS, NOISE, make_zip, patched
 from tests.support.examples import examples
 from tests.support.httpserver import Server
+from tests.support.locks import is_held
 from tests.support.samples import DATA as VECTORS
 
 MEMBERS = {
@@ -476,6 +478,24 @@ class TestLocalFile:
         assert not is_open()
         path.write_bytes(make_zip({".zgroup": b"{}", "v/0": b"other"}, prefix="d/"))
         assert store.get("v/0") == b"other"
+        store.close()
+
+    def test_one_thread_reads_the_directory_for_all(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "d.zip"
+        path.write_bytes(make_zip(MEMBERS))
+        store = ZipStore(path)
+        held: list[bool] = []
+
+        def watched(*args: Any) -> Any:
+            held.append(is_held(store._lock))
+            return read_archive(*args)
+
+        monkeypatch.setattr(zip_module, "read_archive", watched)
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(store.get, ["v/1"] * 4)) == [MEMBERS["v/1"]] * 4
+        assert held == [True]
         store.close()
 
     def test_closing_under_readers_is_harmless(self, tmp_path: Path) -> None:

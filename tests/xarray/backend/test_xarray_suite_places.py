@@ -79,9 +79,6 @@ def mover(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mover]:
         return f"{target}#mode=nczarr", {"storage_options": options}
 
     yield moved
-    if request.param == "memory":
-        fs.store.clear()
-        fs.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture

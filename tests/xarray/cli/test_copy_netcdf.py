@@ -317,7 +317,6 @@ def test_what_comes_meanwhile_is_not_replaced(
     path = f"/meanwhile{tmp_path}/y.nc"
     fs = fsspec.filesystem("memory")
     upload = FsspecWriter.upload
-    fs.rm(path) if fs.exists(path) else None
 
     import nczarr_xarray.export.netcdf_file as module
 

@@ -6,11 +6,11 @@ import errno
 import os
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import fsspec
 import netCDF4
@@ -41,7 +41,7 @@ from nczarr_xarray.export import (
 from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
 from nczarr_xarray.export.selection import Selection
 from nczarr_xarray.formats.nczarr import emit
-from tests.support.killing import Kill, Target, in_process, on_s3, ours
+from tests.support.killing import Kill, Run, Target, in_process, on_s3, ours
 from tests.support.ncwriter import ramp
 from tests.support.s3server import S3Server
 
@@ -168,33 +168,58 @@ def test_killed_while_zarr3_is_written(source: Path, tmp_path: Path) -> None:
     check(source, tmp_path, [*TWO_PASSES, "--format", "Zarr3"], "", 8)
 
 
-@pytest.mark.slow
-@pytest.mark.servers
-@pytest.mark.parametrize("way", WAYS)
-def test_killed_on_s3(source: Path, tmp_path: Path, s3_server: S3Server, way: str) -> None:
-    """Readers see that a dataset is not complete; the next copy finds what is done."""
+class OnS3(NamedTuple):
+    """A copy to S3 that was not killed.
+
+    Attributes
+    ----------
+    way
+        Its options.
+    fresh
+        Returns another target.
+    run
+        What became of it.
+    seen
+        What readers find.
+    """
+
+    way: list[str]
+    fresh: Callable[[], Target]
+    run: Run
+    seen: Any
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def whole_on_s3(request: pytest.FixtureRequest, source: Path, s3_server: S3Server) -> OnS3:
     signed = s3_server.signed()
     options = {
         "key": signed["key"],
         "secret": signed["secret"],
         "client_kwargs": {"endpoint_url": s3_server.endpoint},
     }
-    fresh = on_s3(s3_server.private, options)
+    way, fresh = WAYS[request.param], on_s3(s3_server.private, options)
     whole = fresh()
-    run = in_process(copy, source, whole, *WAYS[way], kill=Kill())
+    run = in_process(copy, source, whole, *way, kill=Kill())
     assert run.error is None, run.error
-    seen = in_process(ours, whole).result
-    for number in range(8):
-        target = fresh()
-        kill = Kill(1 + number * (run.calls - 1) // 7, after=bool(number % 2))
-        in_process(copy, source, target, *WAYS[way], kill=kill)
-        there = in_process(ours, target).result
-        assert there in ("none", "incomplete", seen)
-        if there != seen:
-            again = in_process(copy, source, target, *WAYS[way])
-            assert again.error is None, again.error
-            assert len(again.result) <= len(run.result)
-        assert in_process(ours, target).result == seen
+    return OnS3(way, fresh, run, in_process(ours, whole).result)
+
+
+@pytest.mark.slow
+@pytest.mark.servers
+@pytest.mark.parametrize("number", range(8))
+def test_killed_on_s3(source: Path, whole_on_s3: OnS3, number: int) -> None:
+    """Readers see that a dataset is not complete; the next copy finds what is done."""
+    way, fresh, run, seen = whole_on_s3
+    target = fresh()
+    kill = Kill(1 + number * (run.calls - 1) // 7, after=bool(number % 2))
+    in_process(copy, source, target, *way, kill=kill)
+    there = in_process(ours, target).result
+    assert there in ("none", "incomplete", seen)
+    if there != seen:
+        again = in_process(copy, source, target, *way)
+        assert again.error is None, again.error
+        assert len(again.result) <= len(run.result)
+    assert in_process(ours, target).result == seen
 
 
 # -- what is continued, and what is not ---------------------------------------------------

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.changes import recovery
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.changes.moment import unstamped
 from nczarr_fsspec.errors import FormatError, StoreError
@@ -76,7 +78,9 @@ def test_a_region_while_others_become_valid(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writers of different regions do not disturb each other, whatever one sees of the others."""
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # the others go on with every look
+    # the others go on with every look
+    instead = SimpleNamespace(sleep=lambda _: None, monotonic=time.monotonic)
+    monkeypatch.setattr(recovery, "time", instead)
     objects = written(**options)
     ours = region(0, 2, 1000)
     others = [region(4, 2, 2000), region(2, 2, 3000), region(6, 2, 4000)]

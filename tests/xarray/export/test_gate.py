@@ -1,0 +1,109 @@
+"""The gate of writers, whose locks are held where they have to be (see `tests.support.locks`)."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakValueDictionary
+
+import dask.array as da
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_xarray import to_nczarr
+from nczarr_xarray.export import gate
+from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.gate import Gate, Gated
+from tests.support.locks import is_held
+
+
+def test_one_thread_at_a_time_changes_a_chunk_of_several_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[tuple[str, bool]] = []
+
+    def watch(name: str) -> None:
+        real = getattr(ChunkWriter, name)
+
+        def watched(self: ChunkWriter, *args: Any) -> Any:
+            held.append((name, self._gate.lock.locked()))
+            return real(self, *args)
+
+        monkeypatch.setattr(ChunkWriter, name, watched)
+
+    for name in ("_seen", "_put"):
+        watch(name)
+    blocks = xr.Dataset({"v": ("x", da.arange(4, chunks=2))})
+    to_nczarr(blocks, tmp_path / "d", encoding={"v": {"chunks": (4,)}}, safe_chunks=False)
+    assert held == [("_seen", True), ("_put", True)] * 2
+
+
+def test_copies_of_a_writer_find_one_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[bool] = []
+
+    class Gates(WeakValueDictionary[Any, Gate]):
+        def setdefault(self, key: Any, default: Any = None) -> Any:
+            held.append(is_held(gate._NAMING))
+            return super().setdefault(key, default)
+
+    monkeypatch.setattr(gate, "_GATES", Gates())
+    writer = Gated()
+    assert pickle.loads(pickle.dumps(writer))._gate is writer._gate
+    assert held == [True, True]
+
+
+def test_no_thread_comes_between_looking_at_a_gate_and_going_in() -> None:
+    held: list[bool] = []
+    lock = threading.Lock()
+
+    class Watched(Gate):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("_inside", "_shut"):
+                held.append(lock.locked())
+            return super().__getattribute__(name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in ("_inside", "_shut") and name in vars(self):
+                held.append(lock.locked())
+            super().__setattr__(name, value)
+
+    watched = Watched()
+    watched._changed = threading.Condition(lock)
+    with watched:
+        pass
+    watched.shut()
+    with pytest.raises(StoreError, match="was given up"):
+        watched.__enter__()
+    assert held == [True] * len(held)
+    assert len(held) >= 7
+
+
+def test_threads_take_and_report_items_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[threading.Lock] = []
+
+    def make() -> threading.Lock:
+        made.append(threading.Lock())
+        return made[-1]
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            held.append(made[-1].locked())
+            yield number
+
+    held: list[bool] = []
+    monkeypatch.setattr(gate, "threading", SimpleNamespace(**{**vars(threading), "Lock": make}))
+    put = Gated().each(
+        items(),
+        lambda number: number,
+        threads=2,
+        done=lambda _: held.append(made[-1].locked()),
+        within=nullcontext(),
+    )
+    assert put == 10
+    assert held == [True] * 10
