@@ -20,8 +20,8 @@ _NC_TYPES = {dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.k
 #: Classes without a netCDF type; datasets and attributes of them are hidden.
 INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
 _NUMBERS = frozenset({"integer", "float"})
-#: Bytes of the widest integers of numpy.
-_WIDEST = 8
+#: Bytes of the widest integers of numpy, and of the widest floats of any machine.
+_WIDEST, _WIDEST_FLOAT = 8, 16
 #: Nesting of types, at most; a deeper one is an error.
 _DEEPEST = 32
 
@@ -130,7 +130,7 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
         return None
     if type_.numpy is not None:
         return type_.numpy.newbyteorder("=")
-    if type_.kind == "float":
+    if type_.kind == "float" and type_.size <= _WIDEST_FLOAT:
         # as in h5py: the smallest format that can hold them
         return np.dtype("f4" if type_.size <= 4 else "f8" if type_.size <= 8 else np.longdouble)
     if type_.kind == "integer" and type_.size <= _WIDEST:

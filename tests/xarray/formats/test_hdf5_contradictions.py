@@ -250,6 +250,8 @@ def test_types_that_have_no_values_in_netcdf() -> None:
     assert odd is not None
     assert odd.dtype == np.dtype("i4")
     assert value_type(Datatype("integer", 16)) is None  # no integers of NumPy are that long
+    assert value_type(Datatype("float", 16)) is not None
+    assert value_type(Datatype("float", 17)) is None  # an element may be said to have 512 MiB
 
 
 @pytest.mark.parametrize("class_", [12, 15])
