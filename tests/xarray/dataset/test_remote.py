@@ -7,6 +7,7 @@ import json
 import pickle
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import xarray as xr
 import zarr
 
+from nczarr_fsspec.keystore import RemoteStore
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_hierarchy
@@ -90,6 +92,22 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             del server.files[key]
         with pytest.raises(StoreError, match=r"tx/\.zarray is not there any more"):
             load()
+
+
+def test_whether_it_was_removed_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then missing chunks are no missing data either."""
+
+    async def fails(store: RemoteStore, keys: Sequence[str], *_: Any) -> list[StoreError]:
+        return [StoreError(store.url, f"{key} is not answered") for key in keys]
+
+    with (
+        served(CONSOLIDATED) as server,
+        xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr", consolidated=False) as ds,
+    ):
+        monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
+        monkeypatch.setattr(RemoteStore, "gather_objects", fails)
+        with pytest.raises(StoreError, match=r"tx/\.zarray is not answered"):
+            ds.tx.load()
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")
