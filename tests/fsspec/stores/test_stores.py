@@ -337,6 +337,13 @@ class TestDirectoryStore:
         monkeypatch.setattr("itertools.islice", lambda *_: [])
         assert DirectoryStore(tmp_path).present(keys) is None
 
+    def test_names_of_a_folder_of_many_more_files_are_not_believed(self, tmp_path: Path) -> None:
+        """Not all of them are looked at."""
+        (tmp_path / "v").mkdir()
+        for name in ("17", *(f"other{number}" for number in range(100))):
+            (tmp_path / "v" / name).touch()
+        assert DirectoryStore(tmp_path).present([f"v/{number}" for number in range(20)]) is None
+
     def test_a_folder_outside_does_not_say_which_keys_there_are(self, tmp_path: Path) -> None:
         (tmp_path / "away").mkdir()
         (tmp_path / "tree").mkdir()
