@@ -87,8 +87,7 @@ class ChunkReader:
             parts = sparse and source.divides(table)
             pieces = read.pieces(wanted, window, table, parts=parts)
             take, count = partial(pieces.take, source), pieces.groups
-            chunks = pieces.group_chunks
-            turns = 1 if pieces.is_together and source.joins else chunks
+            chunks, turns = pieces.group_chunks, pieces.turns(joins=source.joins)
             share(take, range(count), count, pieces.group_nbytes, chunks=chunks, turns=turns)
         return plan.finish(read.result)
 

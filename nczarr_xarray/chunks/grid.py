@@ -7,7 +7,6 @@ segments, rows of chunks that are decoded and scattered together if they are sma
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,15 +18,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.part import (
-    PART_SHARE,
-    ChunkPart,
-    PartsRead,
-    may_be_sparse,
-    parts_of,
-    strides_of,
-)
-from nczarr_xarray.chunks.pieces import Piece
+from nczarr_xarray.chunks.part import ChunkPart, PartsRead, in_parts, may_be_sparse
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
@@ -38,6 +29,9 @@ from nczarr_xarray.model import Array, ChunkTable, grid_of
 
 #: Reads of fewer decoded bytes are mostly done by one thread.
 SHARED_BYTES = 1 << 21
+#: A part of a chunk of plain elements takes the interpreter's lock so often: to be read, to be seen
+#: as elements, and for a few of these to be taken. Little is done without the lock.
+_PART_TURNS = 3
 #: The number of the only chunk of an array.
 _FIRST = np.zeros(1, dtype=np.int64)
 
@@ -74,36 +68,6 @@ class Grid:
         plain = not self.array.codecs and self.array.dtype.kind != "O"
         large = not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
         return plain and large and may_be_sparse(plan, self.array.chunk_shape)
-
-    def parts(
-        self, plan: Plan, window: Window, table: ChunkTable
-    ) -> tuple[Window, ChunkTable, list[ChunkPart] | None]:
-        """Return where the bytes are that a sparse selection wants, and what is wanted of these.
-
-        The last is None if chunks are read whole. Else the window has a segment for each part.
-        """
-        array, itemsize = self.array, self.array.dtype.itemsize
-        known = table.size >= 0  # (of an object it is not)
-        if (table.size[known & (table.start >= 0)] != self.nbytes).any():
-            return window, table, None
-        strides = strides_of(array.chunk_shape, array.order, itemsize, plan.axes)
-        tasks = list(itertools.chain.from_iterable(s.tasks() for s in window.segments))
-        divided = [parts_of(task, strides, itemsize) for task in tasks]
-        rows = np.repeat(np.arange(len(tasks)), [len(several) for several in divided])
-        parts = list(itertools.chain.from_iterable(divided))
-        bounds = np.array([part[:2] for part in parts], np.int64)
-        size = bounds[:, 1] - bounds[:, 0]
-        if size.sum() > PART_SHARE * self.nbytes * len(window.ids):
-            return window, table, None
-        table = table.of(rows)
-        start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
-        only = [Piece(0, slice(0, 1), slice(0, 1))]  # of one chunk
-        segments = [
-            Segment(ChunkTask(tasks[row].position, part.source, part.target), 0, only, 0, False)
-            for row, part in zip(rows.tolist(), parts, strict=True)
-        ]
-        window = Window(segments, list(range(len(parts) + 1)), window.ids[rows])
-        return window, table._replace(start=start, size=size), parts
 
     def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
         """Return the bytes that what is fetched of a chunk becomes, at most."""
@@ -155,7 +119,7 @@ class Grid:
         """
         table, found = self.located(wanted, window, table), None
         if parts:
-            _, table, found = self.parts(plan, window, table)
+            _, table, found = in_parts(self.array, self.nbytes, plan, window, table)
         return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, found)
 
     def whole(self, source: LocalSource) -> np.ndarray | None:
@@ -267,7 +231,7 @@ class GridRead:
         """
         grid, table = self.grid, self.grid.located(wanted, window, table)
         if parts:
-            divided, located, found = grid.parts(self.plan, window, table)
+            divided, located, found = in_parts(grid.array, grid.nbytes, self.plan, window, table)
             remembers = found is not None and self.known is not None
             if not (remembers and grid.parts_read.add(divided.ids, located.size)):
                 return GridPieces(self, divided, located, found)
@@ -285,8 +249,6 @@ class GridPieces:
         In how many parts threads take them: segments.
     group_nbytes, group_chunks
         Bytes and chunks that one of them is about. (To find a part takes as long as to find all.)
-    is_together
-        Whether several chunks are decoded by one call.
     nbytes, most
         Bytes that what is fetched of a chunk becomes, and that a chunk may have as stored.
     """
@@ -305,7 +267,6 @@ class GridPieces:
         self.nbytes = read.grid.piece_nbytes(table, parts)
         self.most = read.grid.decoder.most
         self.group_nbytes = self.group_chunks * self.nbytes
-        self.is_together = read.together is not None
 
     @cached_property
     def _all_stored(self) -> bool:
@@ -316,6 +277,19 @@ class GridPieces:
         """The mask of all chunks; None if they differ."""
         masks = self.table.mask
         return int(masks[0]) if len(masks) and (masks == masks[0]).all() else None
+
+    def turns(self, *, joins: bool) -> int:
+        """Return how often a group takes the interpreter's lock.
+
+        Parameters
+        ----------
+        joins
+            As of `LocalSource`.
+        """
+        if self._wanted is not None:
+            return _PART_TURNS
+        together = self._read.together is not None and joins
+        return 1 if together else self.group_chunks
 
     def take(self, source: LocalSource, groups: Sequence[int]) -> None:
         """Fetch, decode and scatter consecutive segments."""

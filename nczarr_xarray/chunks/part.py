@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part, as_indexer, as_slice
-from nczarr_xarray.chunks.plan import ChunkTask, Plan
+from nczarr_xarray.chunks.pieces import Part, Piece, as_indexer, as_slice
+from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
+from nczarr_xarray.chunks.windows import Window
+from nczarr_xarray.model import Array, ChunkTable
 
 #: A part of a chunk is read where it is at most this share of its bytes: a larger one saves little.
 PART_SHARE = 0.5
@@ -92,6 +94,46 @@ def strides_of(
         found[dimension] = count * itemsize
         count *= shape[dimension]
     return tuple(found if axes is None else (found[axis] for axis in axes))
+
+
+def in_parts(
+    array: Array, nbytes: int, plan: Plan, window: Window, table: ChunkTable
+) -> tuple[Window, ChunkTable, list[ChunkPart] | None]:
+    """Return where the bytes are that a sparse selection wants, and what is wanted of these.
+
+    Parameters
+    ----------
+    array, nbytes
+        Its chunks are plain elements of so many bytes.
+    window, table
+        Some chunks of the selection, and where they are.
+
+    Returns
+    -------
+    The last is None if chunks are read whole. Else the window has a segment for each part.
+    """
+    itemsize = array.dtype.itemsize
+    known = table.size >= 0  # (of an object it is not)
+    if (table.size[known & (table.start >= 0)] != nbytes).any():
+        return window, table, None
+    strides = strides_of(array.chunk_shape, array.order, itemsize, plan.axes)
+    tasks = list(itertools.chain.from_iterable(s.tasks() for s in window.segments))
+    divided = [parts_of(task, strides, itemsize) for task in tasks]
+    rows = np.repeat(np.arange(len(tasks)), [len(several) for several in divided])
+    parts = list(itertools.chain.from_iterable(divided))
+    bounds = np.array([part[:2] for part in parts], np.int64)
+    size = bounds[:, 1] - bounds[:, 0]
+    if size.sum() > PART_SHARE * nbytes * len(window.ids):
+        return window, table, None
+    table = table.of(rows)
+    start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
+    only = [Piece(0, slice(0, 1), slice(0, 1))]  # of one chunk
+    segments = [
+        Segment(ChunkTask(tasks[row].position, part.source, part.target), 0, only, 0, False)
+        for row, part in zip(rows.tolist(), parts, strict=True)
+    ]
+    window = Window(segments, list(range(len(parts) + 1)), window.ids[rows])
+    return window, table._replace(start=start, size=size), parts
 
 
 class _Near(NamedTuple):

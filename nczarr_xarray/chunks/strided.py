@@ -147,7 +147,6 @@ class RunPieces:
 
     def __init__(self, parts: list[Runs], chunk: ChunkTable, result: np.ndarray) -> None:
         self.group_chunks = 1
-        self.is_together = False  # nothing is decoded
         self._parts = parts
         self._result = result
         #: the row that each part begins with, and the end of the last one
@@ -164,6 +163,10 @@ class RunPieces:
             np.zeros(count, np.uint32),
             None if chunk.source is None else np.repeat(chunk.source, count),
         )
+
+    def turns(self, *, joins: bool) -> int:
+        """Return how often a run takes the interpreter's lock."""
+        return 1
 
     def take(self, source: LocalSource, groups: Sequence[int]) -> None:
         """Fetch and scatter consecutive runs."""

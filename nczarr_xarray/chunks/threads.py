@@ -144,14 +144,14 @@ def share(
         if count:
             function(list(items))
         return
+    turns = chunks if turns is None else turns
     size = items_at_a_time(count, nbytes, chunks=chunks)
     most = -(-count // size) - 1
     with _Team(function, iter(items), size) as team:
-        if nbytes >= LARGE_BYTES * chunks:
+        if nbytes >= LARGE_BYTES * max(chunks, turns):
             team.hire(most)
         else:
-            room = team.pace(count, chunks if turns is None else turns)
-            team.hire(min(most, room))
+            team.hire(min(most, team.pace(count, turns)))
         team.work()
 
 

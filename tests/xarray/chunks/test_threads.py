@@ -84,6 +84,12 @@ def test_small_chunks_that_are_decoded_together_get_help(work: Work) -> None:
     assert work.hired == [(batch, 2)]
 
 
+def test_long_parts_of_plain_chunks_get_no_help_at_once(work: Work) -> None:
+    """Little is done without the lock, which is taken for each several times."""
+    work.share(lambda _: LOCK_SECONDS * 2.9 * 3, 70, 2 * LARGE_BYTES, 1, turns=3)
+    assert work.hired == []
+
+
 def test_large_chunks_get_help_at_once(work: Work) -> None:
     work.share(lambda _: 0, 10, LARGE_BYTES, 1)
     assert work.hired == [(0, 9)]
