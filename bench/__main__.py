@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 
 import harness
+import summary
 from harness import Options
 
 #: Rows of the usual kind, which harness.py turns into tables and pictures.
@@ -52,6 +53,8 @@ def main() -> int:
                 harness.save(section, found, options, command, given.output)
             else:
                 module.save(found, options, command, given.output)
+    if given.output:
+        summary.save(given.output)
     return failed
 
 

@@ -208,7 +208,7 @@ def save(found: dict[str, Start], options: Options, command: str, folder: Path) 
         numbers["results"][label]["imports"] = start.imports
         numbers["results"][label]["missed"] = missed(start)
     (folder / "cold.json").write_text(json.dumps(numbers, indent=1) + "\n")
-    insert(folder.parent / "speed.md", "cold", f"{heading(numbers)}\n\n{table(found)}")
+    insert(folder, "cold", f"{heading(numbers)}\n\n{table(found)}")
 
 
 def write(folder: Path) -> None:

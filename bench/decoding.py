@@ -283,10 +283,8 @@ def save(found: dict[str, Row], options: Options, command: str, folder: Path) ->
     numbers["machine"]["versions"] = dict(sorted(installed.items()))
     (folder / f"{SECTION}.json").write_text(json.dumps(numbers, indent=1) + "\n")
     lines(found, folder / f"{SECTION}.png")
-    page = folder.parent / "codecs.md"
-    if page.exists():
-        picture = f"![The same as curves](bench/{SECTION}.png)"
-        insert(page, SECTION, f"{heading(numbers)}\n\n{picture}\n\n{table(found)}")
+    picture = f"![The same as curves]({SECTION}.png)"
+    insert(folder, SECTION, f"{heading(numbers)}\n\n{picture}\n\n{table(found)}")
 
 
 if __name__ == "__main__":  # as `python bench --section decoding`, to look at one codec

@@ -39,11 +39,10 @@ import psutil
 import xarray as xr
 import zarr
 from data import field, shuffled_zlib
-from harness import machine
+from harness import insert, machine
 
 from nczarr_xarray import to_nczarr
 
-BEGIN, END = "<!-- bench export begin -->", "<!-- bench export end -->"
 NETCDF = {"zlib": True, "complevel": 4, "shuffle": True, "_FillValue": None}
 BIG = (1, 512, 1024)  # 2 MiB of float32
 
@@ -274,7 +273,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def save(options: argparse.Namespace, results: dict[str, Any], peak: dict[int, float]) -> None:
-    """Write the numbers, the picture, and the table on the page on speed."""
+    """Write the numbers, the picture, and the table on the page on writing."""
     output = options.output
     output.mkdir(parents=True, exist_ok=True)
     where = machine()
@@ -293,11 +292,8 @@ def save(options: argparse.Namespace, results: dict[str, Any], peak: dict[int, f
     command = f"python bench --section export --repeat {options.repeat} --scale {options.scale}"
     head = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
     head += f"`{command}`, in {tempfile.gettempdir()}"
-    page = output.parent / "speed.md"
-    before, rest = page.read_text().split(BEGIN)
-    after = rest.partition(END)[2]
-    text = f"{head}\n\n{table(results)}\n\n{memory_text(peak)}"
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
+    picture = "![The same numbers as bars](export.png)"
+    insert(output, "export", f"{head}\n\n{table(results)}\n\n{memory_text(peak)}\n\n{picture}")
 
 
 def main() -> int:

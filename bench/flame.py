@@ -133,8 +133,8 @@ def save(stacks: Stacks, options: Options, command: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "flame.svg").write_text(draw(stacks))
     text = f"{heading(document({}, options, command))}\n\n{table(stacks)}\n\n"
-    text += "![A flame graph of the small-chunk read](bench/flame.svg)"
-    insert(folder.parent / "speed.md", "flame", text)
+    text += "![A flame graph of the small-chunk read](flame.svg)"
+    insert(folder, "flame", text)
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""What all benchmarks share: work done in turns, the machine, tables, bars, and the page on speed.
+"""What all benchmarks share: work done in turns, the machine, tables, bars, and pages about it.
 
 A section is a module with ``run(options) -> dict[str, Row]``; `bench/__main__.py` runs it, writes
 ``docs/bench/<section>.json`` and ``.png``, and puts the tables between
-``<!-- bench <section> begin -->`` and ``<!-- bench <section> end -->`` in docs/speed.md.
+``<!-- bench <section> begin -->`` and ``<!-- bench <section> end -->`` on the page of docs that has
+these marks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 import time
@@ -377,19 +379,30 @@ def heading(found: dict[str, Any]) -> str:
     )
 
 
-def insert(page: Path, section: str, text: str) -> None:
-    """Put `text` between the marks of a section, which are made at the end if there are none."""
+def insert(folder: Path, section: str, text: str) -> None:
+    """Put `text` between the marks of a section, on the page beside `folder` that has them.
+
+    Parameters
+    ----------
+    folder
+        Of pictures. Those that `text` shows are named without it.
+    """
     begin, end = (f"<!-- bench {section} {mark} -->" for mark in ("begin", "end"))
-    before, found, rest = page.read_text().partition(begin)
-    after = rest.partition(end)[2] if found else "\n"
-    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+    pages = [page for page in folder.parent.rglob("*.md") if begin in page.read_text()]
+    if not pages:
+        print(f"no page beside {folder} has the mark {begin}", file=sys.stderr)
+    for page in pages:
+        here = os.path.relpath(folder, page.parent)
+        shown = re.sub(r"(!\[[^]]*\]\()", rf"\1{here}/", text)
+        before, _, rest = page.read_text().partition(begin)
+        page.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{rest.partition(end)[2]}")
 
 
 def save(section: str, rows: dict[str, Row], options: Options, command: str, folder: Path) -> None:
-    """Write the numbers, the picture, and the tables on the page on speed."""
+    """Write the numbers, the picture, and the tables on the page of the section."""
     folder.mkdir(parents=True, exist_ok=True)
     found = document(rows, options, command)
     (folder / f"{section}.json").write_text(json.dumps(found, indent=1) + "\n")
     bars(rows, folder / f"{section}.png")
-    text = f"{heading(found)}\n\n{table(rows)}\n\n![The same as bars](bench/{section}.png)\n\n"
-    insert(folder.parent / "speed.md", section, f"{text}All programs:\n\n{everybody(rows)}")
+    text = f"{heading(found)}\n\n{table(rows)}\n\n![The same as bars]({section}.png)\n\n"
+    insert(folder, section, f"{text}All programs:\n\n{everybody(rows)}")

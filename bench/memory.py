@@ -234,4 +234,4 @@ def save(reads: dict[str, Read], options: Options, command: str, folder: Path) -
         for name, read in reads.items()
     }
     (folder / "memory.json").write_text(json.dumps({**found, "bytes": results}, indent=1) + "\n")
-    insert(folder.parent / "speed.md", "memory", f"{heading(found)}\n\n{table(reads)}")
+    insert(folder, "memory", f"{heading(found)}\n\n{table(reads)}")

@@ -390,6 +390,4 @@ def save(found: dict[str, Job], options: Options, command: str, folder: Path) ->
     }
     text = json.dumps({**document, "results": results}, indent=1)
     (folder / "rechunk.json").write_text(text + "\n")
-    insert(
-        folder.parent / "speed.md", "rechunk", f"{ABOUT}\n\n{heading(document)}\n\n{table(found)}"
-    )
+    insert(folder, "rechunk", f"{ABOUT}\n\n{heading(document)}\n\n{table(found)}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from harness import insert
 from harness import machine as _machine
 
-BEGIN, END = "<!-- bench/remote.py begin -->", "<!-- bench/remote.py end -->"
-PAGE = "remote.md"
 PACKAGES = (
     "aiohttp",
     "async-hdf5",
@@ -113,20 +111,14 @@ def save(document: dict[str, Any], folder: Path) -> None:
     for name, run in document.items():
         where, rows = run["machine"], run["rows"]
         versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
-        text += f"### Network: {name}\n\n"
+        text += f"## Network: {name}\n\n"
         text += f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
         text += f"`{run['command']}`\n\n"
         if name == "50 ms":
             bars(rows, folder / "remote.png")
-            text += f"![These reads as bars]({folder.name}/remote.png)\n\n"
+            text += "![These reads as bars](remote.png)\n\n"
         text += f"{table(rows)}\n\n{others(rows)}\n\n"
-    page = folder.parent / PAGE
-    before, begin, rest = (page.read_text() if page.exists() else "").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if begin and end:
-        page.write_text(f"{before}{BEGIN}\n\n{text}{END}{after}")
-    else:
-        print(f"{page} has no place for the tables: {BEGIN} and {END}", file=sys.stderr)
+    insert(folder, "remote", text.strip())
 
 
 def bars(rows: Rows, path: Path) -> None:

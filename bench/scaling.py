@@ -353,6 +353,6 @@ def save(found: list[Found], options: Options, command: str, folder: Path) -> No
     results = [asdict(each) for each in found]
     (folder / "scaling.json").write_text(json.dumps({**document, "results": results}, indent=1))
     plot(found, folder / "scaling.png")
-    picture = "![Cost of a chunk and of a variable](bench/scaling.png)"
+    picture = "![Cost of a chunk and of a variable](scaling.png)"
     text = f"{heading(document)}\n\n{table(found)}\n\n{picture}"
-    insert(folder.parent / "speed.md", "scaling", text)
+    insert(folder, "scaling", text)

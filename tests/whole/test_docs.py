@@ -28,7 +28,7 @@ from tests.support.httpserver import Server
 ROOT = Path(__file__).parents[2]
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 #: Stand for any web server on the pages, the second for one that wants a password; here servers
 #: of our own take their places.

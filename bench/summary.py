@@ -1,0 +1,94 @@
+"""What the tables say together: how many rows of each page we lead, and every row that we do not.
+
+It reads the numbers of all sections, ``docs/bench/<section>.json``, whenever they were measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import LIMIT, OURS, insert
+from remote_report import INFORMATION
+
+#: Sections, with their pages and what these are about.
+PAGES = {
+    "read": ("local.md", "local chunks"),
+    "hdf5": ("files.md", "local netCDF-4 files"),
+    "small": ("files.md#small-files", "small local files"),
+    "opening": ("starting.md", "opening 500 variables"),
+    "objects": ("network.md", "chunks over a network"),
+    "loading": ("network.md#many-small-variables", "500 variables over a network"),
+    "remote": ("remote-files.md", "netCDF files over 50 ms"),
+    "aggregations": ("aggregations.md", "aggregations"),
+    "parallel": ("resources.md", "dask"),
+    "export": ("writing.md", "writing"),
+}
+#: As good as a peer: by less, two turns of one program differ.
+EVEN = 0.98
+
+
+class Measured(NamedTuple):
+    """A row of a table.
+
+    Attributes
+    ----------
+    peer
+        The name of the fastest peer; None if none did the work.
+    times
+        How many times as long as ours that takes.
+    missed
+        Goals that do not hold.
+    """
+
+    work: str
+    peer: str | None
+    times: float
+    missed: str
+
+
+def measured(section: str, found: dict[str, Any]) -> Iterator[Measured]:
+    """Yield the rows of a section that had been measured."""
+    for work, row in (found["50 ms"]["rows"] if section == "remote" else found["results"]).items():
+        if section == "remote":
+            right = {name: one for name, one in row["readers"].items() if not one["error"]}
+            every = {k: one["seconds"] for k, one in right.items() if INFORMATION not in k}
+        elif section == "export":
+            every = {name: statistics.median(one["times"]) for name, one in row.items()}
+            del every["the files alone"]
+        else:
+            every = {name: statistics.median(times) for name, times in row["seconds"].items()}
+        peers = {k: v for k, v in every.items() if k != LIMIT and not k.startswith(OURS)}
+        best = min(peers, key=peers.__getitem__, default=None)
+        times = peers[best] / every[OURS] if best else 0.0
+        yield Measured(work, best, times, ", ".join(row.get("missed", ())))
+
+
+def summary(folder: Path) -> tuple[str, str]:
+    """Return a table of the pages, and one of the rows that are behind a peer or a goal."""
+    pages = ["| page | rows with a peer | as fast as the best, or faster | its time / ours |"]
+    behind = ["| page | work | best peer | its time / ours | missed goals |"]
+    pages += ["|---|---|---|---|"]
+    behind += ["|---|---|---|---|---|"]
+    for section, (page, about) in PAGES.items():
+        rows = list(measured(section, json.loads((folder / f"{section}.json").read_text())))
+        compared = [row.times for row in rows if row.peer]
+        ahead = sum(times >= EVEN for times in compared)
+        some = statistics.median(compared), min(compared), max(compared)
+        spread = "{:.2g} ({:.2g}–{:.2g})".format(*some)
+        pages.append(f"| [{about}]({page}) | {len(compared)} | {ahead} | {spread} |")
+        for row in rows:
+            if row.missed or (row.peer and row.times < EVEN):
+                cells = [f"[{about}]({page})", row.work, row.peer or "none"]
+                cells += [f"{row.times:.2f}" if row.peer else "–", row.missed or "–"]
+                behind.append(f"| {' | '.join(cells)} |")
+    return "\n".join(pages), "\n".join(behind)
+
+
+def save(folder: Path) -> None:
+    """Write both tables on the page that begins the pages on speed."""
+    for section, text in zip(("summary", "behind"), summary(folder), strict=True):
+        insert(folder, section, text)
