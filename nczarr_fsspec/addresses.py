@@ -32,7 +32,7 @@ from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.rc import load_rc
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
-from nczarr_fsspec.target_names import path_below
+from nczarr_fsspec.target_names import from_home, names_url, path_below
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     MAX_METADATA_OPTION,
@@ -344,11 +344,7 @@ def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
     if not isinstance(master, (str, os.PathLike)):
         return None, {}
     text = os.fsdecode(master)
-    if is_url(text) and not os.path.lexists(text):
-        return text, {}
-    if text.startswith("~") and not os.path.lexists(text):
-        text = os.path.expanduser(text)
-    return os.path.abspath(text), {}
+    return text if names_url(text) else os.path.abspath(from_home(text)), {}
 
 
 def _shown(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import MAX_WHOLE, OwnOptions, open_source, split_options
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
-from nczarr_fsspec.target_names import says_file
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
+from nczarr_fsspec.target_names import names_url, says_file
+from nczarr_fsspec.url import NetCDFURL, parse_url, redact
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -136,7 +135,7 @@ def find_remote_file(
     from nczarr_fsspec.transport.filesystems import is_http, is_s3
     from nczarr_fsspec.transport.open import open_transport
 
-    if not is_url(target) or os.path.exists(target):
+    if not names_url(target):
         return None
     url = parse_url(target)
     if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:

@@ -22,24 +22,22 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
-from nczarr_fsspec.ranges.open import (
-    open_file_object,
-    open_local,
-    split_options,
-)
+from nczarr_fsspec.ranges.open import open_file_object, open_local, split_options
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
     file_kind,
+    from_home,
     local_path,
     look,
+    names_url,
     path_below,
     says_file,
     says_zip,
 )
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
+from nczarr_fsspec.url import NetCDFURL, parse_url, redact
 
 if TYPE_CHECKING:
     from nczarr_fsspec.filesystem_place import FilesystemPlace
@@ -121,7 +119,7 @@ def _resolve(
     target: object, storage_options: Mapping[str, Any], index_cache: Path | None
 ) -> Resolved:
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not os.path.exists(text):
+    if text is not None and names_url(text):
         return _open_url(parse_url(text), storage_options, index_cache)
     if text is not None:
         follow = split_local_options(storage_options, text)
@@ -304,8 +302,7 @@ def _open_path(
     path: str, shown: str, mode: frozenset[str], *, follow: bool
 ) -> KeyStore | ByteSource:
     try:
-        if path.startswith("~") and not os.path.exists(path):
-            path = os.path.expanduser(path)
+        path = from_home(path)
         kind, start = look(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

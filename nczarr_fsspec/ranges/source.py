@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nczarr_fsspec.descriptors import FileRange
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.transport.request import Extent
 
@@ -77,6 +78,13 @@ class ByteSource(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
+
+
+def beyond(source: ByteSource, start: int, stop: int) -> StoreError:
+    """Return the error for bytes that a file does not have."""
+    return StoreError(
+        source.url, f"bytes {start}-{stop} are beyond the end of the file ({source.size} bytes)"
+    )
 
 
 class LocalBytes(ByteSource):
