@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
@@ -79,6 +80,21 @@ def add_addresses(parser: argparse.ArgumentParser) -> None:
         metavar="OLD=NEW",
         help="where fragments of an aggregation are that have moved (may be repeated)",
     )
+
+
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    """Add ``--progress``; `shows_progress` tells what it means."""
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="show a progress bar (default: on a terminal)",
+    )
+
+
+def shows_progress(args: argparse.Namespace) -> bool:
+    """Tell whether a progress bar is shown."""
+    return sys.stderr.isatty() if args.progress is None else bool(args.progress)
 
 
 def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str) -> None:

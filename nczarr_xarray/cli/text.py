@@ -27,17 +27,23 @@ _COMMANDS = (
 )
 
 
-def in_terms_of_options(
-    error: DatasetExistsError | ExportError,
-) -> DatasetExistsError | ExportError:
-    """Return an error whose message names options of the command line."""
-    problems = error.lines[1:] if isinstance(error, ExportError) else ()
-    reason = error.reason.partition(":\n")[0] if problems else error.reason
+@contextmanager
+def in_terms_of_options() -> Iterator[None]:
+    """Let messages about what cannot be written name options of the command line."""
+    try:
+        yield
+    except ExportError as error:
+        problems = error.lines[1:]
+        reason = error.reason.partition(":\n")[0] if problems else error.reason
+        raise ExportError(error.object, _with_options(reason), problems) from error
+    except DatasetExistsError as error:
+        raise DatasetExistsError(error.object, _with_options(error.reason)) from error
+
+
+def _with_options(reason: str) -> str:
     for pattern, option in _OPTIONS:
         reason = re.sub(pattern, option, reason)
-    if isinstance(error, ExportError):
-        return ExportError(error.object, reason, problems)
-    return DatasetExistsError(error.object, reason)
+    return reason
 
 
 def report(error: Exception, *, debug: bool = False) -> None:
