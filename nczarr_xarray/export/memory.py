@@ -12,6 +12,7 @@ from nczarr_fsspec.ranges.reader import HELD_BYTES
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
 from nczarr_xarray.dataset.file import loop_of
+from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.derived import stored_array
 from nczarr_xarray.export.stored_source import StoredSource, chunk_lengths
@@ -141,8 +142,7 @@ def _chunk_bytes(source: StoredSource, chunk_shape: Sequence[int]) -> tuple[int,
 
 def _part_bytes(source: StoredSource) -> int:
     """Return the bytes of the smallest part that is read."""
-    lengths = map(min, source.grid, (max(1, n) for n in source.shape))
-    return math.prod(lengths) * source.itemsize
+    return math.prod(cut_to(source.shape, source.grid)) * source.itemsize
 
 
 def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least: int) -> None:

@@ -44,6 +44,7 @@ from nczarr_xarray.model.fragments import (
 __all__ = [
     "NC_DEFAULT_FILL",
     "NC_DTYPES",
+    "NC_TYPES",
     "Array",
     "Attribute",
     "ChunkIndex",
@@ -94,6 +95,11 @@ NC_DTYPES: dict[str, np.dtype] = {
     "double": np.dtype("f8"),
     "char": np.dtype("S1"),
     "string": np.dtype(object),
+}
+
+#: netCDF types of numbers, by numpy's code of the type without its byte order (``"i4"``).
+NC_TYPES: dict[str, str] = {
+    dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"
 }
 
 #: The fill values of netcdf.h, used by netCDF where the user chose none.
