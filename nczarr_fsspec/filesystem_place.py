@@ -39,9 +39,9 @@ class FilesystemPlace:
 
     @property
     def identity(self) -> str:
-        """Tells what is here from all else; free of secrets, the same in other processes.
+        """A text that identifies what is here: without secrets, the same in other processes.
 
-        ``""`` where only an object of this process tells it (an open file, a function).
+        ``""`` if an object of this process is part of it, such as an open file or a function.
         """
         from nczarr_fsspec.transport.filesystems import arguments, is_plain
 
@@ -179,7 +179,7 @@ def _known(source: RemoteFileBytes, place: FilesystemPlace) -> tuple[RemoteFileB
 def open_unasked(
     target: str, storage_options: Mapping[str, Any] | None = None
 ) -> LocalBytes | RemoteFileBytes:
-    """Open the file at a URL as one; of one behind a network, nothing is asked yet.
+    """Open the file at a URL. A remote one is asked nothing yet.
 
     Raises
     ------

@@ -17,7 +17,7 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes, beyond
 from nczarr_fsspec.url import is_url, redact
 
 CHANGED = "the file has changed since it was opened; open it again"
-#: Bytes between two ranges that are sooner read than left out by a call more.
+#: Bytes between two ranges that take no longer to read than one more call.
 _GAP = 1 << 12
 #: Bytes that one call reads at most for several ranges.
 _TOGETHER = 1 << 20

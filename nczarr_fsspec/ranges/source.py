@@ -125,7 +125,7 @@ class LocalBytes(ByteSource):
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
     def ranges(self, starts: Sequence[int], stops: Sequence[int]) -> Iterator[FileRange] | None:
-        """Return what `read_many` would read, to be copied; None if it is in no file.
+        """Return the ranges of a file that `read_many` would read, to be copied; None without one.
 
         The last step of the iteration checks that the file has not changed meanwhile.
         """

@@ -20,7 +20,7 @@ from nczarr_fsspec.transport.request import Extent
 S = TypeVar("S", bound=KeyStore)
 T = TypeVar("T")
 
-#: what costs the event loop more to unpack than to hand to a thread, in bytes
+#: bytes from which a member is unpacked in a thread, and not on the event loop
 _HEAVY = 64 * 1024
 
 

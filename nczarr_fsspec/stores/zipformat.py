@@ -110,7 +110,7 @@ class Archive:
         return hashlib.sha256(repr(sorted(self.members.items())).encode()).hexdigest()
 
     def divides(self, keys: Iterable[str]) -> bool:
-        """Tell whether all that there are of `keys` are stored as they are, and not deflated."""
+        """Tell whether those of `keys` that exist are stored without compression."""
         found = map(self.members.get, keys)
         return all(member is None or member.method == STORED for member in found)
 

@@ -22,7 +22,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
 BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
-#: what is told of keys that `renewed` knows
+#: why a request is tried again, if `renewed` says so
 EXPIRED = "the credentials have expired"
 #: how S3 says that keys were good for a while only; an answer to HEAD has its status alone
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "400"})
@@ -125,7 +125,7 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
 
 
 def keys_number(fs: AbstractFileSystem) -> int:
-    """Return which keys a request of `fs` has, of those that a function returns one by one."""
+    """Return the number of the credentials in use, if a function renews them; else 0."""
     number: int = getattr(getattr(fs, "session", None), "number", 0)
     return number
 

@@ -20,14 +20,14 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
-    """Raise if what is written would replace the dataset that it tells of."""
+    """Raise `UsageError` if a report would replace the dataset that it is about."""
     written, read = LocalFile.of(os.fspath(output)), LocalFile.of(target)
     if written is not None and read is not None and written.is_same(read):
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 
 def need_folder(output: str | os.PathLike[str]) -> None:
-    """Raise, before the work is done, if there is no folder for a file that tells of it."""
+    """Raise `UsageError`, before the work is done, if a report has no folder to be written to."""
     if not os.path.isdir(os.path.dirname(output) or "."):
         raise UsageError(os.fspath(output), "cannot be written: there is no such folder")
 

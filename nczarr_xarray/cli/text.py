@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning
 from nczarr_fsspec.printable import printable
 
-#: What functions call what the command line has options for, or has not; each once for its meaning.
+#: Words for arguments in messages of functions, and what the command line has instead.
 _OPTIONS = (
     (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
@@ -20,7 +20,7 @@ _OPTIONS = (
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),
 )
-#: What is a function in Python, and a command on the command line.
+#: Functions that messages name, and the commands that do the same.
 _COMMANDS = (
     ("call nczarr_xarray.recover", "run nczarr recover"),
     ("nczarr_xarray.recover", "nczarr recover"),

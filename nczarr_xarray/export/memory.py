@@ -66,10 +66,10 @@ def room(
     memory: int,
     writer: ChunkWriter | None = None,
 ) -> int:
-    """Return the bytes that a part may have: one is read or written while its chunks are coded.
+    """Return the bytes of a part, which is read or written while its chunks are coded.
 
-    Fewer chunks come from a remote store, and are sent to one, at a time than could be, where
-    they take too much. So do fragments, and what zarr-python reads.
+    Where chunks on their way from or to a remote store would take too much, this limits how many
+    there are at a time. It does the same for fragments, and for what zarr-python reads.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def room(
 
 
 def _coming(source: StoredSource, chunk: int, free: int) -> int:
-    """Return the bytes that are on their way from a source, which are limited here."""
+    """Limit what may be on its way from a source at a time; return its bytes."""
     store, array = source.reader.store, stored_array(source.reader.array)
     if isinstance(array, FragmentArray):
         most = max(1, free // 4)

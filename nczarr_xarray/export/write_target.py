@@ -195,7 +195,7 @@ def _refuse_nested(url: str, owned: list[str]) -> None:
 
 
 def _contents(destination: Destination) -> str:
-    """Return what tells an archive from all others; "" if there is none."""
+    """Return a text that identifies the content of an archive; "" if there is none."""
     archive = destination.open_archive()
     if archive is None:
         return ""

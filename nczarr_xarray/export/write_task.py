@@ -76,7 +76,7 @@ class WriteTask:
     notes
         What is done of the work, if it can be continued.
     mark
-        What is still to come after this, if that changes.
+        The mark of the chunks that are written later, if it changes.
     """
 
     change: Change

@@ -11,7 +11,7 @@ from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
 _HERE = "nczarr_xarray.export.kinds"
 _PARALLEL = frozenset({"workers", "scheduler"})
 _LAYOUT = _PARALLEL | frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
-#: HDF5 writes what says where data are when a file is closed, and a remote file appears at once.
+#: HDF5 writes its indexes when a file is closed, and a remote file appears as a whole.
 _FILE_LACKS = {
     "resume": "a netCDF file is of no use before it is complete, so it cannot be continued: copy "
     "to NCZarr with --resume, and from there to a netCDF file"
