@@ -15,7 +15,7 @@ from nczarr_fsspec.filesystem_place import innermost, open_filesystem
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import split_local_options
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, checked, open_archive
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
@@ -83,7 +83,7 @@ class Destination:
         """
         assert self.kind == "zip"
         if self.path is not None:
-            return checked(ZipStore(self.path)) if os.path.lexists(self.path) else None
+            return open_archive(self.path) if os.path.lexists(self.path) else None
         assert self.fs is not None
         assert self.remote_path is not None
         try:
@@ -94,7 +94,7 @@ class Destination:
             if not error.reason.startswith("there is no such bucket"):
                 return None
             raise
-        return checked(open_archive(source))
+        return open_archive(source)
 
     def put_archive(self, fill: Callable[[str], None]) -> None:
         """Write an archive that has no `path`, or replace it in one step.

@@ -70,7 +70,7 @@ class FilesystemPlace:
 
     def open_archive(self, shown: str | None) -> KeyStore:
         """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
-        from nczarr_fsspec.stores.zip import checked, open_archive
+        from nczarr_fsspec.stores.zip import open_archive
         from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 
         own = self.own
@@ -82,7 +82,7 @@ class FilesystemPlace:
             timeout=own.timeout,
             tail=TAIL_BYTES,
         )
-        return checked(open_archive(source))
+        return open_archive(source)
 
     def open(self, shown: str | None, index_cache: Path | None) -> RemoteBytes | LocalBytes:
         """Return the file here; errors as `nczarr_fsspec.ranges.open.open_source`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -151,6 +150,14 @@ def _resolve(
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
     """Open a tree or a zip archive.
 
+    Parameters
+    ----------
+    target
+        A local path, a netCDF URL, any URL of fsspec, an fsspec mapper, a mapping from keys to
+        bytes, a binary file or the content of one, or a `KeyStore`, which is returned.
+    storage_options
+        Options of the fsspec filesystem that a URL names.
+
     Raises
     ------
     URLError, StoreError, ImportError
@@ -246,9 +253,9 @@ def _open_in_filesystem(
             raise
         return tree(partial(_raise, error))
     if bytes(source.head[:4]) in ZIP:
-        from nczarr_fsspec.stores.zip import checked, open_archive
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return Resolved(checked(open_archive(source)), mode)
+        return Resolved(open_archive(source), mode)
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
         source.close()
@@ -317,9 +324,9 @@ def _open_path(
         return DirectoryStore(path, follow_symlinks=follow)
     misnamed = "zip" not in mode and file_kind(start)
     if start.startswith(ZIP) or (says_zip(path, mode) and not misnamed):
-        from nczarr_fsspec.stores.zip import ZipStore, checked
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return checked(ZipStore(path))
+        return open_archive(path)
     return open_local(path)
 
 
@@ -333,9 +340,9 @@ def _refuse_file_modes(shown: str, mode: frozenset[str]) -> None:
 
 def _open_content(data: bytes, shown: str) -> KeyStore | ByteSource:
     if data.startswith(ZIP):
-        from nczarr_fsspec.stores.zip import ZipStore, checked
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return checked(ZipStore(io.BytesIO(data), shown))
+        return open_archive(data, shown)
     return MemoryBytes(data, shown)
 
 
@@ -351,7 +358,7 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
     if start.startswith(ZIP):
-        from nczarr_fsspec.stores.zip import ZipStore, checked
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return checked(ZipStore(file, shown))
+        return open_archive(file, shown)
     return open_file_object(file)
