@@ -74,6 +74,7 @@ __all__ = [
     "element_of",
     "grid_of",
     "in_a_row",
+    "is_below",
     "join",
     "position_of",
     "readable",
@@ -373,3 +374,8 @@ def described(dtype: np.dtype) -> str:
 def join(group: str, name: str) -> str:
     """Join a group path and a name: ``("/", "x") -> "/x"``, ``("/g", "x") -> "/g/x"``."""
     return f"{group.rstrip('/')}/{name}"
+
+
+def is_below(path: str, above: str) -> bool:
+    """Tell whether the group at `path` is the one at `above`, or below it."""
+    return f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")
