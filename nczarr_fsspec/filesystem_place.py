@@ -177,7 +177,7 @@ def _known(source: RemoteFileBytes, place: FilesystemPlace) -> tuple[RemoteFileB
 
 
 def open_unasked(
-    target: str, storage_options: Mapping[str, Any] | None = None
+    target: str, storage_options: Mapping[str, Any] | None
 ) -> LocalBytes | RemoteFileBytes:
     """Open the file at a URL. A remote one is asked nothing yet.
 
