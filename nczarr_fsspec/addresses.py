@@ -1,15 +1,17 @@
-"""What becomes of the addresses in a dataset that consists of others: an aggregation, references.
+"""Which places the addresses in a dataset may name, if it consists of others.
 
-They were written by someone else. What they may name depends on where the dataset with the
-addresses is, the *master*:
+Such a dataset, the *master*, is an aggregation or a set of references. Its addresses were written
+by someone else. What they may name depends on where the master is:
 
-- a remote one: its own host (same scheme, host and port), or its own bucket of its own service;
-- a local one: files of this machine, and servers of HTTP, S3 and the like, but for those where a
-  machine of a cloud tells its secrets. Once the caller says ``allow=``, files in its own folder.
+- a remote master names its own host (same scheme, host and port), or its own bucket of its own
+  service;
+- a local master names files of this machine, and servers of HTTP, S3 and the like. It may not name
+  the metadata services of clouds, which hand out credentials. If the caller gives ``allow=``, it
+  names only files in its own folder.
 
-``allow=`` adds places to that, each with everything below it. What `replace` puts in place of
-something is the caller's word, too. Options of the master, with the credentials among them, are
-for its own place; what is elsewhere has the options that ``allow=`` gives it.
+``allow=`` adds places, each with everything below it. So does ``replace=``, with its new places.
+The storage options of the master, credentials included, are used for its own place only. Other
+places have the options that ``allow=`` gives them.
 
 Names of hosts are not looked up: a name in the public internet may lead to a private address.
 """
@@ -32,7 +34,7 @@ from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.rc import load_rc
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
-from nczarr_fsspec.target_names import path_below
+from nczarr_fsspec.target_names import from_home, names_url, path_below
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     MAX_METADATA_OPTION,
@@ -344,11 +346,7 @@ def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
     if not isinstance(master, (str, os.PathLike)):
         return None, {}
     text = os.fsdecode(master)
-    if is_url(text) and not os.path.lexists(text):
-        return text, {}
-    if text.startswith("~") and not os.path.lexists(text):
-        text = os.path.expanduser(text)
-    return os.path.abspath(text), {}
+    return text if names_url(text) else os.path.abspath(from_home(text)), {}
 
 
 def _shown(text: str) -> str:

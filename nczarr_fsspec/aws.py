@@ -34,7 +34,7 @@ Profiles = Mapping[str, Mapping[str, Any]]
 _GIVEN_CREDENTIALS = frozenset(
     {"anon", "key", "secret", "token", "username", "password", "profile", "session"}
 )
-#: keys of a profile that make it more than a place for a region
+#: keys that show that a profile has credentials, and not a region only
 _PROFILE_CREDENTIALS = frozenset(
     {"aws_access_key_id", "credential_process", "credential_source", "login_session"}
     | {"role_arn", "sso_session", "sso_start_url", "web_identity_token_file"}

@@ -1,4 +1,4 @@
-"""Where the AWS tools and botocore find credentials by themselves: whether that has changed."""
+"""Whether the files and variables have changed in which botocore finds credentials by itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 #: path, time, size and inode of a file
 State: TypeAlias = tuple[str, int, int, int]
 
-#: what names the files of the AWS tools, and where they are else
+#: variables that name the files of the AWS tools, and where these are by default
 _FILES = (
     ("AWS_CONFIG_FILE", "~/.aws/config"),
     ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
@@ -22,7 +22,7 @@ def file_states() -> tuple[State, ...]:
 
 
 def credentials_state() -> int:
-    """Return a number that is another one when files with profiles, or variables, have changed."""
+    """Return a number that changes with the files with profiles and the variables ``AWS_*``."""
     variables = (pair for pair in os.environ.items() if pair[0].startswith("AWS_"))
     return hash((file_states(), frozenset(variables)))
 

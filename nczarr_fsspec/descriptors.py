@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 
 def part_of_files(most: int) -> int:
-    """Return `most`, or less if it is not a small part of the files that a process may open."""
+    """Return `most`, or fewer: a small part of the files that this process may open."""
     if sys.platform == "win32":  # it has no such limit, and sockets are no files there
         return most
     import resource
@@ -70,7 +70,7 @@ class FileRange(NamedTuple):
         at, stop = self.start, self.start + self.size
         while at < stop and (count := _copied_by_system(self.descriptor, target, stop - at, at)):
             at += count
-        # where the system does not, or fails: then it is told apart what has failed
+        # where the system copies nothing, or fails: reads and writes show which of them fails
         while at < stop and (data := memoryview(self._part(at, min(stop, at + _PIECE)))):
             at += len(data)
             while data:

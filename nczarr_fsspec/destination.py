@@ -15,19 +15,21 @@ from nczarr_fsspec.filesystem_place import innermost, open_filesystem
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import split_local_options
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, checked, open_archive
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
     file_kind,
+    from_home,
     local_path,
     look,
+    names_url,
     path_below,
     says_file,
     says_zip,
 )
 from nczarr_fsspec.transport.policy import Timeout
-from nczarr_fsspec.url import is_url, parse_url, redact
+from nczarr_fsspec.url import parse_url, redact
 from nczarr_fsspec.writable import WritableStore
 
 if TYPE_CHECKING:
@@ -81,7 +83,7 @@ class Destination:
         """
         assert self.kind == "zip"
         if self.path is not None:
-            return checked(ZipStore(self.path)) if os.path.lexists(self.path) else None
+            return open_archive(self.path) if os.path.lexists(self.path) else None
         assert self.fs is not None
         assert self.remote_path is not None
         try:
@@ -92,7 +94,7 @@ class Destination:
             if not error.reason.startswith("there is no such bucket"):
                 return None
             raise
-        return checked(open_archive(source))
+        return open_archive(source)
 
     def put_archive(self, fill: Callable[[str], None]) -> None:
         """Write an archive that has no `path`, or replace it in one step.
@@ -141,7 +143,7 @@ class FilePlace:
     url: str
     target: str
     folder: str
-    mode: frozenset[str] = _NO_MODE
+    mode: frozenset[str]
 
     def exists(self) -> bool:
         """Tell whether there is an object, or, on this machine, a directory with files.
@@ -182,7 +184,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
         shown = f"{type(target).__name__} object"
         raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
     text = os.fsdecode(target)
-    if not is_url(text) or os.path.exists(text):
+    if not names_url(text):
         follow = split_local_options(storage_options, text)
         return _beside_path(text, text, _NO_MODE, follow=follow)
     url = parse_url(text)
@@ -209,9 +211,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
 
 
 def _beside_path(path: str, target: str, mode: frozenset[str], *, follow: bool) -> FilePlace:
-    if path.startswith("~") and not os.path.exists(path):
-        path = os.path.expanduser(path)
-    path = os.path.abspath(path)
+    path = os.path.abspath(from_home(path))
     if os.path.islink(path) and not os.path.isdir(path):
         path = os.path.realpath(path)  # what it leads to is replaced, with what is beside that
         fragment = target.partition("#")[2] if mode else ""
@@ -253,7 +253,7 @@ def open_destination(
         If the package for this protocol is not installed.
     """
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not os.path.exists(text):
+    if text is not None and names_url(text):
         return _in_url(text, storage_options)
     shown = text if text is not None else f"{type(target).__name__} object"
     if text is not None:
@@ -323,21 +323,20 @@ def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
     from fsspec.archive import AbstractArchiveFileSystem
     from fsspec.implementations.chained import ChainedFileSystem
 
+    from nczarr_fsspec.transport.filesystems import protocols
+
     if isinstance(fs, (ChainedFileSystem, AbstractArchiveFileSystem)):
         raise URLError(
             shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
         )
-    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    if "https" in protocols:
+    if "https" in protocols(fs):
         raise _plain_http(shown)
 
 
 def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool) -> Destination:
     if not path:
         raise URLError("''", "is not a path")
-    if path.startswith("~") and not os.path.exists(path):
-        path = os.path.expanduser(path)
-    path = os.path.abspath(path)
+    path = os.path.abspath(from_home(path))
     try:
         kind, start = look(path)
     except (OSError, ValueError) as error:

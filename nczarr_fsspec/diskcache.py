@@ -33,7 +33,7 @@ _COMPLETE = ".file"
 _PART = ".part"
 #: seconds after which a part that nothing was added to belongs to a process that died
 _ABANDONED = 86400
-#: what files are made room to when there is no more, of the size that they may have
+#: the share of the size they may have that files keep when room has to be made
 _SWEPT = 0.9
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _WRITE = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -67,7 +67,7 @@ class DiskCache:
         Parameters
         ----------
         name
-            Tells its content from all others; a safe file name.
+            A safe file name that identifies the content.
         size
             Of the content. If it has no room beside what others are writing, the file is made
             and not kept.

@@ -72,8 +72,8 @@ def too_large(obj: str, most: int) -> TooLargeError:
     """Return the error for an object that may have `most` bytes."""
     return TooLargeError(
         obj,
-        f"has more than {most} bytes, which is the limit (that of chunks follows from the "
-        "array's metadata; that of metadata is the storage option max_metadata)",
+        f"has more than {most} bytes, which is the limit (for a chunk it follows from the metadata "
+        "of its array; for metadata the storage option max_metadata sets another)",
     )
 
 

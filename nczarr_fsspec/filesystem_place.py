@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import sys
 from collections.abc import Mapping
@@ -18,8 +17,8 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import MAX_WHOLE, OwnOptions, open_source, split_options
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
-from nczarr_fsspec.target_names import says_file
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
+from nczarr_fsspec.target_names import names_url, says_file
+from nczarr_fsspec.url import NetCDFURL, parse_url, redact
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -40,9 +39,9 @@ class FilesystemPlace:
 
     @property
     def identity(self) -> str:
-        """Tells what is here from all else; free of secrets, the same in other processes.
+        """A text that identifies what is here: without secrets, the same in other processes.
 
-        ``""`` where only an object of this process tells it (an open file, a function).
+        ``""`` if an object of this process is part of it, such as an open file or a function.
         """
         from nczarr_fsspec.transport.filesystems import arguments, is_plain
 
@@ -71,7 +70,7 @@ class FilesystemPlace:
 
     def open_archive(self, shown: str | None) -> KeyStore:
         """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
-        from nczarr_fsspec.stores.zip import checked, open_archive
+        from nczarr_fsspec.stores.zip import open_archive
         from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 
         own = self.own
@@ -83,7 +82,7 @@ class FilesystemPlace:
             timeout=own.timeout,
             tail=TAIL_BYTES,
         )
-        return checked(open_archive(source))
+        return open_archive(source)
 
     def open(self, shown: str | None, index_cache: Path | None) -> RemoteBytes | LocalBytes:
         """Return the file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
@@ -136,7 +135,7 @@ def find_remote_file(
     from nczarr_fsspec.transport.filesystems import is_http, is_s3
     from nczarr_fsspec.transport.open import open_transport
 
-    if not is_url(target) or os.path.exists(target):
+    if not names_url(target):
         return None
     url = parse_url(target)
     if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:
@@ -178,9 +177,9 @@ def _known(source: RemoteFileBytes, place: FilesystemPlace) -> tuple[RemoteFileB
 
 
 def open_unasked(
-    target: str, storage_options: Mapping[str, Any] | None = None
+    target: str, storage_options: Mapping[str, Any] | None
 ) -> LocalBytes | RemoteFileBytes:
-    """Open the file at a URL as one; of one behind a network, nothing is asked yet.
+    """Open the file at a URL. A remote one is asked nothing yet.
 
     Raises
     ------

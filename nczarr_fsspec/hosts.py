@@ -6,7 +6,7 @@ import socket
 import unicodedata
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-#: names and addresses at which machines of a cloud tell their secrets to what runs on them
+#: names and addresses of metadata services, which hand out the credentials of cloud machines
 _METADATA_NAMES = frozenset({"metadata", "instance-data", "metadata.google.internal"})
 _METADATA_ADDRESSES = frozenset(
     map(ip_address, ("100.100.100.200", "168.63.129.16", "fd00:ec2::254"))
@@ -36,7 +36,7 @@ def is_private(host: str) -> bool:
 
 
 def is_metadata_service(host: str) -> bool:
-    """Tell whether `host` may be where a machine of a cloud tells its secrets; as `is_private`."""
+    """Tell whether `host` may be a cloud's metadata service; parameters as `is_private`."""
     name = _plain(host)
     address = literal_address(name)
     if address is None:

@@ -34,7 +34,7 @@ Listing: TypeAlias = frozenset[str] | StoreError | None
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
-#: seconds for which an array behind a network is believed to be there, with chunks missing
+#: seconds for which a remote array is believed to be there though chunks are missing
 _BELIEVED = 1.0
 #: the part of an object that is all of it
 ALL = slice(None)
@@ -66,7 +66,7 @@ class KeyStore(ABC):
     steady : bool
         Whether its objects stay the same as long as it is open.
     elsewhere : bool
-        Whether bytes of them are in other files, whose state is unknown.
+        Whether some of their bytes are in other files, of which `contents` tells nothing.
     """
 
     url: str
@@ -102,9 +102,9 @@ class KeyStore(ABC):
         """Return the names directly below each prefix (``""``: the root); None without listing."""
 
     def contents(self) -> str | None:
-        """Return what tells all of its content from any later one at its place.
+        """Return a text that identifies the content: a later state at this place has another.
 
-        None if nothing does, which is never so if it is `steady`.
+        None if there is no such text. A `steady` store always has one.
         """
         return None
 
@@ -119,7 +119,7 @@ class LocalStore(KeyStore):
     """A store that answers at once, in the calling thread."""
 
     def note_place(self) -> None:
-        """Take what is here now for what `check_place` looks for; done when this store is made."""
+        """Note what is at this place now, for `check_place`; done when the store is made, too."""
 
     def check_place(self) -> None:
         """Raise `StoreError` if what is here now is not what was here at the last `note_place`."""
@@ -178,7 +178,7 @@ class LocalStore(KeyStore):
     def ranges(
         self, keys: Iterable[tuple[str, slice]], most: int
     ) -> Iterator[FileRange | None] | None:
-        """Return what `get` would for keys and parts, to be copied; None if it is in no files.
+        """Return the ranges of files that `get` would read, to be copied; None without files.
 
         A range is open until the next one is asked for.
         """
@@ -240,7 +240,7 @@ class RemoteStore(KeyStore, OnLoop):
 
     #: requests in flight at most, each on a connection of its own
     concurrency: int = most_connections()
-    #: bytes of chunks, when decoded, that one read has in flight at most, unless these are few
+    #: bytes of chunks, when decoded, that one read may have in flight; some chunks always may be
     in_flight_bytes: int = 1 << 28
     #: whether `list` can be expected to work
     can_list: bool = True
@@ -331,14 +331,14 @@ class RemoteStore(KeyStore, OnLoop):
 
 
 class Presence:
-    """Whether an array behind a network is still there, which is asked where chunks are missing.
+    """Finds out whether a remote array is still there, where chunks are missing.
 
     Parameters
     ----------
     store
         Has the array.
     documents
-        The keys of what may have the array's metadata; none if nothing need have them.
+        Keys of documents, one of which has the array's metadata; none if that need not be so.
     """
 
     def __init__(self, store: RemoteStore, *documents: str) -> None:
@@ -365,7 +365,7 @@ class Presence:
 
 
 class LocalPresence:
-    """Whether an array on this machine is still there; see `Presence`."""
+    """Does as `Presence` for an array on this machine."""
 
     def __init__(self, store: LocalStore, document: str | None) -> None:
         self._store = store

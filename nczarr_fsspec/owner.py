@@ -97,7 +97,7 @@ class Owner:
         return bool(self.started) and _started(self.pid) != self.started
 
     def has_left(self, work: str) -> bool:
-        """Tell whether the owner is certainly no longer `at work` here."""
+        """Tell whether the owner has certainly ended this work, which is named as in `AT_WORK`."""
         here = (*machine(), _started(self.pid))
         ours = self.pid == os.getpid() and (self.host, self.system, self.started) == here
         return work not in AT_WORK if ours else self.is_dead()
@@ -124,7 +124,7 @@ def _own_mark(pid: int) -> str:  # noqa: ARG001 - a fork is another process
 
 
 def machine() -> tuple[str, str]:
-    """Return what tells this machine, since it was started, from others: host and system."""
+    """Return host and system, which identify this machine since it was started."""
     return socket.gethostname(), _system()
 
 

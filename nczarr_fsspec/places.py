@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.s3nc import Configuration, located
 from nczarr_fsspec.url import MODES, NetCDFURL, is_url, parse_url, redact, split_chain
 
-#: what servers of data are named by
+#: schemes of the URLs of servers
 SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
 
 #: how often a segment is decoded at most to see what it is
@@ -51,7 +51,7 @@ class Place:
     bucket : str
         Of S3; else ``""``.
     raw, segments : tuple of str
-        The path or key, as `text` has it and percent-decoded, without ``.`` and ``..``.
+        The path or key without ``.`` and ``..``: as in `text`, and percent-decoded.
     chain : str
         Links of fsspec before the last one; all of `text` if these have paths of their own.
     stem, fragment : str

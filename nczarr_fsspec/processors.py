@@ -28,7 +28,7 @@ def processors(root: str = "/") -> int:
 
 
 @cache
-def quota(root: str = "/") -> int:
+def quota(root: str) -> int:
     """Return the processor limit of the control groups, rounded up as joblib and dask do."""
     least = sys.maxsize
     try:

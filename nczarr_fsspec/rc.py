@@ -23,7 +23,7 @@ from nczarr_fsspec.url import NetCDFURL
 _log = logging.getLogger(__name__)
 
 #: ``host[:port]`` and a path
-Place: TypeAlias = tuple[str, str]
+HostPath: TypeAlias = tuple[str, str]
 
 #: how keys begin that say who the user is
 _SECRETS = ("HTTP.CREDENTIALS.", "HTTP.SSL.CERTIFICATE", "HTTP.SSL.KEY")
@@ -113,7 +113,7 @@ def lookup(entries: Sequence[Entry], key: str, url: NetCDFURL) -> str | None:
 
 
 def find(
-    entries: Sequence[Entry], key: str, places: Sequence[Place], *, everywhere: bool = True
+    entries: Sequence[Entry], key: str, places: Sequence[HostPath], *, everywhere: bool = True
 ) -> str | None:
     """Return the value of `key` as `lookup` does, by the spellings of a place.
 
@@ -133,12 +133,12 @@ def find(
     return best[1] if best else None
 
 
-def _covers(entry: Entry, place: Place) -> bool:
+def _covers(entry: Entry, place: HostPath) -> bool:
     host, path = place
     return entry.host == host.lower() and f"{path}/".startswith(f"{entry.path}/")
 
 
-def _places(url: NetCDFURL) -> Iterator[Place]:
+def _places(url: NetCDFURL) -> Iterator[HostPath]:
     """Yield ``(host[:port], path)`` of `url`; for S3, in all its spellings."""
     if url.bucket is None:
         if url.target_protocol in ("http", "https"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -22,24 +21,22 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
-from nczarr_fsspec.ranges.open import (
-    open_file_object,
-    open_local,
-    split_options,
-)
+from nczarr_fsspec.ranges.open import open_file_object, open_local, split_options
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
     file_kind,
+    from_home,
     local_path,
     look,
+    names_url,
     path_below,
     says_file,
     says_zip,
 )
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
+from nczarr_fsspec.url import NetCDFURL, parse_url, redact
 
 if TYPE_CHECKING:
     from nczarr_fsspec.filesystem_place import FilesystemPlace
@@ -121,7 +118,7 @@ def _resolve(
     target: object, storage_options: Mapping[str, Any], index_cache: Path | None
 ) -> Resolved:
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not os.path.exists(text):
+    if text is not None and names_url(text):
         return _open_url(parse_url(text), storage_options, index_cache)
     if text is not None:
         follow = split_local_options(storage_options, text)
@@ -152,6 +149,14 @@ def _resolve(
 
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
     """Open a tree or a zip archive.
+
+    Parameters
+    ----------
+    target
+        A local path, a netCDF URL, any URL of fsspec, an fsspec mapper, a mapping from keys to
+        bytes, a binary file or the content of one, or a `KeyStore`, which is returned.
+    storage_options
+        Options of the fsspec filesystem that a URL names.
 
     Raises
     ------
@@ -248,9 +253,9 @@ def _open_in_filesystem(
             raise
         return tree(partial(_raise, error))
     if bytes(source.head[:4]) in ZIP:
-        from nczarr_fsspec.stores.zip import checked, open_archive
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return Resolved(checked(open_archive(source)), mode)
+        return Resolved(open_archive(source), mode)
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
         source.close()
@@ -304,8 +309,7 @@ def _open_path(
     path: str, shown: str, mode: frozenset[str], *, follow: bool
 ) -> KeyStore | ByteSource:
     try:
-        if path.startswith("~") and not os.path.exists(path):
-            path = os.path.expanduser(path)
+        path = from_home(path)
         kind, start = look(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -320,9 +324,9 @@ def _open_path(
         return DirectoryStore(path, follow_symlinks=follow)
     misnamed = "zip" not in mode and file_kind(start)
     if start.startswith(ZIP) or (says_zip(path, mode) and not misnamed):
-        from nczarr_fsspec.stores.zip import ZipStore, checked
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return checked(ZipStore(path))
+        return open_archive(path)
     return open_local(path)
 
 
@@ -336,9 +340,9 @@ def _refuse_file_modes(shown: str, mode: frozenset[str]) -> None:
 
 def _open_content(data: bytes, shown: str) -> KeyStore | ByteSource:
     if data.startswith(ZIP):
-        from nczarr_fsspec.stores.zip import ZipStore, checked
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return checked(ZipStore(io.BytesIO(data), shown))
+        return open_archive(data, shown)
     return MemoryBytes(data, shown)
 
 
@@ -354,7 +358,7 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
     if start.startswith(ZIP):
-        from nczarr_fsspec.stores.zip import ZipStore, checked
+        from nczarr_fsspec.stores.zip import open_archive
 
-        return checked(ZipStore(file, shown))
+        return open_archive(file, shown)
     return open_file_object(file)

@@ -36,6 +36,17 @@ def file_kind(start: bytes) -> str:
     return "classic" if start.startswith(_CLASSIC) else "HDF5" if start.startswith(_HDF5) else ""
 
 
+def names_url(target: str) -> bool:
+    """Tell whether a target is a URL. A path that exists is taken as it is, whatever it is like."""
+    return is_url(target) and not os.path.exists(target)
+
+
+def from_home(path: str) -> str:
+    """Return a local path with its ``~`` expanded, unless something is there by that name."""
+    known = not path.startswith("~") or os.path.exists(path)
+    return path if known else os.path.expanduser(path)
+
+
 def path_below(target: Any) -> str:
     """Return the path that an object names in its filesystem ``fs``.
 

@@ -37,7 +37,7 @@ def keep_access(old: str, new: str) -> None:
 def whole_file(path: str, new: str) -> Iterator[str]:
     """Let a file become visible as a whole: the block makes it at `new`, then it is renamed.
 
-    Who may read or write it stays as it was, if there was one.
+    It has the permissions of the old one, if there is one.
 
     Parameters
     ----------
@@ -54,7 +54,9 @@ def whole_file(path: str, new: str) -> Iterator[str]:
     with on_error(remove):
         yield new
         with suppress(OSError):  # there is none, as a rule
-            if os.path.lexists(path) and os.stat(new).st_nlink == 1:  # else it is another, too
+            if (
+                os.path.lexists(path) and os.stat(new).st_nlink == 1
+            ):  # else those of another file would change, too
                 keep_access(path, new)
         os.replace(new, path)
         remove()  # of two links to one file, both are still there

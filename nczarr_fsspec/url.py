@@ -298,10 +298,8 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
             "an S3 URL has no user, password or query: name an AWS profile with #aws.profile=, "
             "and open a presigned URL without mode s3",
         )
-    place = _s3_place(scheme, host.lower(), suffix)
+    place = _s3_place(scheme, host.lower(), suffix) or _S3Place(host)
     path = unquote(path) if http else path
-    if place is None:
-        place = _S3Place(bucket=host)
     bucket, _, key = f"{place.bucket or ''}/{path.strip('/')}".strip("/").partition("/")
     key = key.strip("/")
     if not bucket or _CONTROL.search(bucket + key):
@@ -326,7 +324,7 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
 class _S3Place:
     """Bucket, region and endpoint that the host of an S3 URL names."""
 
-    bucket: str | None = None
+    bucket: str | None
     region: str | None = None
     endpoint: str | None = None
     google: bool = False

@@ -121,7 +121,7 @@ class Incomplete:
     name
         Distinguishes templates that were written to the same target.
     last
-        Array -> key of its last chunk, while which is missing the others need not be counted.
+        Array -> key of its last chunk. While that is missing, the others need not be counted.
     """
 
     owner: Owner

@@ -1,6 +1,7 @@
-"""What writers make beside a dataset, or a file, to put it in its place: names, and what is left.
+"""Replacements that writers make beside a dataset or a file: their names, and those left over.
 
-The name of such a thing tells which process made it, so that it can be removed when that has ended.
+The name of a replacement tells which process made it, so that it can be removed when that process
+has ended.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.undo import whole_file
 
-#: Of the name of a dataset in those of its replacements, which may have 255 bytes.
+#: Bytes of the name of a dataset that its replacements keep: their names may have 255.
 _NAME_BYTES = 80
 _PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
 
@@ -83,7 +84,7 @@ def remove_partial(partial: str) -> None:
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
-    """Let a file become visible as a whole (`whole_file`), under a name that has its writer."""
+    """Yield the path of a new file beside `path`, which then takes its place (`whole_file`)."""
     new = partial_path(path)
     try:
         with whole_file(path, new):

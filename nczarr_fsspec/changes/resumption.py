@@ -24,7 +24,7 @@ PLAN = f"{WORK}/plan"
 DONE = f"{WORK}/done"
 BETWEEN = f"{WORK}/between"
 
-#: Bytes of data after which it is noted that they are done: so much is done again.
+#: Bytes of data that are written between two notes: about so many may be written again.
 NOTE_BYTES = 1 << 26
 
 _SPAN = re.compile(rf"{re.escape(DONE)}/([0-9]+)-([0-9]+)")
@@ -37,14 +37,14 @@ class Resumption:
     Parameters
     ----------
     plan
-        A text that is the same only for the same work, with parts of the same numbers.
+        A text that identifies the work, and the numbers of its parts.
     """
 
     plan: str
 
     @classmethod
     def of(cls, *told: object) -> Self:
-        """Return the work that `told` distinguishes from all other, by its `repr`."""
+        """Return the work that the `repr` of `told` identifies."""
         return cls(hashlib.sha256(repr(told).encode()).hexdigest())
 
     def continues(self, store: WritableStore) -> bool:
@@ -80,7 +80,7 @@ class Notes:
         return before > 0 and part < self._done[before - 1][1]
 
     def note(self, part: int, nbytes: int) -> None:
-        """Note that a part is done, after which `nbytes` were written; some are put together."""
+        """Note that a part is done, which has written `nbytes`; several notes are put at a time."""
         if self._parts and self._parts[-1] != part - 1:
             self.put()
         self._parts.append(part)

@@ -18,7 +18,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.writable import WritableStore
 
-#: The object of one that does not exist: the process before it has given up, and lives on.
+#: Stands for a successor that has ended: the process before it has given up, but lives on.
 _RELEASED = b"released"
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.reader import RangeReader
-from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+from nczarr_fsspec.ranges.source import RemoteBytes, beyond
 from nczarr_fsspec.transport.request import END
 
 
@@ -118,13 +118,6 @@ class Batches:
         starts = np.array([one.start for one in wanted], dtype=np.int64)
         stops = np.array([one.stop for one in wanted], dtype=np.int64)
         await self._reader.read_data(starts, stops, receive)
-
-
-def beyond(file: ByteSource, start: int, stop: int) -> StoreError:
-    """Return the error for bytes that a file does not have."""
-    return StoreError(
-        file.url, f"bytes {start}-{stop} are beyond the end of the file ({file.size} bytes)"
-    )
 
 
 def _copy(error: NCZarrError) -> NCZarrError:

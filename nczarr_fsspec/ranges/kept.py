@@ -27,10 +27,10 @@ LOCATION_OPTION = "cache_location"
 CAP_OPTION = "max_cache_size"
 KEEPING_OPTIONS = (PERSIST_OPTION, DISKLESS_OPTION, LOCATION_OPTION, CAP_OPTION)
 
-#: bytes of a part, and how many are fetched at a time
+#: bytes of a part, and parts that are fetched at a time
 _PART = 8 << 20
 _AT_A_TIME = 4
-#: in `DiskCache.folder`'s folder, which may hold other things
+#: below the folder that the user names, which may hold other things
 _FOLDER = "nczarr"
 
 

@@ -13,11 +13,11 @@ from typing import Any, BinaryIO
 from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, part_of_files, read_at, read_into
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
-from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes, beyond
 from nczarr_fsspec.url import is_url, redact
 
 CHANGED = "the file has changed since it was opened; open it again"
-#: Bytes between two ranges that are sooner read than left out by a call more.
+#: Bytes between two ranges that take no longer to read than one more call.
 _GAP = 1 << 12
 #: Bytes that one call reads at most for several ranges.
 _TOGETHER = 1 << 20
@@ -64,7 +64,7 @@ class RegularFileBytes(LocalBytes):
             raise self._failure(error) from error
         self._check(opened)
         if len(data) != stop - start:
-            raise _too_short(self, start, stop)
+            raise beyond(self, start, stop)
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> None:
@@ -75,7 +75,7 @@ class RegularFileBytes(LocalBytes):
             raise self._failure(error) from error
         self._check(opened)
         if count < len(buffer):
-            raise _too_short(self, start, start + len(buffer))
+            raise beyond(self, start, start + len(buffer))
 
     def read_many(
         self, starts: Sequence[int], stops: Sequence[int]
@@ -89,7 +89,7 @@ class RegularFileBytes(LocalBytes):
                 read = read_at(number, start, stop)
                 if len(read) != stop - start:
                     self._check(opened)
-                    raise _too_short(self, start, stop)
+                    raise beyond(self, start, stop)
                 if last - first == 1:
                     data.append(read)
                     continue
@@ -296,7 +296,7 @@ class FileObjectBytes(LocalBytes):
         if parts and isinstance(parts[0], str):
             raise StoreError(self.url, "is a text file; open it in binary mode")
         if at != stop:
-            raise _too_short(self, start, stop)
+            raise beyond(self, start, stop)
         return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -325,7 +325,7 @@ class MemoryBytes(LocalBytes):
 
     def read(self, start: int, stop: int) -> memoryview:
         if stop > self.size:
-            raise _too_short(self, start, stop)
+            raise beyond(self, start, stop)
         return memoryview(self._data)[start:stop]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -379,9 +379,3 @@ def unreadable(url: str, error: Exception) -> StoreError:
 
 def _validator(status: os.stat_result) -> str:
     return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
-
-
-def _too_short(source: LocalBytes, start: int, stop: int) -> StoreError:
-    return StoreError(
-        source.url, f"bytes {start}-{stop - 1} are wanted, but the file has {source.size}"
-    )

@@ -69,7 +69,7 @@ class IndexMemory:
         self.begin()
 
     def begin(self) -> None:
-        """Start with nothing, whatever a thread of the process this was forked from was about."""
+        """Start empty: at first, and in a fork, whose parent's threads may have held the lock."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, Remembered] = OrderedDict()
 
@@ -129,7 +129,7 @@ def store(folder: Path, source: RemoteBytes) -> None:
         return
 
     async def dump() -> tuple[int, bytes]:
-        """Return where they are added to, so not in the middle of that."""
+        """Run on the loop, where bytes are added, so that none is added meanwhile."""
         return found.sparse.nbytes, found.sparse.dump()
 
     nbytes, body = source.run(dump())

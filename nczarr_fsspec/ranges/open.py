@@ -80,12 +80,25 @@ def open_source(
 
 
 def open_local(path: str | os.PathLike[str]) -> LocalBytes:
-    """Open a local file; errors as of `open_source`."""
+    """Open a file of this machine by its path; errors as of `open_source`."""
     return LocalFileBytes(path)
 
 
 def open_file_object(file: BinaryIO, shown: str | None = None) -> LocalBytes:
-    """Read from a binary file that the caller has opened; `StoreError` if that cannot be."""
+    """Return the source of a binary file that the caller has opened, and closes.
+
+    Parameters
+    ----------
+    file
+        Seekable.
+    shown
+        How messages name it; by default by its ``name``.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read, or is a text file.
+    """
     if OpenFileBytes.is_regular(file):
         return OpenFileBytes(file, shown)
     return FileObjectBytes(file, shown)

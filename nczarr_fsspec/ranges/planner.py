@@ -36,7 +36,7 @@ from nczarr_fsspec.transport.request import Extent
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Booleans: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
-#: Gaps up to this many bytes are read rather than skipped by a request more.
+#: Gaps up to this many bytes are read: to skip them would take one more request.
 SMALL_GAP = 1 << 14
 #: The same where skipping costs a part's header and its parsing, about 150 bytes and 20 us.
 PART_GAP = 1 << 12
@@ -120,7 +120,7 @@ def plan_requests(
     atom_starts, atom_stops = _union(low, high)
     gaps = atom_starts[1:] - atom_stops[:-1]
     near = _near(atom_starts, atom_stops, limits)
-    # with the gaps that are read, or a run that one request might bring would be cut for them
+    # gaps that are read count, too: else a run that one request can bring would be cut
     total = int((atom_stops - atom_starts).sum()) + int(gaps[near].sum())
     most, share = longest(limits), _share(limits)
     part = min(most, max(share, -(-total // max(1, connections))))

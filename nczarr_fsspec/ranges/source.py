@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nczarr_fsspec.descriptors import FileRange
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.transport.request import Extent
 
@@ -79,6 +80,13 @@ class ByteSource(ABC):
         return f"<{type(self).__name__} {self.url}>"
 
 
+def beyond(source: ByteSource, start: int, stop: int) -> StoreError:
+    """Return the error for bytes that a file does not have."""
+    return StoreError(
+        source.url, f"bytes {start}-{stop} are beyond the end of the file ({source.size} bytes)"
+    )
+
+
 class LocalBytes(ByteSource):
     """A file whose reads are quick and run in the calling thread."""
 
@@ -117,7 +125,7 @@ class LocalBytes(ByteSource):
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
     def ranges(self, starts: Sequence[int], stops: Sequence[int]) -> Iterator[FileRange] | None:
-        """Return what `read_many` would read, to be copied; None if it is in no file.
+        """Return the ranges of a file that `read_many` would read, to be copied; None without one.
 
         The last step of the iteration checks that the file has not changed meanwhile.
         """

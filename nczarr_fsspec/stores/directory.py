@@ -24,7 +24,7 @@ T = TypeVar("T")
 #: An object of fewer bytes is read without asking for its size.
 SMALL = 1 << 16
 
-#: Of many keys, so many are looked at before their folder is.
+#: So many of many keys are looked at before their folder is listed.
 _LOOKED_AT = 16
 #: Names of a folder that are read at most for each key that is looked for.
 _NAMES = 4
@@ -126,7 +126,7 @@ class DirectoryStore(LocalStore):
         def read(descriptor: int, path: str) -> int | None:
             count = read_into(descriptor, 0, buffer)
             if os.lseek(descriptor, 0, os.SEEK_END) == count:
-                return count  # which a device does not say
+                return count  # (a device has no size)
             size = _size(descriptor, path)
             if size is None or count < len(buffer):
                 return None if size is None else count
@@ -251,7 +251,7 @@ class DirectoryStore(LocalStore):
 
 
 class _Place(NamedTuple):
-    """What tells a directory from one that is put in its place.
+    """What identifies a directory, so that one that was put in its place is noticed.
 
     Attributes
     ----------
@@ -283,7 +283,7 @@ class _Place(NamedTuple):
         return cls(status.st_ino, birth, status.st_dev, tuple(documents))
 
     def is_same(self, other: _Place) -> bool:
-        """Tell whether it is the directory that `other` was seen of."""
+        """Tell whether `other` was noted of the same directory."""
         if self.birth is not None:
             return (self.number, self.birth) == (other.number, other.birth)
         same = (self.number, self.device) == (other.number, other.device)

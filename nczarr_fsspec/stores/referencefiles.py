@@ -7,9 +7,9 @@ from typing import TypeAlias
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL
-from nczarr_fsspec.ranges.batches import Batches, beyond
+from nczarr_fsspec.ranges.batches import Batches
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes, beyond
 from nczarr_fsspec.stores.referenceformat import MAX_JSON, Part
 from nczarr_fsspec.transport.request import Extent
 

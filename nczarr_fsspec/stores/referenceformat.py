@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a file of references, where it says what a key is."""
+    """Where the reference of a key is: a row of a file of references."""
 
     file: str
     number: int
@@ -57,18 +57,18 @@ Found: TypeAlias = bytes | Part | Row | None
 
 
 class References(ABC):
-    """What keys are. Shared by the stores of one set of references; never changed."""
+    """Finds what keys refer to. Shared by the stores of one set of references; never changed."""
 
     __slots__ = ("__weakref__",)
 
     @abstractmethod
     def find(self, key: str) -> Found:
-        """Return what a key is, None if there is no such key.
+        """Return the bytes of a key, or where they are; None if there is no such key.
 
         Raises
         ------
         StoreError
-            If it is nothing that can be read.
+            If its reference makes no sense.
         """
 
     @abstractmethod

@@ -84,7 +84,7 @@ class _Keys(KeyStore):
     opener
         Opens the files that they name.
     token
-        Tells these references from all others.
+        Identifies these references, in all copies of the store.
     references
         What is there, if that was read already.
     """

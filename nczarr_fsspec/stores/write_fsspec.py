@@ -337,7 +337,7 @@ class FsspecWriter(WritableStore):
         Parameters
         ----------
         nbytes
-            Of the body, if `call` sends one. To S3 it has so much time only: botocore's limits
+            Of the body, if `call` sends one. To S3, its time is limited here: botocore's limits
             begin when all of it was sent, and it is not sent before the server asks for it.
 
         Raises

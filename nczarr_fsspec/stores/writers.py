@@ -33,9 +33,9 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 #: What a file system without hard links answers (FAT, some network shares).
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
-#: A directory that another process finds empty may go before there is a file in it.
+#: A directory is made so often: another process may remove it while it is still empty.
 _ATTEMPTS = 100
-#: Of one process, a thread makes directories or removes them: those in step would go on so.
+#: One thread of a process makes or removes directories at a time: two could undo each other's.
 _folders = ProcessLock()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
@@ -17,10 +17,11 @@ from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, a
 from nczarr_fsspec.transport.question import Question
 from nczarr_fsspec.transport.request import Extent
 
-S = TypeVar("S", bound=KeyStore)
 T = TypeVar("T")
 
-#: what costs the event loop more to unpack than to hand to a thread, in bytes
+#: what an archive on this machine is opened from
+LocalSource: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | LocalBytes"
+#: bytes from which a member is unpacked in a thread, and not on the event loop
 _HEAVY = 64 * 1024
 
 
@@ -40,7 +41,7 @@ class ZipStore(LocalStore):
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | bytes | BinaryIO | LocalBytes,
+        source: LocalSource,
         url: str | None = None,
     ) -> None:
         self._source: str | LocalBytes
@@ -190,13 +191,23 @@ class RemoteZipStore(RemoteStore):
         return type(self), (self.source,), {"max_metadata": self.max_metadata}
 
 
-def open_archive(source: RemoteBytes | LocalBytes) -> RemoteZipStore | ZipStore:
-    """Return the store of the archive that `source` is."""
-    return RemoteZipStore(source) if isinstance(source, RemoteBytes) else ZipStore(source)
+def open_archive(
+    source: RemoteBytes | LocalSource, url: str | None = None
+) -> RemoteZipStore | ZipStore:
+    """Return the store of an archive.
 
+    Parameters
+    ----------
+    source, url
+        As of `ZipStore`; or a remote archive, which has a name already.
 
-def checked(store: S) -> S:
-    """Return the archive `store` if its directory can be read."""
+    Raises
+    ------
+    StoreError
+        If its directory cannot be read, or it holds no dataset.
+    """
+    store: RemoteZipStore | ZipStore
+    store = RemoteZipStore(source) if isinstance(source, RemoteBytes) else ZipStore(source, url)
     (found,) = store.list_many([""])
     if isinstance(found, StoreError):
         store.close()

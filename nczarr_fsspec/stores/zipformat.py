@@ -41,7 +41,7 @@ TAIL_BYTES = 66 * 1024
 #: that of ten million members takes so much
 _MAX_DIRECTORY = 1 << 30
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
+LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LONGEST_EXTRA = 0xFFFF
 _ENCRYPTED_OR_PATCHED = 0x1 | 0x20 | 0x40
 _ROOT_KEYS = frozenset(
@@ -110,7 +110,7 @@ class Archive:
         return hashlib.sha256(repr(sorted(self.members.items())).encode()).hexdigest()
 
     def divides(self, keys: Iterable[str]) -> bool:
-        """Tell whether all that there are of `keys` are stored as they are, and not deflated."""
+        """Tell whether those of `keys` that exist are stored without compression."""
         found = map(self.members.get, keys)
         return all(member is None or member.method == STORED for member in found)
 
@@ -129,7 +129,7 @@ class Archive:
         if member is None:
             return None
         name = f"{self.url}: member {key!r}"
-        _check_readable(name, member)
+        check_readable(name, member)
         if most is not None:
             stored = min(member.compressed_size, member.limit - member.offset)
             # what does not compress becomes longer by very little
@@ -138,12 +138,12 @@ class Archive:
         partial = member.method == STORED and part != ALL
         if whole and not partial:
             span = yield member.offset, member.limit
-            begin = _data_offset(name, member, span)
+            begin = data_offset(name, member, span)
             data = span[begin : begin + member.compressed_size]
             _exactly(member.compressed_size, name, data)
         else:
-            header = yield member.offset, member.offset + _LOCAL_HEADER.size
-            base = member.offset + _data_offset(name, member, header)
+            header = yield member.offset, member.offset + LOCAL_HEADER.size
+            base = member.offset + data_offset(name, member, header)
             begin, end, _ = (part if partial else ALL).indices(member.compressed_size)
             end = max(begin, end)
             data = _exactly(end - begin, name, (yield base + begin, base + end))
@@ -307,7 +307,8 @@ def _prefix(url: str, names: dict[str, zipfile.ZipInfo]) -> str:
     return tops.pop() + "/"
 
 
-def _check_readable(name: str, member: Member) -> None:
+def check_readable(name: str, member: Member) -> None:
+    """Raise `StoreError` for a member that cannot be read, however its bytes are."""
     if not 0 <= member.offset < member.limit:
         raise StoreError(name, "lies outside the archive: damaged archive")
     if member.flags & _ENCRYPTED_OR_PATCHED:
@@ -322,12 +323,12 @@ def _check_readable(name: str, member: Member) -> None:
         raise StoreError(name, "is stored, yet states two sizes: damaged archive")
 
 
-def _data_offset(name: str, member: Member, header: bytes) -> int:
+def data_offset(name: str, member: Member, header: bytes) -> int:
     """Return where the data begins after the local header, with its name and extra field."""
-    if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
+    if len(header) < LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
         raise StoreError(name, "has no local header where the directory points: damaged archive")
-    _, name_size, extra_size = _LOCAL_HEADER.unpack_from(header)
-    begin: int = _LOCAL_HEADER.size + name_size + extra_size
+    _, name_size, extra_size = LOCAL_HEADER.unpack_from(header)
+    begin: int = LOCAL_HEADER.size + name_size + extra_size
     if member.offset + begin + member.compressed_size > member.limit:
         raise StoreError(name, "reaches into what follows it: damaged archive")
     return begin

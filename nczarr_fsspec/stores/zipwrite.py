@@ -21,10 +21,10 @@ from nczarr_fsspec.keystore import is_safe_name
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 from nczarr_fsspec.stores.zipformat import (
-    _LOCAL_HEADER,
+    LOCAL_HEADER,
     Member,
-    _check_readable,
-    _data_offset,
+    check_readable,
+    data_offset,
 )
 
 _BLOCK = 1024 * 1024
@@ -196,12 +196,12 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
 def _member_content(entry: zipfile.ZipInfo, key: str, base: _Base) -> Iterator[bytes]:
     """Yield blocks of a member of another archive, after `entry` is set to what it is there."""
     name, member, read = f"{base.url}: member {key!r}", base.members[key], base.read
-    _check_readable(name, member)
+    check_readable(name, member)
     entry.compress_type, entry.flag_bits = member.method, member.flags & _METHOD_OPTIONS
     entry.CRC, entry.file_size = member.crc, member.size
     entry.compress_size = member.compressed_size
-    header = read(member.offset, member.offset + _LOCAL_HEADER.size)
-    start = member.offset + _data_offset(name, member, header)
+    header = read(member.offset, member.offset + LOCAL_HEADER.size)
+    start = member.offset + data_offset(name, member, header)
     stop = start + member.compressed_size
     while True:
         block = read(start, min(start + _BLOCK, stop))

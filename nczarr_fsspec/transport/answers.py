@@ -62,8 +62,7 @@ async def read_answer(response: Response, clock: Clock, request: Request) -> Ans
     if status in MISSING and request.route is None:
         return None
     if status in MISSING and request.version is not None:
-        said = f"HTTP status {status} {response.reason or ''}".rstrip()
-        raise DatasetNotFoundError(request.shown, f"the file has disappeared ({said})")
+        raise DatasetNotFoundError(request.shown, f"the file has disappeared ({_said(response)})")
     if status == 304 and request.unless is not None:
         return Answer((), request.unless)
     if several and status in _ONE_RANGE:
@@ -247,8 +246,7 @@ def _wrong_range(shown: str, sent: ContentRange, asked: Extent) -> StoreError:
 
 def failure(shown: str, response: Response) -> StoreError | TransientError:
     """Return what to raise for an answer that is of no use."""
-    status = response.status
-    said = f"HTTP status {status} {response.reason or ''}".rstrip()
+    status, said = response.status, _said(response)
     if status in TRANSIENT:
         wait = retry_after(response.headers.get("Retry-After"))
         return TransientError(said, wait, busy=status in BUSY)
@@ -261,6 +259,10 @@ def failure(shown: str, response: Response) -> StoreError | TransientError:
         return StoreError(shown, said)
     said += redirected(shown, response.url)
     return AccessDeniedError(shown, said)
+
+
+def _said(response: Response) -> str:
+    return f"HTTP status {response.status} {response.reason or ''}".rstrip()
 
 
 def redirected(shown: str, target: URL) -> str:

@@ -33,7 +33,7 @@ class Transport(ABC):
     Parameters
     ----------
     recipe
-        A filesystem to make the like of (`SharedFilesystem`).
+        A filesystem that the one in use is made like (`SharedFilesystem`).
     timeout
         Of its requests, if not what `recipe` says.
     """

@@ -27,7 +27,7 @@ _Name: TypeAlias = tuple[str, str, str]
 
 
 class Cookies:
-    """What servers gave to be shown again.
+    """The cookies that servers have set.
 
     Parameters
     ----------

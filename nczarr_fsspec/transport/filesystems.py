@@ -22,7 +22,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
 BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
-#: what is told of keys that `renewed` knows
+#: why a request is tried again, if `renewed` says so
 EXPIRED = "the credentials have expired"
 #: how S3 says that keys were good for a while only; an answer to HEAD has its status alone
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "400"})
@@ -53,6 +53,11 @@ def is_async(fs: AbstractFileSystem) -> bool:
     return isinstance(fs, AsyncFileSystem)
 
 
+def protocols(fs: AbstractFileSystem) -> tuple[str, ...]:
+    """Return the names that `fs` has in URLs."""
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+
+
 def is_s3(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` is s3fs's, or made from it."""
     return hasattr(type(fs), "_call_s3")
@@ -60,8 +65,7 @@ def is_s3(fs: AbstractFileSystem) -> bool:
 
 def is_http(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` is plain HTTP."""
-    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    return "https" in protocols and is_async(fs)
+    return "https" in protocols(fs) and is_async(fs)
 
 
 def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -121,7 +125,7 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
 
 
 def keys_number(fs: AbstractFileSystem) -> int:
-    """Return which keys a request of `fs` has, of those that a function returns one by one."""
+    """Return the number of the credentials in use, if a function renews them; else 0."""
     number: int = getattr(getattr(fs, "session", None), "number", 0)
     return number
 
@@ -160,8 +164,7 @@ def status_of(error: Exception) -> str:
 
 def how_to_log_in(fs: AbstractFileSystem) -> str:
     """Return what messages say of credentials for `fs`; empty for other kinds."""
-    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    kind = "s3" if is_s3(fs) else next((name for name in protocols if name in _LOGINS), "")
+    kind = "s3" if is_s3(fs) else next((name for name in protocols(fs) if name in _LOGINS), "")
     return _LOGINS.get(kind, "")
 
 

@@ -36,8 +36,7 @@ TIMEOUT_OPTION = "timeout"
 REDIRECTS_OPTION = "redirects"
 #: the storage option that says that a dataset has named the URL, and not the caller
 ADDRESSED_OPTION = "addressed"
-#: the storage options that say who the user is to hosts, where else that is said, and where
-#: cookies are kept
+#: the storage options for credentials by host, for a netrc file, and for a file of cookies
 LOGINS_OPTION = "logins"
 NETRC_OPTION = "netrc"
 COOKIES_OPTION = "cookie_jar"

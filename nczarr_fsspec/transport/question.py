@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Question(Generic[T]):
-    """A question that one asks for all that wait; for the coroutines of one event loop."""
+    """A question that one coroutine asks for all of its event loop that wait for the answer."""
 
     def __init__(self) -> None:
         self._asking: asyncio.Future[T] | None = None

@@ -29,8 +29,7 @@ def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | Non
     first, target
         The URL that was asked for, and where it leads.
     origins
-        The storage option ``redirects``; None for all but those where machines of a cloud tell
-        their secrets.
+        The storage option ``redirects``; None for all but the metadata services of clouds.
 
     Raises
     ------
@@ -41,7 +40,7 @@ def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | Non
     if same_origin(first, target):
         return None
     if is_metadata_service(host) and not is_metadata_service(first.host or ""):
-        return f"its server redirects to {host}, where machines of a cloud tell their secrets"
+        return f"its server redirects to {host}, a metadata service: clouds hand out secrets there"
     if origins is None or origin in origins:
         return None
     if f"{target.scheme}://" in origins and not is_private(host):

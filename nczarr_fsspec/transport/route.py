@@ -16,7 +16,7 @@ _TELLING = 1 << 18
 _SLOW = 0.01
 #: bytes per second; more is what a body had waiting when it was not read
 FASTEST = 1e9
-#: what bodies that share the line tell at least, in bytes per second
+#: the least bandwidth that bodies which share the line tell, in bytes per second
 _SHARED = 50e6
 
 

@@ -25,7 +25,7 @@ TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 #: for each session of a user one that has its connections but none of its secrets
 _strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
 _strangers = weakref.WeakKeyDictionary()
-#: what a request passes to have one of the connections; to wait for one is not to wait for a server
+#: what requests pass to get a connection, so that a wait for one counts as none for the server
 _gates: weakref.WeakKeyDictionary[aiohttp.BaseConnector, asyncio.Semaphore]
 _gates = weakref.WeakKeyDictionary()
 

@@ -85,7 +85,7 @@ class Throttle:
         ------
         StoreError
             If `ATTEMPTS` tries failed, if it took too long, if the server asks for a long pause,
-            or if there never was one.
+            or if there is no such server and has not been one before.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # at first, and after a fork

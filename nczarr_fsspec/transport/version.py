@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
 
-#: seconds after which a file has to be sent for its time to tell it from the next version
+#: seconds after which no other version of a file can have the same time
 SETTLED = 60
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.target import add_option, add_progress, shows_progress
 from nczarr_xarray.cli.text import in_terms_of_options
 
 #: Versions of the CFA conventions that are written.
@@ -76,11 +74,7 @@ def add_parser(new: NewParser) -> None:
         help="the version of the CFA conventions, 1.13 being that of CF-1.13 (default: 1.13, with "
         "--append that of MASTER)",
     )
-    parser.add_argument(
-        "--format",
-        choices=("CFA3", "CFA4"),
-        help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
-    )
+    add_file_format(parser)
     parser.add_argument(
         "--relative",
         action=argparse.BooleanOptionalAction,
@@ -93,30 +87,33 @@ def add_parser(new: NewParser) -> None:
         action="store_true",
         help="refuse files that do not follow each other without a gap",
     )
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="show a progress bar (default: on a terminal)",
-    )
+    add_progress(parser)
     add_option(parser, "-s", "file_options", "storage option of the files")
     add_option(parser, "-S", "master_options", "storage option of MASTER")
     parser.set_defaults(run=run)
+
+
+def add_file_format(parser: argparse.ArgumentParser) -> None:
+    """Add ``--format``, of the file that a master is."""
+    parser.add_argument(
+        "--format",
+        choices=("CFA3", "CFA4"),
+        help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Aggregate; return 0 (errors are raised)."""
     from nczarr_xarray.aggregation.api import aggregate
 
-    shown = sys.stderr.isatty() if args.progress is None else args.progress
-    try:
+    with in_terms_of_options():
         aggregate(
             args.files,
             args.output,
             args.dim,
             args.append,
             args.file_options or None,
-            shown,
+            shows_progress(args),
             args.cfa_version,
             format=args.format,
             variables=args.var,
@@ -125,6 +122,4 @@ def run(args: argparse.Namespace) -> int:
             relative=args.relative,
             output_options=args.master_options or None,
         )
-    except (DatasetExistsError, ExportError) as error:
-        raise in_terms_of_options(error) from error
     return 0

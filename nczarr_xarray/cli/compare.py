@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import NCZarrError, UsageError
@@ -79,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
 def show(comparison: Comparison, *, as_json: bool = False) -> None:
     """Print a report."""
     if as_json:
-        json.dump(comparison.as_json(), sys.stdout, indent=1)
-        print()
+        print(json.dumps(comparison.as_json(), indent=1))
     else:
         for line in comparison.lines():
             print(printable(line))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
-from nczarr_xarray.cli.aggregate import VERSIONS
+from nczarr_xarray.cli.aggregate import VERSIONS, add_file_format
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
 from nczarr_xarray.cli.text import in_terms_of_options
@@ -29,11 +28,7 @@ def add_parser(new: NewParser) -> None:
     parser.add_argument(
         "--cfa-version", choices=VERSIONS, help="the version that is written (default: 1.13)"
     )
-    parser.add_argument(
-        "--format",
-        choices=("CFA3", "CFA4"),
-        help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
-    )
+    add_file_format(parser)
     add_addresses(parser)
     add_option(parser, "-o", "source_options", "storage option of MASTER")
     add_option(parser, "-O", "target_options", "storage option of OUTPUT")
@@ -44,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Convert; return 0 (errors are raised)."""
     from nczarr_xarray.aggregation.api import convert_references
 
-    try:
+    with in_terms_of_options():
         convert_references(
             args.source,
             args.target,
@@ -54,6 +49,4 @@ def run(args: argparse.Namespace) -> int:
             output_options=args.target_options or None,
             **opening(args, args.source_options),
         )
-    except (DatasetExistsError, ExportError) as error:
-        raise in_terms_of_options(error) from error
     return 0

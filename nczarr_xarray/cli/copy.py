@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
+from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.aggregate import VERSIONS
@@ -16,12 +15,15 @@ from nczarr_xarray.cli.target import (
     ByName,
     add_addresses,
     add_option,
+    add_progress,
     need_folder,
     opening,
     refuse_itself,
+    shows_progress,
 )
 from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.export.kinds.table import FORMATS, find_kind, refuse_options
+from nczarr_xarray.formats.nczarr.profiles import COMPAT
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import CodecConfig
@@ -49,7 +51,7 @@ def add_parser(new: NewParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset at DST")
     parser.add_argument(
         "--compat",
-        choices=("4.9.3", "4.9.2", "4.8.1"),
+        choices=tuple(COMPAT),
         help="the netCDF-C release that must be able to read it (default: 4.9.3)",
     )
     parser.add_argument(
@@ -119,12 +121,7 @@ def add_parser(new: NewParser) -> None:
     parser.add_argument(
         "--consolidated", action="store_true", help="write all metadata in one object as well"
     )
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="show a progress bar (default: on a terminal)",
-    )
+    add_progress(parser)
     parser.add_argument(
         "--cfa-version",
         choices=VERSIONS,
@@ -162,14 +159,12 @@ def run(args: argparse.Namespace) -> int:
         target_options=args.target_options or None,
         overwrite=args.overwrite,
         only_ours=verify.is_asked_for(args),
-        shown=sys.stderr.isatty() if args.progress is None else args.progress,
+        shown=shows_progress(args),
         tell=print,
         options=options,
     )
-    try:
+    with in_terms_of_options():
         kind.copy(request)
-    except (DatasetExistsError, ExportError) as error:
-        raise in_terms_of_options(error) from error
     return verify.verify(args, word, kind.says)
 
 

@@ -46,7 +46,7 @@ class Style:
         Whether the terminal understands colours.
     """
 
-    width: int = 100
+    width: int
     colour: bool = False
 
     def strong(self, text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
@@ -19,14 +20,14 @@ _CONSTANTS = {"True": True, "False": False, "None": None}
 
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
-    """Raise if what is written would replace the dataset that it tells of."""
+    """Raise `UsageError` if a report would replace the dataset that it is about."""
     written, read = LocalFile.of(os.fspath(output)), LocalFile.of(target)
     if written is not None and read is not None and written.is_same(read):
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 
 def need_folder(output: str | os.PathLike[str]) -> None:
-    """Raise, before the work is done, if there is no folder for a file that tells of it."""
+    """Raise `UsageError`, before the work is done, if a report has no folder to be written to."""
     if not os.path.isdir(os.path.dirname(output) or "."):
         raise UsageError(os.fspath(output), "cannot be written: there is no such folder")
 
@@ -79,6 +80,21 @@ def add_addresses(parser: argparse.ArgumentParser) -> None:
         metavar="OLD=NEW",
         help="where fragments of an aggregation are that have moved (may be repeated)",
     )
+
+
+def add_progress(parser: argparse.ArgumentParser) -> None:
+    """Add ``--progress``; `shows_progress` tells what it means."""
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="show a progress bar (default: on a terminal)",
+    )
+
+
+def shows_progress(args: argparse.Namespace) -> bool:
+    """Tell whether a progress bar is shown."""
+    return sys.stderr.isatty() if args.progress is None else bool(args.progress)
 
 
 def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning
 from nczarr_fsspec.printable import printable
 
-#: What functions call what the command line has options for, or has not; each once for its meaning.
+#: Words for arguments in messages of functions, and what the command line has instead.
 _OPTIONS = (
     (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
@@ -20,24 +20,30 @@ _OPTIONS = (
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),
 )
-#: What is a function in Python, and a command on the command line.
+#: Functions that messages name, and the commands that do the same.
 _COMMANDS = (
     ("call nczarr_xarray.recover", "run nczarr recover"),
     ("nczarr_xarray.recover", "nczarr recover"),
 )
 
 
-def in_terms_of_options(
-    error: DatasetExistsError | ExportError,
-) -> DatasetExistsError | ExportError:
-    """Return an error whose message names options of the command line."""
-    problems = error.lines[1:] if isinstance(error, ExportError) else ()
-    reason = error.reason.partition(":\n")[0] if problems else error.reason
+@contextmanager
+def in_terms_of_options() -> Iterator[None]:
+    """Let messages about what cannot be written name options of the command line."""
+    try:
+        yield
+    except ExportError as error:
+        problems = error.lines[1:]
+        reason = error.reason.partition(":\n")[0] if problems else error.reason
+        raise ExportError(error.object, _with_options(reason), problems) from error
+    except DatasetExistsError as error:
+        raise DatasetExistsError(error.object, _with_options(error.reason)) from error
+
+
+def _with_options(reason: str) -> str:
     for pattern, option in _OPTIONS:
         reason = re.sub(pattern, option, reason)
-    if isinstance(error, ExportError):
-        return ExportError(error.object, reason, problems)
-    return DatasetExistsError(error.object, reason)
+    return reason
 
 
 def report(error: Exception, *, debug: bool = False) -> None:

@@ -7,6 +7,7 @@ import argparse
 from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.formats.nczarr.profiles import COMPAT
 
 
 def add_parser(new: NewParser) -> None:
@@ -23,7 +24,7 @@ def add_parser(new: NewParser) -> None:
     parser.add_argument(
         "--compat",
         default="4.9.3",
-        choices=("4.9.3", "4.9.2", "4.8.1"),
+        choices=tuple(COMPAT),
         help="the netCDF-C release that must be able to read it (default: %(default)s)",
     )
     parser.add_argument(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 
 from nczarr_fsspec.errors import NCZarrError
@@ -54,8 +53,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     unsound = sum(finding.is_fault for finding in findings)
     if args.json:
-        json.dump([asdict(finding) for finding in findings], sys.stdout, indent=1)
-        print()
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         for finding in findings:
             for line in finding.lines():

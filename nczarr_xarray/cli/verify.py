@@ -43,7 +43,7 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
         The format of the copy. A classic one is compared with what classic netCDF is to hold of
         the source.
     own
-        Attributes of the whole that the copy has to have for its kind, whatever the source has.
+        Global attributes that the copy has to have for its kind, whatever the source has.
     """
     if not is_asked_for(args):
         return 0
@@ -69,7 +69,7 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
 
 
 def _without(opened: Opened, names: Collection[str]) -> Opened:
-    """Return an open dataset without some attributes of the whole."""
+    """Return an open dataset without some global attributes."""
     root = opened.hierarchy.root
     kept = {name: one for name, one in root.attributes.items() if name not in names}
     changed = replace(opened.hierarchy, root=replace(root, attributes=kept))

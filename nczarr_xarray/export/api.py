@@ -119,8 +119,16 @@ def to_nczarr(
 
     Raises
     ------
+    TypeError
+        If `obj` is neither a Dataset nor a DataArray nor a DataTree.
+    URLError
+        If `target` cannot be understood, or is nothing that can be written.
+    ImportError
+        If a package is missing: one for the protocol of `target`, or dask for ``compute=False``.
     ExportError
         If something cannot be stored; it lists everything that was found.
+    FormatError
+        If a value that dask has computed cannot be stored in its type.
     DatasetExistsError
         If something exists that must not be replaced.
     DatasetNotFoundError

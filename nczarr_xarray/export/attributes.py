@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.model import NC_DTYPES, Attribute
-
-#: numpy dtype (native) -> netCDF type name, for numbers.
-NC_TYPES: dict[str, str] = {
-    dtype.str.lstrip("<>|="): name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"
-}
+from nczarr_xarray.model import NC_TYPES, Attribute
 
 
 def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribute:
@@ -73,7 +68,7 @@ def _array(value: Any) -> np.ndarray:
 
 def _numeric(array: np.ndarray) -> str:
     try:
-        return NC_TYPES[array.dtype.str.lstrip("<>|=")]
+        return NC_TYPES[array.dtype.str[1:]]
     except KeyError:
         kind = "bool" if array.dtype.kind == "b" else str(array.dtype)
         hint = "; write it as an integer" if kind == "bool" else ""

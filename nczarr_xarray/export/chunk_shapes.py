@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 #: Bytes of a chunk by default, at most: large enough that the latency of a request matters
@@ -88,6 +88,11 @@ def _share(lengths: Sequence[int], room: int) -> list[int]:
     """Return the same share of each of some lengths, so that `room` elements hold the product."""
     share = min(1.0, (room / math.prod(lengths)) ** (1 / len(lengths)))
     return [max(1, int(length * share)) for length in lengths]
+
+
+def cut_to(shape: Iterable[int], chunks: Iterable[int]) -> tuple[int, ...]:
+    """Return chunk lengths, none of which is longer than its dimension (1 for an empty one)."""
+    return tuple(min(chunk, max(1, size)) for chunk, size in zip(chunks, shape, strict=True))
 
 
 def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:

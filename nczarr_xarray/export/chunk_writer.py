@@ -252,7 +252,7 @@ class ChunkWriter(ArrayWriter):
         """Whether the store answers at once, so that there are no more threads than processors."""
         return self.store.parallel == 1
 
-    def threads(self, wanted: int | None = None) -> int:
+    def threads(self, wanted: int | None) -> int:
         """Return how many threads are worth having (`wanted`: see `write`)."""
         if self.at_once:
             return processors() if wanted is None else wanted

@@ -12,13 +12,14 @@ from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new_dataset import plan_contents
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
-from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
+from nczarr_xarray.export.stored import fill_value, netcdf_text, packed, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
@@ -143,7 +144,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     chunks = layout.chunk_shape(names, variable.shape, dtype.itemsize) or chunks
     if profile.generation != "G2A":
         # all older releases, and some readers of Zarr, refuse chunks longer than the variable
-        chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, variable.shape, strict=True))
+        chunks = cut_to(variable.shape, chunks)
     new = ChunkedArray(
         path=variable.path.strip("/"),
         shape=variable.shape,
@@ -184,11 +185,3 @@ def _room(variable: Variable) -> int:
     value = None if attribute is None else attribute.value
     known = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1
     return min(int(value[0]), MAX_ITEM) if known else 0  # type: ignore[index]
-
-
-def fill_value(variable: Variable) -> Any:
-    """Return ``_FillValue``; None if the variable has none."""
-    attribute = variable.attributes.get("_FillValue")
-    if attribute is None or isinstance(attribute.value, str):
-        return attribute and attribute.value
-    return attribute.value[0] if len(attribute.value) else None

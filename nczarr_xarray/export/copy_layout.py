@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nczarr_xarray.codecs.shuffle import netcdf_size
-from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape
+from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape, cut_to
 from nczarr_xarray.model import CodecConfig
 
 
@@ -39,20 +39,14 @@ class CopyLayout:
         """Return the chunk lengths of a variable; None for those of the source."""
         if self.balanced:
             return balanced_chunk_shape(shape, itemsize)
-        return None if self.chunks is None else _chunk_shape(names, shape, self.chunks)
+        if self.chunks is None:
+            return None
+        sizes = zip(names, shape, strict=True)  # a dimension without a length is taken whole
+        return cut_to(shape, (self.chunks.get(name, max(1, size)) for name, size in sizes))
 
 
 #: The storage of the source.
 AS_IN_SOURCE = CopyLayout()
-
-
-def _chunk_shape(
-    names: Iterable[str], shape: tuple[int, ...], wanted: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Return the lengths by name; a dimension without a name is taken whole."""
-    return tuple(
-        max(1, min(size, wanted.get(name, size))) for name, size in zip(names, shape, strict=True)
-    )
 
 
 def codecs_for(codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> tuple[CodecConfig, ...]:

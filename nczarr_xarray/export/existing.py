@@ -29,7 +29,7 @@ from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import ChunkedArray, Group, Variable
+from nczarr_xarray.model import ChunkedArray, Group, Variable, is_below
 
 #: Of groups and arrays.
 _FILES = (".zgroup", ".zarray", ".zattrs")
@@ -111,7 +111,7 @@ class Existing:
         """Return the groups with only their dimensions, except those below `without`."""
         contents = Contents()
         for group in self.opened.hierarchy.root.walk():
-            if not is_below(group.path, without):
+            if without is None or not is_below(group.path, without):
                 contents.group(group.path).dimensions.update(group.dimensions)
         return contents.root
 
@@ -238,11 +238,6 @@ def _release(opened: Opened) -> frozenset[str]:
             variable.error = None
             found.append(variable.path.strip("/"))
     return frozenset(found)
-
-
-def is_below(path: str, above: str | None) -> bool:
-    """Tell whether a group is the one at `above`, or below it; False if that is None."""
-    return above is not None and f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")
 
 
 def _leaves_first(item: tuple[str, Any]) -> int:

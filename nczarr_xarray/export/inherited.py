@@ -23,7 +23,7 @@ from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 if TYPE_CHECKING:
     import xarray as xr
 
-#: Fill values among them: they are packed numbers, and might be one of those that are not.
+#: Fill values are among them: they are packed, and might be equal to a number that is not.
 _PACKING = ("dtype", "scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value")
 
 _log = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, 
 #: Names in one warning.
 _SHOWN = 5
 _TRAILING = "NULs at the end of text are left out"
+_REPLACED = "bytes that are not UTF-8 become U+FFFD"
 FLAGS = (
     "enums become integers with flag_values and flag_meanings (a copy to netCDF-4 makes enums of "
     "them again)"
@@ -96,7 +97,7 @@ class Lacking:
         if isinstance(value, tuple) and not self.netcdf4:
             texts = tuple(map(readable, value))
             if texts != value:
-                self.note("bytes that are not UTF-8 become U+FFFD", where)
+                self.note(_REPLACED, where)
             return replace(attribute, value=texts)
         if not isinstance(value, str) or (fill and self.netcdf4):
             return attribute
@@ -111,7 +112,7 @@ class Lacking:
             self.note("NULs inside of text are left out", where)
             text = text.replace("\0", "")
         if readable(text) != text:
-            self.note("bytes that are not UTF-8 become U+FFFD", where)
+            self.note(_REPLACED, where)
         return replace(attribute, value=readable(text))
 
     def tell(self, target: str) -> None:

@@ -12,6 +12,7 @@ from nczarr_fsspec.ranges.reader import HELD_BYTES
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
 from nczarr_xarray.dataset.file import loop_of
+from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.derived import stored_array
 from nczarr_xarray.export.stored_source import StoredSource, chunk_lengths
@@ -65,10 +66,10 @@ def room(
     memory: int,
     writer: ChunkWriter | None = None,
 ) -> int:
-    """Return the bytes that a part may have: one is read or written while its chunks are coded.
+    """Return the bytes of a part, which is read or written while its chunks are coded.
 
-    Fewer chunks come from a remote store, and are sent to one, at a time than could be, where
-    they take too much. So do fragments, and what zarr-python reads.
+    Where chunks on their way from or to a remote store would take too much, this limits how many
+    there are at a time. It does the same for fragments, and for what zarr-python reads.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def room(
 
 
 def _coming(source: StoredSource, chunk: int, free: int) -> int:
-    """Return the bytes that are on their way from a source, which are limited here."""
+    """Limit what may be on its way from a source at a time; return its bytes."""
     store, array = source.reader.store, stored_array(source.reader.array)
     if isinstance(array, FragmentArray):
         most = max(1, free // 4)
@@ -141,8 +142,7 @@ def _chunk_bytes(source: StoredSource, chunk_shape: Sequence[int]) -> tuple[int,
 
 def _part_bytes(source: StoredSource) -> int:
     """Return the bytes of the smallest part that is read."""
-    lengths = map(min, source.grid, (max(1, n) for n in source.shape))
-    return math.prod(lengths) * source.itemsize
+    return math.prod(cut_to(source.shape, source.grid)) * source.itemsize
 
 
 def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least: int) -> None:

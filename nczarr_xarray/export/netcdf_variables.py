@@ -21,6 +21,7 @@ from nczarr_xarray.model import (
     Group,
     Variable,
     bytes_of,
+    is_below,
 )
 
 
@@ -140,7 +141,7 @@ def _found_by_name(group: Any, variable: Variable) -> Iterator[None]:
 
 def _dimension(group: Any, variable: Variable, dim: Dimension) -> Any:
     """Return the dimension of a file that a variable in `group` has."""
-    if not f"{variable.group.rstrip('/')}/".startswith(f"{dim.group.rstrip('/')}/"):
+    if not is_below(variable.group, dim.group):
         reason = f"dimension {dim.path!r} is declared in none of the groups it is in"
         raise FormatError(variable.path, reason)
     for _ in range(_depth(variable.group) - _depth(dim.group)):

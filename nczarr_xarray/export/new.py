@@ -20,7 +20,7 @@ from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.dataset.units import calendar_of
 from nczarr_xarray.export.as_stored import same_units
 from nczarr_xarray.export.dataset import Exporter
-from nczarr_xarray.export.existing import Existing, is_below
+from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.new_dataset import flows_of, plan_contents
 from nczarr_xarray.export.write_request import (
     Mode,
@@ -34,7 +34,7 @@ from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.model import Attribute, Group, Variable
+from nczarr_xarray.model import Attribute, Group, Variable, is_below
 
 
 def holds_group(request: WriteRequest) -> bool:
@@ -219,7 +219,7 @@ def _note_changes(
         path = group.path.strip("/")
         for variable in group.variables.values():
             existing.change(array_documents(variable, profile))
-        if existing.group(group.path) is None or is_below(group.path, replaced):
+        if existing.group(group.path) is None or (replaced and is_below(group.path, replaced)):
             existing.change(group_documents(group, profile, None))
             parent = path.rpartition("/")[0]
             _refuse_variable(existing, f"/{parent}", group.name, replaced)
@@ -238,7 +238,7 @@ def _note_changes(
 
 def _refuse_variable(existing: Existing, parent: str, name: str, replaced: str | None) -> None:
     """Raise `ExportError` if a new group has the name of a variable that stays."""
-    above = None if is_below(parent, replaced) else existing.group(parent)
+    above = None if replaced and is_below(parent, replaced) else existing.group(parent)
     if above is not None and name in above.variables:
         raise ExportError(existing.url, f"{above.variables[name].path} is a variable already")
 

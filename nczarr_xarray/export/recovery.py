@@ -38,6 +38,10 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bo
 
     Raises
     ------
+    URLError
+        If `target` cannot be understood, or is nothing that can be written.
+    ImportError
+        If the package for the protocol of `target` is not installed.
     StoreError
         If the store cannot be changed.
     """

@@ -15,6 +15,7 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
+from nczarr_xarray.export.stored import fill_value
 from nczarr_xarray.formats.needed import NAMING, needed
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
 
@@ -237,14 +238,11 @@ def _quantized(opened: Opened, wanted: Mapping[str, Quantization]) -> Opened:
         if how is None or variable.array is None:
             return variable
         _check_quantization(variable.path, variable.dtype, how)
-        fill = variable.attributes.get("_FillValue")
-        value = fill.value[0] if fill is not None and len(fill.value) else None
         name = QUANTIZE_ATTRIBUTES[how.mode]
         said = Attribute(name, "int", np.array([how.digits], np.int32))
         reader = opened.reader(variable)
-        array = RoundedArray(
-            variable.array.path, variable.shape, reader, how.mode, how.digits, value
-        )
+        path, fill = variable.array.path, fill_value(variable)
+        array = RoundedArray(path, variable.shape, reader, how.mode, how.digits, fill)
         attributes = {**variable.attributes, name: said}
         return _derived(replace(variable, attributes=attributes), array)
 

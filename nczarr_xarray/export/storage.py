@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.codecs.registry import encoding_keys
-from nczarr_xarray.export.attributes import NC_TYPES
-from nczarr_xarray.export.chunk_shapes import default_chunk_shape, shared_chunk, uniform_chunks
+from nczarr_xarray.export.chunk_shapes import (
+    cut_to,
+    default_chunk_shape,
+    shared_chunk,
+    uniform_chunks,
+)
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs, kept_codecs
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, ChunkedArray, Variable, bytes_of
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    NC_TYPES,
+    Attribute,
+    ChunkedArray,
+    Variable,
+    bytes_of,
+)
 
 #: Keys that concern values (CF); xarray has applied them already.
 CF_KEYS = frozenset(
@@ -88,7 +99,7 @@ def netcdf_type(dtype: np.dtype) -> str | None:
         return "string"
     if dtype.kind == "S":
         return "char" if dtype.itemsize == 1 else None
-    return NC_TYPES.get(dtype.str.lstrip("<>|="))
+    return NC_TYPES.get(dtype.str[1:])
 
 
 def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype:
@@ -127,7 +138,7 @@ def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
     chunks = _chunk_shape(request, dtype)
     if profile.generation != "G2A" and not request.chunks_are_asked_for:
         # all older releases, and some readers of Zarr, refuse chunks longer than the variable
-        chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, request.shape, strict=True))
+        chunks = cut_to(request.shape, chunks)
     array = ChunkedArray(
         path=request.path,
         shape=request.shape,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,14 @@ def netcdf_text(variable: Variable) -> Variable:
     if variable.dtype.itemsize == 1 and (variable.dimensions or not marked):
         return replace(variable, nc_type="char")
     return replace(variable, attributes=attributes)
+
+
+def fill_value(variable: Variable) -> Any:
+    """Return ``_FillValue``; None if the variable has none."""
+    attribute = variable.attributes.get("_FillValue")
+    if attribute is None or isinstance(attribute.value, str):
+        return attribute and attribute.value
+    return attribute.value[0] if len(attribute.value) else None
 
 
 def packed(dtype: np.dtype) -> np.dtype:

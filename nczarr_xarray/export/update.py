@@ -36,7 +36,7 @@ Region = Mapping[Any, slice]
 _STANDARD = {"standard", "gregorian", "proleptic_gregorian"}
 
 
-class Base(Protocol):
+class ExistingValues(Protocol):
     """An existing dataset that gets new values."""
 
     @property
@@ -88,7 +88,7 @@ class Update:
         The new values.
     """
 
-    def __init__(self, existing: Base, path: str, dataset: xr.Dataset) -> None:
+    def __init__(self, existing: ExistingValues, path: str, dataset: xr.Dataset) -> None:
         self.existing = existing
         self.path = path
         self.dataset = named_as_stored(dataset)

@@ -31,6 +31,8 @@ from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 
+_EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
+
 
 class WriteTarget:
     """The target of a write task: a destination, and what exists there.
@@ -115,7 +117,7 @@ class WriteTarget:
             _refuse_nested(self.url, owned)
         if not replace:
             if not abandoned and ROOTS & set(owned):
-                raise DatasetExistsError(self.url, _exists())
+                raise DatasetExistsError(self.url, _EXISTS)
             refuse_foreign(self.url, foreign or (() if abandoned else removable(owned)))
         path = self.destination.path
         if self.destination.kind == "directory" and path is not None and not foreign:
@@ -176,7 +178,7 @@ class WriteTarget:
             there = _contents(destination)  # an error if the file there is no readable archive
             before = None if replace else there if base else ""
             if before not in (None, there):
-                raise DatasetExistsError(self.url, _exists())
+                raise DatasetExistsError(self.url, _EXISTS)
             pack_it = partial(_pack, destination, base=base, before=before)
             return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
 
@@ -192,12 +194,8 @@ def _refuse_nested(url: str, owned: list[str]) -> None:
         )
 
 
-def _exists() -> str:
-    return "holds a dataset; mode='w' replaces it, mode='a' adds to it"
-
-
 def _contents(destination: Destination) -> str:
-    """Return what tells an archive from all others; "" if there is none."""
+    """Return a text that identifies the content of an archive; "" if there is none."""
     archive = destination.open_archive()
     if archive is None:
         return ""
@@ -212,7 +210,7 @@ def _refuse_changed(destination: Destination, before: str | None) -> None:
     if before is None or _contents(destination) == before:
         return
     if not before:
-        raise DatasetExistsError(destination.url, _exists())
+        raise DatasetExistsError(destination.url, _EXISTS)
     raise ExportError(
         destination.url, "was changed by another writer just now; look at it and try again"
     )

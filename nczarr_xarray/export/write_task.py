@@ -76,7 +76,7 @@ class WriteTask:
     notes
         What is done of the work, if it can be continued.
     mark
-        What is still to come after this, if that changes.
+        The mark of the chunks that are written later, if it changes.
     """
 
     change: Change
@@ -88,7 +88,7 @@ class WriteTask:
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
     memory: int | None = None
-    notes: Notes | None = None
+    notes: Notes | None = field(default=None, init=False)
     mark: Incomplete | None = None
     _steps: list[Step] | None = field(default=None, init=False)  # by `steps`
 
@@ -154,7 +154,7 @@ class WriteTask:
 
     def without_data(self) -> WriteTask:
         """Return a copy without the data, which is cheap to send to a worker."""
-        return replace(self, flows=(), notes=None)
+        return replace(self, flows=())
 
     def complete(self, written: Iterable[Written] = ()) -> None:
         """Put the metadata, make everything valid, and do what follows."""
@@ -271,7 +271,7 @@ class WriteTask:
     def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays block by block, with the scheduler in use."""
         writes = self.writes()
-        sizes = [_nbytes(*flow) for flow in self.flows if is_lazy(flow[0])]
+        sizes = [Step(*flow).nbytes for flow in self.flows if is_lazy(flow[0])]
         return compute(writes, sizes, progress) if writes else []
 
     def writes(self) -> list[Written]:
@@ -295,11 +295,6 @@ def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
     from nczarr_xarray.backend._compat import in_turn
 
     return in_turn(variables)
-
-
-def _nbytes(item: Item, writer: ArrayWriter) -> int:
-    """Return the bytes of the data of an item when they are stored plainly."""
-    return math.prod(item.source.shape) * writer.array.dtype.itemsize
 
 
 def lazy_data(item: Item) -> Any:

@@ -44,6 +44,7 @@ from nczarr_xarray.model.fragments import (
 __all__ = [
     "NC_DEFAULT_FILL",
     "NC_DTYPES",
+    "NC_TYPES",
     "Array",
     "Attribute",
     "ChunkIndex",
@@ -73,6 +74,7 @@ __all__ = [
     "element_of",
     "grid_of",
     "in_a_row",
+    "is_below",
     "join",
     "position_of",
     "readable",
@@ -94,6 +96,11 @@ NC_DTYPES: dict[str, np.dtype] = {
     "double": np.dtype("f8"),
     "char": np.dtype("S1"),
     "string": np.dtype(object),
+}
+
+#: netCDF types of numbers, by numpy's code of the type without its byte order (``"i4"``).
+NC_TYPES: dict[str, str] = {
+    dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"
 }
 
 #: The fill values of netcdf.h, used by netCDF where the user chose none.
@@ -367,3 +374,8 @@ def described(dtype: np.dtype) -> str:
 def join(group: str, name: str) -> str:
     """Join a group path and a name: ``("/", "x") -> "/x"``, ``("/g", "x") -> "/g/x"``."""
     return f"{group.rstrip('/')}/{name}"
+
+
+def is_below(path: str, above: str) -> bool:
+    """Tell whether the group at `path` is the one at `above`, or below it."""
+    return f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")

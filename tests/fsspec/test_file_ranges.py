@@ -262,7 +262,7 @@ def test_neighbours_are_read_together(
 
 
 def test_many_ranges_of_a_file_that_is_shorter(source: LocalFileBytes) -> None:
-    with pytest.raises(StoreError, match="but the file has"):
+    with pytest.raises(StoreError, match="beyond the end"):
         source.read_many([0, 10], [10, len(DATA) + 1])
     os.truncate(source.path, 5)
     with pytest.raises(StoreError, match="has changed since it was opened"):

@@ -89,7 +89,7 @@ def held_values(url: str, opened: Opened) -> list[tuple[Variable, np.ndarray]]:
 
 
 class ExistingMaster:
-    """A master that gets new values: an `nczarr_xarray.export.update.Base`.
+    """A master that gets new values: an `nczarr_xarray.export.update.ExistingValues`.
 
     Parameters
     ----------

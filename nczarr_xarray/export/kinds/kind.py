@@ -241,7 +241,7 @@ class TargetKind:
     lacks
         Why it does not have some options, and what to do, by their names in Python.
     says
-        Attributes of the whole that say what kind a dataset is of: a copy has its own.
+        Global attributes that say what kind a dataset is of: a copy has its own.
     """
 
     name: str

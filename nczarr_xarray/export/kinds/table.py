@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_fsspec.url import is_url, parse_url
+from nczarr_fsspec.target_names import names_url
+from nczarr_fsspec.url import parse_url
 from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
 
 _HERE = "nczarr_xarray.export.kinds"
 _PARALLEL = frozenset({"workers", "scheduler"})
 _LAYOUT = _PARALLEL | frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
-#: HDF5 writes what says where data are when a file is closed, and a remote file appears at once.
+#: HDF5 writes its indexes when a file is closed, and a remote file appears as a whole.
 _FILE_LACKS = {
     "resume": "a netCDF file is of no use before it is complete, so it cannot be continued: copy "
     "to NCZarr with --resume, and from there to a netCDF file"
@@ -89,7 +88,7 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
         reason = f"{wanted!r} is none of {', '.join(FORMATS)}{did_you_mean(wanted, FORMATS)}"
         raise UsageError("--format", reason)
     path, mode = target, frozenset[str]()
-    if is_url(target) and not os.path.exists(target):
+    if names_url(target):
         mode = parse_url(target).mode
         path = target.partition("#")[0].rstrip("/")
     kind = next((kind for kind in KINDS if kind.is_meant(path, mode)), KINDS[-1])

@@ -10,15 +10,16 @@ import numpy as np
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.contents import Contents, Item
-from nczarr_xarray.export.copy import contents_of, fill_value, refuse
+from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import UNSPECIFIED, Lacking
 from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.storage import fill_element
-from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
+from nczarr_xarray.export.stored import fill_value, netcdf_text, packed, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_target import check_clashes
@@ -98,9 +99,7 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
     array = ChunkedArray(
         path=variable.path.strip("/"),
         shape=variable.shape,
-        chunk_shape=tuple(
-            min(chunk, max(1, size)) for chunk, size in zip(chunks, variable.shape, strict=True)
-        ),
+        chunk_shape=cut_to(variable.shape, chunks),
         dtype=dtype,
         fill=_fill(variable, dtype),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+from nczarr_xarray.model import NC_TYPES
 
 #: ``types`` of netCDF-C 4.8.0 hold nc_type numbers as text.
 G1_TYPES: dict[str, str] = {
@@ -26,18 +27,6 @@ G1_TYPES: dict[str, str] = {
     "12": "string",
 }
 
-_NUMERIC: dict[str, str] = {
-    "i1": "byte",
-    "u1": "ubyte",
-    "i2": "short",
-    "u2": "ushort",
-    "i4": "int",
-    "u4": "uint",
-    "i8": "int64",
-    "u8": "uint64",
-    "f4": "float",
-    "f8": "double",
-}
 #: The kinds of numpy that Zarr v2 has, a size, and the unit of times. (A unit that counts
 #: from zero, ``[0s]``, makes numpy divide by it: the process dies of SIGFPE.)
 _SYNTAX = re.compile(r"([<>|=]?)([biufcmMSUVO])([0-9]*)(\[(?:[1-9][0-9]*)?[a-zA-Z]+\])?")
@@ -62,7 +51,7 @@ def attribute_type(code: JSON) -> str | None:
         return "char" if (prefix, size) == (">", "1") else "string"
     if kind == "U":
         return "char"
-    return _NUMERIC.get(kind + size)
+    return NC_TYPES.get(kind + size)
 
 
 def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np.dtype]:
@@ -105,7 +94,7 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
     dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
     if kind in "SUO":
         return "string", dtype
-    return _NUMERIC.get(kind + size), dtype
+    return NC_TYPES.get(kind + size), dtype
 
 
 def _numpy_dtype(spec: Any, key: str) -> np.dtype:

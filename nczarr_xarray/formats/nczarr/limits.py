@@ -27,6 +27,7 @@ from nczarr_xarray.model import (
     Group,
     Variable,
     described,
+    is_below,
 )
 
 _RELEASES = {
@@ -220,7 +221,7 @@ class _Check:
             yield f"{self.reader} crashes on scalars: give it a dimension of length 1"
         for dim in variable.dimensions if self.netcdf else ():
             owner = self.root.find(dim.group)
-            inside = f"{variable.group.rstrip('/')}/".startswith(f"{dim.group.rstrip('/')}/")
+            inside = is_below(variable.group, dim.group)
             if owner is None or owner.dimensions.get(dim.name) != dim or not inside:
                 yield f"dimension {dim.path!r} is declared in none of the groups it is in"
 

@@ -18,22 +18,13 @@ from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, is_standard
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig
+from nczarr_xarray.model import NC_TYPES, Attribute, ChunkedArray, CodecConfig
 
 #: ``nanf`` and ``inff`` are netCDF-C's as well.
 _LITERAL = re.compile(r"(?i)(nan|inf|infinity)f$")
 #: Type codes of attributes; that of char depends on the generation.
 _CODES: dict[str, str] = {
-    "byte": "<i1",
-    "ubyte": "<u1",
-    "short": "<i2",
-    "ushort": "<u2",
-    "int": "<i4",
-    "uint": "<u4",
-    "int64": "<i8",
-    "uint64": "<u8",
-    "float": "<f4",
-    "double": "<f8",
+    **{name: f"<{code}" for code, name in NC_TYPES.items()},
     "string": "|S128",  # netCDF-C's default length, whatever the text has
 }
 
