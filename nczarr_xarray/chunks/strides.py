@@ -71,8 +71,10 @@ class _Axis:
 
     def offsets(self) -> np.ndarray:
         """Return bytes from the beginning of the array to each position."""
-        positions = np.arange(self.span, dtype=np.int64)[self.part] + self.first
-        return positions * self.stride
+        part, first = self.part, self.first
+        if isinstance(part, slice):  # it begins with 0
+            return np.arange(first, first + self.span, part.step or 1, dtype=np.int64) * self.stride
+        return (part + first) * self.stride
 
 
 @dataclass(frozen=True, slots=True)

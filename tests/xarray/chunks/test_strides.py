@@ -20,6 +20,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileStrides
+from tests.support.memory import little_memory
 
 
 @pytest.fixture(params=["as they are", "small"], autouse=True)
@@ -186,6 +187,17 @@ def test_lists_are_read_as_slices_are(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         assert sum(len(part.starts) for part in runs) == count
         assert max(part.length for part in runs) <= strides.LONG_RUN
+
+
+@pytest.mark.parametrize("key", [slice(None, None, 10**7), np.array([0, 10**8 - 1])])
+def test_elements_far_apart_take_little_memory(key: Any) -> None:
+    """As much as the elements, not as all that is between them."""
+    length, dtype = 10**8, np.dtype("<f4")
+    wanted = np.array(range(length)[key]) if isinstance(key, slice) else key
+    with little_memory(1 << 16):
+        runs = strides.plan_runs(plan_outer((key,), (length,), (length,)), (4,), dtype, 0)
+    assert [part.length for part in runs] == [4]
+    assert (runs[0].starts == 4 * wanted).all()
 
 
 def test_a_scalar_and_nothing() -> None:
