@@ -128,3 +128,20 @@ def test_bytes_with_a_fill_value_in_some_files(tmp_path: Path, turned: bool) -> 
     ]
     with pytest.raises(ExportError, match="_FillValue in some files and none in others"):
         aggregate(files[::-1] if turned else files, tmp_path / "m.nca")
+
+
+def test_data_of_a_coordinate_that_would_be_missing_are_not_added(tmp_path: Path) -> None:
+    files = []
+    for number, fill in enumerate((-9.0, None)):
+        ds = xr.Dataset(
+            {"v": ("time", np.zeros(2))},
+            {"time": 2 * number + np.arange(2), "alt": ("time", np.array([-9.0, 5.0]))},
+        )
+        files.append(str(tmp_path / f"{number}.nc"))
+        ds.to_netcdf(files[-1], encoding={"alt": {"_FillValue": fill}})
+    aggregate(files, tmp_path / "both.nca")
+    with xr.open_dataset(tmp_path / "both.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], [np.nan, 5, -9, 5])
+    aggregate(files[:1], tmp_path / "m.nca", dim="time")
+    with pytest.raises(ExportError, match=r"1\.nc: /alt has data that are -9\.0"):
+        aggregate(files[1:], tmp_path / "m.nca", append=True)
