@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,16 +12,14 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import DECIMALS, converted, packed_alike
 from nczarr_xarray.aggregation.grid import Before, Grid
-from nczarr_xarray.aggregation.held_values import as_held, holding
+from nczarr_xarray.aggregation.held_values import MARKS, as_held, default_filled, holding
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.formats.cfa.table import PACKING
+from nczarr_xarray.formats.cfa.table import PACKING, stated_numbers
 from nczarr_xarray.model import (
-    NC_DEFAULT_FILL,
-    NC_DTYPES,
     Attribute,
     Dimension,
     Fragments,
@@ -33,9 +32,6 @@ Packing = Literal["own", "equal", "after"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
-
-#: Attributes one of which says what missing data are.
-_MARKS = frozenset({"_FillValue", "missing_value"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,35 +209,32 @@ class Combiner:
             if name in kept or (path, name) not in self.differing
         }
 
-    def _fill(
-        self, variable: Variable, attributes: Mapping[str, Attribute]
-    ) -> dict[str, Attribute]:
-        """Return the fill value of a variable that lacks one, if that of a file may need it."""
-        path = variable.path
-        if not _MARKS.isdisjoint(attributes) or all(
-            (f"{path}:", name) not in self.differing for name in _MARKS
-        ):
-            return {}
-        nc_type = str(variable.nc_type)
-        if nc_type in ("byte", "ubyte"):
-            raise ExportError(
-                path,
-                "has a _FillValue in some files and none in others, and all its values may be "
-                "data: name the variables that are wanted",
-            )
-        if nc_type in ("char", "string"):
-            return {}
-        value = np.array([NC_DEFAULT_FILL[nc_type]], NC_DTYPES[nc_type])
-        return {"_FillValue": Attribute("_FillValue", nc_type, value)}
+    def _fill(self, variable: Variable) -> Variable:
+        """Give a variable a fill value that no file has as data, if its own may be data in one."""
+        if all((f"{variable.path}:", name) not in self.differing for name in MARKS):
+            return variable
+        lacks = MARKS.isdisjoint(variable.attributes)
+        if lacks or (self.before is None and self._without_marks(variable)):
+            return default_filled(variable, "in some files and none in others")
+        return variable
+
+    def _without_marks(self, variable: Variable) -> Summary | None:
+        """Return a file that does not say what is missing, so that marks of others may be data."""
+        marks = [mark for mark in stated_numbers(variable) if not math.isnan(mark)]
+        for file in self.files:
+            own = file.layout.piece(variable.path)
+            if own is not None and not own.marks and not set(marks) <= set(own.missing):
+                return file
+        return None
 
     def _variable(self, variable: Variable, piece: Piece) -> Variable:
         path, old = variable.path, self.before
         variable = without_enum(variable)  # names of numbers may differ
         attributes = self._attributes(f"{path}:", variable.attributes)
-        if not is_index(variable):
-            attributes |= self._fill(variable, attributes)
         dimensions = self._own_dimensions(variable, piece)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
+        if not is_index(variable):
+            made = self._fill(made)
         if 0 in made.shape:  # no part of it is a fragment
             self._values[path] = np.empty(made.shape, made.dtype.newbyteorder("="))
             return made
@@ -265,7 +258,16 @@ class Combiner:
             self._tables[path] = old.tables[path]
         else:
             self._check_inherited(piece)
-            self._tables[path] = self._tabler.table(path, dimensions)
+            file = None if old is None or made.dtype.kind == "f" else self._without_marks(made)
+            if file is not None:
+                raise ExportError(
+                    file.target,
+                    f"{path} has no _FillValue, so that what stands for missing data in the "
+                    "aggregation may be data there: make a new aggregation",
+                )
+            table = self._tables[path] = self._tabler.table(path, dimensions)
+            if MARKS.isdisjoint(made.attributes) and None in table.addresses.tolist():
+                return default_filled(made, "in no file, and there are parts without a file")
         return made
 
     def _check_inherited(self, piece: Piece) -> None:

@@ -12,7 +12,10 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
 from nczarr_xarray.aggregation.summary import Piece, is_index
 from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers
-from nczarr_xarray.model import NC_DTYPES, Attribute, Variable
+from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Variable
+
+#: Attributes one of which says what missing data are.
+MARKS = frozenset({"_FillValue", "missing_value"})
 
 
 def as_held(
@@ -46,8 +49,7 @@ def as_held(
     else:  # a number that stands for missing data has no units
         found = converted(np.where(missing, values[~missing][0], values), own, wanted)
         found = np.where(missing, fill_of(variable), found)
-    if own.marks:  # or the master says what is missing there
-        _check_marks(target, found, missing, marks, wanted)
+    _check_marks(target, found, missing, marks, wanted)
     return found
 
 
@@ -71,10 +73,33 @@ def holding(variable: Variable, values: np.ndarray) -> Variable:
     dtype = NC_DTYPES["double"]
     marks = {
         name: Attribute(name, "double", own.value.astype(dtype))
-        for name in ("_FillValue", "missing_value")
+        for name in sorted(MARKS)
         if (own := variable.attributes.get(name)) is not None
         and isinstance(own.value, np.ndarray)
         and own.value.dtype.kind in "iuf"
     }
     attributes = {**variable.attributes, **marks}
     return replace(variable, nc_type="double", dtype=dtype, attributes=attributes)
+
+
+def default_filled(variable: Variable, where: str) -> Variable:
+    """Return a variable with netCDF's default for missing data.
+
+    Raises
+    ------
+    ExportError
+        If all its values may be data; `where` says in which files there is a fill value.
+    """
+    nc_type = str(variable.nc_type)
+    if nc_type in ("byte", "ubyte"):
+        raise ExportError(
+            variable.path,
+            f"has a _FillValue {where}, and all its values may be data: name the variables that "
+            "are wanted",
+        )
+    if nc_type in ("char", "string"):
+        return variable
+    value = np.array([NC_DEFAULT_FILL[nc_type]], NC_DTYPES[nc_type])
+    kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
+    fill = Attribute("_FillValue", nc_type, value)
+    return replace(variable, attributes={**kept, "_FillValue": fill})

@@ -9,15 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.export.storage import note_text
+from nczarr_xarray.export.storage import netcdf_type, note_text
 from nczarr_xarray.formats.cfa.table import PACKING, packing_of
 from nczarr_xarray.formats.nczarr.profiles import PURE
-from nczarr_xarray.model import ChunkedArray, Variable
+from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Variable
 from nczarr_xarray.views.zarr_tree import in_json
 
 #: References of one file, or of all: by key, text or an address with an extent.
@@ -152,8 +154,12 @@ class Combination:
             first = self._arrays.get(variable.path)
             if first is not None:
                 path = variable.path.strip("/")
-                found[f"{path}/.zarray"] = json.dumps({**first.array, "shape": variable.shape})
-                found[f"{path}/.zattrs"] = json.dumps(first.shown(variable))
+                mask = {}
+                if None in self.found.tables[variable.path].addresses.tolist():
+                    mask = first.mask(variable)
+                document = {**first.array, **mask, "shape": variable.shape}
+                found[f"{path}/.zarray"] = json.dumps(document)
+                found[f"{path}/.zattrs"] = json.dumps(first.shown(variable, mask))
         return found
 
 
@@ -219,14 +225,44 @@ class _Array:
                     target, f"{path} has another {name} than in {self.target}: {_HINT}"
                 )
 
-    def shown(self, variable: Variable) -> dict[str, Any]:
+    def mask(self, variable: Variable) -> dict[str, Any]:
+        """Return the fill value by which parts without a file are missing, if the array has none.
+
+        Raises
+        ------
+        ExportError
+            If all numbers may be data.
+        """
+        dtype = np.dtype(self.array["dtype"])
+        if self.array["fill_value"] is not None or dtype.kind not in "iuf":
+            return {}
+        stated = self.attributes.get("missing_value")
+        fill = stated[0] if isinstance(stated, list) else stated
+        if fill is None and dtype.itemsize > 1:
+            fill = NC_DEFAULT_FILL[str(netcdf_type(dtype))]
+        if fill is None:
+            raise ExportError(
+                variable.path,
+                "has no _FillValue, and all its values may be data, so that nothing can stand for "
+                "the parts without a file",
+            )
+        return {"fill_value": fill}
+
+    def shown(self, variable: Variable, mask: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes that all files have, with the names of dimensions.
 
         Chunks are as they are in files, so what says what their numbers mean is, too: an
         aggregation of packed files is unpacked.
+
+        Parameters
+        ----------
+        mask
+            What `mask` returned: some readers take the fill value for missing only if it is said.
         """
         names = {*variable.attributes, *_MEANING}
         kept = {name: value for name, value in self.attributes.items() if name in names}
+        if mask:
+            kept["_FillValue"] = mask["fill_value"]
         own = {name: value for name, value in packing_of(variable).items() if name not in kept}
         return {**kept, **own, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
 

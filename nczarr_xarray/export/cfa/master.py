@@ -139,10 +139,12 @@ def unpacked(variable: Variable) -> Variable:
         dtype = np.result_type(dtype, attribute.value.dtype)
     nc_type = netcdf_type(dtype)
     assert nc_type is not None  # numbers that netCDF has become others that it has
-    if fill is not None and isinstance(fill.value, np.ndarray):
+    missing = None
+    if dtype.kind == "f":  # without a fill value, netCDF's default is missing among packed numbers
+        missing = np.array([np.nan])
+    elif fill is not None and isinstance(fill.value, np.ndarray):
         missing = fill.value[:1].astype(before, casting="unsafe")
-        if dtype.kind == "f":
-            missing = np.array([np.nan])
+    if missing is not None:
         attributes["_FillValue"] = Attribute("_FillValue", nc_type, missing.astype(dtype))
     return replace(variable, nc_type=nc_type, dtype=NC_DTYPES[nc_type], attributes=attributes)
 

@@ -1,0 +1,147 @@
+"""What is missing in an aggregation is missing for its readers, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray import aggregate, convert_references
+
+OLD = ("0.4", "0.6.2")
+VERSIONS = (*OLD, "1.13")
+
+
+def stored(path: Path, values: np.ndarray, first: int, **encoding: Any) -> str:
+    """Write a file with a variable of these numbers, as they are stored."""
+    attributes = {k: own for k, own in encoding.items() if k != "_FillValue"}
+    ds = xr.Dataset({"v": ("time", values, attributes)}, {"time": first + np.arange(len(values))})
+    ds.to_netcdf(path, encoding={"v": {"_FillValue": encoding.get("_FillValue")}})
+    return str(path)
+
+
+def tiles(folder: Path, dtype: str, **encoding: Any) -> list[str]:
+    """Write three of four parts of a grid."""
+    files = []
+    attributes = {k: own for k, own in encoding.items() if k != "_FillValue"}
+    for time, lat in ((0, 0), (0, 1), (1, 0)):
+        value = (2 * time + lat + 1) / encoding.get("scale_factor", 1)
+        ds = xr.Dataset(
+            {"v": (("time", "lat"), np.full((1, 1), value, dtype), attributes)},
+            {"time": [time], "lat": [float(lat)]},
+        )
+        files.append(str(folder / f"{time}{lat}.nc"))
+        ds.to_netcdf(files[-1], encoding={"v": {"_FillValue": encoding.get("_FillValue")}})
+    return files
+
+
+@pytest.mark.filterwarnings("ignore:.*parts have no file")
+@pytest.mark.parametrize("output", [*OLD, "json", "converted"])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "u2", "i4", "i8"])
+@pytest.mark.parametrize(
+    "encoding", [{}, {"scale_factor": 0.5}, {"missing_value": 9}], ids=["plain", "packed", "mark"]
+)
+def test_a_part_without_a_file_is_missing(
+    tmp_path: Path, output: str, dtype: str, encoding: dict[str, Any]
+) -> None:
+    given = dict(encoding)
+    if "missing_value" in given:
+        given["missing_value"] = np.array(9, dtype)[()]
+    target = tmp_path / ("m.json" if output == "json" else "m.nca")
+    version: dict[str, Any] = (
+        {} if output == "json" else {"cfa_version": output if output in OLD else "0.6.2"}
+    )
+    aggregate(tiles(tmp_path, dtype, **given), target, **version)
+    if output == "converted":
+        source, target = target, tmp_path / "c.json"
+        convert_references(source, target)
+    engines = ["nczarr", "kerchunk"] if target.suffix == ".json" else ["nczarr"]
+    for engine in engines:
+        with xr.open_dataset(str(target), engine=engine) as ds:
+            np.testing.assert_array_equal(ds["v"], [[1, 2], [3, np.nan]])
+
+
+@pytest.mark.filterwarnings("ignore:.*parts have no file")
+@pytest.mark.parametrize("name", ["m.nca", "m.json"])
+def test_bytes_cannot_say_that_a_part_has_no_file(tmp_path: Path, name: str) -> None:
+    version: dict[str, Any] = {"cfa_version": "0.6.2"} if name == "m.nca" else {}
+    with pytest.raises(ExportError, match=r"/v: .*all its values may be data"):
+        aggregate(tiles(tmp_path, "u1"), tmp_path / name, **version)
+    aggregate(tiles(tmp_path, "u1", _FillValue=np.uint8(0)), tmp_path / name, **version)
+    with xr.open_dataset(tmp_path / name, engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [[1, 2], [3, np.nan]])
+
+
+@pytest.mark.parametrize("version", ["0.6.2", "1.13"])
+@pytest.mark.parametrize("scales", [(0.5, 0.5), (0.5, 0.25)])
+def test_packed_numbers_without_fill_value(
+    tmp_path: Path, version: str, scales: tuple[float, float]
+) -> None:
+    """netCDF's default is missing; unpacked, it was a number of 37 digits."""
+    files = [
+        stored(tmp_path / f"{n}.nc", np.array([-32767, 4], "i2"), 2 * n, scale_factor=scale)
+        for n, scale in enumerate(scales)
+    ]
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        expected = [np.nan, 4 * scales[0], np.nan, 4 * scales[1]]
+        np.testing.assert_array_equal(ds["v"], expected)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", ["i2", "u4", "f4"])
+def test_the_fill_value_of_one_file_is_data_in_another(
+    tmp_path: Path, version: str, mark: str, turned: bool, dtype: str
+) -> None:
+    values, zero = np.array([0, 1], dtype), np.array(0, dtype)[()]
+    files = [
+        stored(tmp_path / "a.nc", values, 0, **{mark: zero}),
+        stored(tmp_path / "b.nc", values, 2),
+    ]
+    aggregate(files[::-1] if turned else files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [np.nan, 1, 0, 1])
+
+
+def test_the_fill_value_of_an_aggregation_may_be_data_of_a_file(tmp_path: Path) -> None:
+    values, master = np.array([0, 1], "i2"), tmp_path / "m.nca"
+    aggregate(stored(tmp_path / "a.nc", values, 0, _FillValue=np.int16(0)), master, dim="time")
+    with pytest.raises(ExportError, match=r"b\.nc: /v has no _FillValue"):
+        aggregate(stored(tmp_path / "b.nc", values, 2), master, append=True)
+    aggregate(stored(tmp_path / "c.nc", values, 2, _FillValue=np.int16(0)), master, append=True)
+    with xr.open_dataset(master, engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [np.nan, 1, np.nan, 1])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_bytes_with_a_fill_value_in_some_files(tmp_path: Path, turned: bool) -> None:
+    values = np.array([0, 1], "u1")
+    files = [
+        stored(tmp_path / "a.nc", values, 0, _FillValue=np.uint8(0)),
+        stored(tmp_path / "b.nc", values, 2),
+    ]
+    with pytest.raises(ExportError, match="_FillValue in some files and none in others"):
+        aggregate(files[::-1] if turned else files, tmp_path / "m.nca")
+
+
+def test_data_of_a_coordinate_that_would_be_missing_are_not_added(tmp_path: Path) -> None:
+    files = []
+    for number, fill in enumerate((-9.0, None)):
+        ds = xr.Dataset(
+            {"v": ("time", np.zeros(2))},
+            {"time": 2 * number + np.arange(2), "alt": ("time", np.array([-9.0, 5.0]))},
+        )
+        files.append(str(tmp_path / f"{number}.nc"))
+        ds.to_netcdf(files[-1], encoding={"alt": {"_FillValue": fill}})
+    aggregate(files, tmp_path / "both.nca")
+    with xr.open_dataset(tmp_path / "both.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], [np.nan, 5, -9, 5])
+    aggregate(files[:1], tmp_path / "m.nca", dim="time")
+    with pytest.raises(ExportError, match=r"1\.nc: /alt has data that are -9\.0"):
+        aggregate(files[1:], tmp_path / "m.nca", append=True)
