@@ -85,8 +85,9 @@ class Combination:
             Naming the file whose chunks or codecs are others.
         """
         for (address, wanted), references in zip(self._wanted.items(), found, strict=True):
+            target, arrays = self.resolve(address), _by_array(references)
             for variable, number in wanted:
-                self._add(self.resolve(address), variable, number, references)
+                self._add(target, variable, number, arrays)
         documents = self._documents()
         metadata = {
             key: json.loads(text)
@@ -97,15 +98,20 @@ class Combination:
         return {**documents, ".zmetadata": consolidated, **self._references}
 
     def _add(
-        self, target: str, variable: Variable, number: int, references: Mapping[str, Any]
+        self,
+        target: str,
+        variable: Variable,
+        number: int,
+        arrays: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        """Add the chunks of one fragment."""
+        """Add the chunks of one fragment; the references of its file are those of `_by_array`."""
         table = self.found.tables[variable.path]
         name = str(table.names[number]).strip("/")
-        if f"{name}/.zarray" not in references:
+        references = arrays.get(name, {})
+        if ".zarray" not in references:
             raise ExportError(target, f"has no references for {name}: {_HINT}")
-        array = json.loads(references[f"{name}/.zarray"])
-        attributes = json.loads(references.get(f"{name}/.zattrs", "{}"))
+        array = json.loads(references[".zarray"])
+        attributes = json.loads(references.get(".zattrs", "{}"))
         extent = table.extent(number)
         own = _Array.of(target, variable, array, attributes, extent)
         packing = self.found.packing == "after" and packing_of(variable)
@@ -116,9 +122,8 @@ class Combination:
         first = self._arrays.setdefault(variable.path, own)
         first.check(own, target, variable.path)
         path, begins = variable.path.strip("/"), _begins(target, variable, extent, first.chunks)
-        for key, value in references.items():
-            above, _, chunk = key.rpartition("/")
-            if above != name or chunk in _DOCUMENTS:
+        for chunk, value in references.items():
+            if chunk in _DOCUMENTS:
                 continue
             index = list(begins)
             for axis, word in zip(own.axes, chunk.split("."), strict=False):  # "0" of a scalar
@@ -161,6 +166,15 @@ class Combination:
                 found[f"{path}/.zarray"] = json.dumps(document)
                 found[f"{path}/.zattrs"] = json.dumps(first.shown(variable, mask))
         return found
+
+
+def _by_array(references: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return references by the name of their array, and what is left of their keys."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in references.items():
+        name, _, rest = key.rpartition("/")
+        found.setdefault(name, {})[rest] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)
