@@ -130,14 +130,6 @@ class ChunkedLayout:
     unfiltered_edges
         Whether chunks that reach over the edge of the dataset are stored
         unfiltered (flag 1 of layout version 4).
-    parameters
-        Parameters of the index in the layout message, by their names in the
-        specification (``page_bits``, ``max_bits``, ``index_elements``,
-        ``min_pointers``, ``min_elements``, ``node_size``, ``split_percent``,
-        ``merge_percent``).
-    wide
-        Whether the layout message is version 5, in which the stored size of a
-        chunk takes as many bytes as a length does.
     """
 
     chunk_shape: tuple[int, ...]
@@ -147,8 +139,6 @@ class ChunkedLayout:
     single_size: int | None = None
     single_mask: int = 0
     unfiltered_edges: bool = False
-    parameters: dict[str, int] = field(default_factory=dict)
-    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
