@@ -118,9 +118,7 @@ class Values:
         values = np.empty(stored.shape, dtype)
         # an array field adds its dimensions to the result of numpy
         fields = await together(
-            self._convert(stored[member.name], member.type)
-            for member in type_.members
-            if member.type is not None
+            self._convert(stored[member.name], member.type) for member in type_.members
         )
         for member, field in zip(type_.members, fields, strict=True):
             values[member.name] = field
@@ -143,7 +141,7 @@ class Values:
 def _has_odd_floats(type_: Datatype) -> bool:
     """Tell whether a type has a part that `convert_numbers` must convert."""
     if type_.kind == "compound":
-        return any(m.type is not None and _has_odd_floats(m.type) for m in type_.members)
+        return any(_has_odd_floats(member.type) for member in type_.members)
     if type_.base is not None and type_.kind in ("array", "vlen"):
         return not type_.text and _has_odd_floats(type_.base)
     return type_.kind == "float" and not is_plain(type_)

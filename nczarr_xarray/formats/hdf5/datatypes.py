@@ -166,11 +166,11 @@ def _compound(cursor: Cursor, head: _Head) -> Datatype:
 
 
 def _structure(members: list[Member], size: int) -> np.dtype | None:
-    formats = [member.type.numpy for member in members if member.type]
+    formats = [member.type.numpy for member in members]
     if any(found is None for found in formats):  # numpy takes None for float64
         return None
     names = [member.name for member in members]
-    offsets = [member.value for member in members]
+    offsets = [member.offset for member in members]
     dtype = _dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
     # numpy makes up names for fields that have none
     return dtype if dtype is not None and list(dtype.names or ()) == names else None
@@ -186,7 +186,8 @@ def _enum(cursor: Cursor, head: _Head) -> Datatype:
     if base.numpy is None:
         return Datatype("enum", head.size, None, base)
     values: list[int] = np.frombuffer(stored, base.numpy).tolist()
-    return Datatype("enum", head.size, base.numpy, base, tuple(map(Member, names, values)))
+    named = tuple(zip(names, values, strict=True))
+    return Datatype("enum", head.size, base.numpy, base, enum=named)
 
 
 def _vlen(cursor: Cursor, head: _Head) -> Datatype:

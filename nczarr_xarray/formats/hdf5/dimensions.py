@@ -220,7 +220,7 @@ class References:
         if attribute is None or len(attribute.type.members) != 2:
             return
         dataset, axis = attribute.type.members
-        if not _is_reference(dataset.type, offset_size) or axis.type is None:
+        if dataset.type.kind != "reference" or dataset.type.size != offset_size:
             return
         if axis.type.kind != "integer" or axis.type.numpy is None:
             return
@@ -228,7 +228,7 @@ class References:
             {
                 "names": ["dataset", "axis"],
                 "formats": [f"<u{offset_size}", axis.type.numpy],
-                "offsets": [dataset.value, axis.value],
+                "offsets": [dataset.offset, axis.offset],
                 "itemsize": attribute.type.size,
             }
         )
@@ -291,10 +291,6 @@ def _address(reference: bytes, offset_size: int) -> int:
     if kind != _OBJECT_REFERENCE or flags or not 0 < width <= offset_size:
         return -1
     return int.from_bytes(reference[3 : 3 + width], "little")
-
-
-def _is_reference(type_: Datatype | None, offset_size: int) -> bool:
-    return type_ is not None and type_.kind == "reference" and type_.size == offset_size
 
 
 def _integers(attribute: H5Attribute | None) -> list[int]:

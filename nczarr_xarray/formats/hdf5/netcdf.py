@@ -44,7 +44,6 @@ from nczarr_xarray.formats.hdf5.values import (
     c_text,
     count_of,
     decode_attribute,
-    in_heap,
     read_heap_values,
 )
 from nczarr_xarray.formats.rounds import caught, together
@@ -235,7 +234,7 @@ class _Builder:
                 (attribute, path)
                 for path, named in holders
                 for attribute in named.values()
-                if in_heap(attribute) and attribute.type.text and attribute.name not in HIDDEN
+                if attribute.type.text and attribute.name not in HIDDEN
             ]
         await together(
             [self._resolve(attributes, lists, self._with_fill_text()), self._check_virtual()]

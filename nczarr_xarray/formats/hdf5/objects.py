@@ -15,11 +15,11 @@ Address: TypeAlias = "int | None"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of a compound type (`value` is its offset in bytes), or a name of an enum's value."""
+    """A field of a compound type, which begins `offset` bytes behind the beginning of that."""
 
     name: str
-    value: int
-    type: Datatype | None = None
+    offset: int
+    type: Datatype
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class Datatype:
     base
         Base type of an enum, a vlen or an array.
     members
-        Members of a compound or an enum.
+        Fields of a compound.
+    enum
+        Names of an enum, each with its value.
     shape
         Shape of an array.
     text
@@ -59,6 +61,7 @@ class Datatype:
     numpy: np.dtype | None = None
     base: Datatype | None = None
     members: tuple[Member, ...] = ()
+    enum: tuple[tuple[str, int], ...] = ()
     shape: tuple[int, ...] = ()
     text: bool = False
     tag: str = ""

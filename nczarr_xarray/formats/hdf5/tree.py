@@ -20,10 +20,7 @@ from nczarr_xarray.formats.hdf5.groups import read_links
 from nczarr_xarray.formats.hdf5.messages import Link
 from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, H5NamedType
 from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
-from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.rounds import Once, both, together
-
-__all__ = ["read_superblock", "read_tree"]
 
 #: Nesting of groups, at most.
 _DEEPEST = 500
@@ -41,7 +38,7 @@ async def read_tree(
     Parameters
     ----------
     frame, root
-        As `read_superblock` returns them.
+        As `nczarr_xarray.formats.hdf5.superblock.read_superblock` returns them.
     path
         Path of the group wanted (``"g1/g2"``); ``""`` for the root.
     tree
@@ -51,8 +48,8 @@ async def read_tree(
 
     Returns
     -------
-    The root group. Groups that were not asked for have ``loaded=False``. What
-    cannot be read is there as `H5Broken`.
+    The root group. Groups that were not asked for have ``loaded=False``. In place of a member
+    that cannot be read is the error.
 
     Raises
     ------
