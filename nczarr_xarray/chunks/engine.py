@@ -86,9 +86,9 @@ class ChunkReader:
             table = source.locate(array.locate(wanted))
             parts = sparse and source.divides(table)
             pieces = read.pieces(wanted, window, table, parts=parts)
-            take, count = partial(pieces.take, source), pieces.groups
+            take, groups = partial(pieces.take, source), range(pieces.groups)
             chunks, turns = pieces.group_chunks, pieces.turns(joins=source.joins)
-            share(take, range(count), count, pieces.group_nbytes, chunks=chunks, turns=turns)
+            share(take, groups, pieces.group_nbytes, chunks=chunks, turns=turns)
         return plan.finish(read.result)
 
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:

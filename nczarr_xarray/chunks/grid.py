@@ -24,7 +24,7 @@ from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.chunks.sources import LocalSource
 from nczarr_xarray.chunks.threads import items_at_a_time
-from nczarr_xarray.chunks.windows import LOCAL_WINDOW, WINDOW, GridNumbers, Window
+from nczarr_xarray.chunks.windows import LOCAL_WINDOW, ONLY_CHUNK, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
 #: Reads of fewer decoded bytes are mostly done by one thread.
@@ -32,8 +32,6 @@ SHARED_BYTES = 1 << 21
 #: A part of a chunk of plain elements takes the interpreter's lock so often: to be read, to be seen
 #: as elements, and for a few of these to be taken. Little is done without the lock.
 _PART_TURNS = 3
-#: The number of the only chunk of an array.
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Grid:
@@ -127,8 +125,8 @@ class Grid:
         task, array = self._whole, self.array
         if task is None:
             return None
-        table = source.locate(array.locate(_FIRST))
-        self.check_sizes(_FIRST, table.size)
+        table = source.locate(array.locate(ONLY_CHUNK))
+        self.check_sizes(ONLY_CHUNK, table.size)
         result = allocate(array, array.shape)
         room = self.scatter.room_for(task, None, result) if self.is_direct else None
         if room is None or table.start[0] < 0 or not source.fetch_together(table, room):

@@ -41,8 +41,36 @@ def checked(index: np.ndarray, size: int) -> np.ndarray:
     """Return positions of which none is negative; `IndexError` if one is out of bounds."""
     index = np.where(index < 0, index + size, index)
     if index.size and not (index.min() >= 0 and index.max() < size):
-        raise IndexError(f"index {index.max()} is out of bounds for a dimension of length {size}")
+        raise IndexError(f"index out of bounds for a dimension of length {size}")
     return index
+
+
+def count_of(index: Index, size: int) -> int:
+    """Return how many positions of a dimension of length `size` an index selects."""
+    return len(range(*index.indices(size))) if isinstance(index, slice) else np.size(index)
+
+
+def positions_of(part: Part) -> np.ndarray:
+    """Return the positions that a part selects, as a list."""
+    if isinstance(part, slice):
+        return np.arange(part.start, part.stop, part.step or 1)
+    return part
+
+
+def bounded(part: Part) -> tuple[int, int, Part]:
+    """Return where a part, which is not empty, begins, how far it goes, and the part from there.
+
+    Returns
+    -------
+    The lowest position, the number of positions from there to the highest, and the part, counted
+    from the lowest position.
+    """
+    if isinstance(part, slice):
+        low = part.start
+        span = range(low, part.stop, part.step or 1)[-1] - low + 1
+        return low, span, slice(0, span, part.step)
+    low = int(part.min())
+    return low, int(part.max()) - low + 1, part - low
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +160,4 @@ def as_indexer(parts: Sequence[Part]) -> tuple[Any, ...]:
     """Return a numpy key that selects orthogonally, also where several parts are arrays."""
     if [type(part) for part in parts].count(np.ndarray) < 2:
         return tuple(parts)
-    arrays = [
-        np.arange(part.start, part.stop, part.step or 1) if isinstance(part, slice) else part
-        for part in parts
-    ]
-    return np.ix_(*arrays)
+    return np.ix_(*map(positions_of, parts))

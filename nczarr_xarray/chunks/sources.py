@@ -92,7 +92,7 @@ class LocalSource(ABC):
 
         starts = range(0, len(room), _PART)
         try:
-            share(take, starts, len(starts), _PART)
+            share(take, starts, _PART)
         except OSError:
             return False
         return sum(read) == len(room)
@@ -262,10 +262,9 @@ class LocalFile(LocalSource):
         return table
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
-        starts, stops = table.start.tolist(), (table.start + table.size).tolist()
         if table.source is not None:
-            return _inline(table, starts, stops)
-        return self._source.read_many(starts, stops)
+            return _inline(table)
+        return self._source.read_many(*_bounds(table))
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         if table.size[row] != len(room) or table.source is not None:
@@ -276,7 +275,7 @@ class LocalFile(LocalSource):
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
         if table.source is not None:
             return None
-        return self._source.ranges(table.start.tolist(), (table.start + table.size).tolist())
+        return self._source.ranges(*_bounds(table))
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         return ids
@@ -306,12 +305,11 @@ class RemoteFile(RemoteSource):
         return table
 
     async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
-        stops = table.start + table.size
         if table.source is None:
-            await self._file.read_data(table.start, stops, receive)
+            await self._file.read_data(table.start, table.start + table.size, receive)
         else:
-            data = _inline(table, table.start.tolist(), stops.tolist())
-            await receive(np.arange(len(data)), list(data))
+            data = _inline(table)
+            await receive(np.arange(len(data)), data)
 
 
 def source_of(store: KeyStore | File, document: str | None) -> LocalSource | RemoteSource:
@@ -352,12 +350,17 @@ def _keys_and_parts(table: ChunkTable) -> list[tuple[str, slice]]:
     keys = _keys(table)
     if table.size.max(initial=-1) < 0:
         return [(key, ALL) for key in keys]
-    bounds = zip(table.start.tolist(), (table.start + table.size).tolist(), strict=True)
-    return [(key, slice(start, stop)) for key, (start, stop) in zip(keys, bounds, strict=True)]
+    rows = zip(keys, *_bounds(table), strict=True)
+    return [(key, slice(start, stop)) for key, start, stop in rows]
 
 
-def _inline(table: ChunkTable, starts: list[int], stops: list[int]) -> list[Stored]:
+def _bounds(table: ChunkTable) -> tuple[list[int], list[int]]:
+    """Return where each chunk begins in its source, and where it ends."""
+    return table.start.tolist(), (table.start + table.size).tolist()
+
+
+def _inline(table: ChunkTable) -> list[Stored]:
     """Return chunks that came with the metadata."""
     assert table.source is not None
-    rows = zip(table.source.tolist(), starts, stops, strict=True)
+    rows = zip(table.source.tolist(), *_bounds(table), strict=True)
     return [memoryview(data)[start:stop] for data, start, stop in rows]

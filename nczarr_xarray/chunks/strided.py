@@ -15,13 +15,12 @@ from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
 from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
+from nczarr_xarray.chunks.windows import ONLY_CHUNK
 from nczarr_xarray.model import Array, ChunkTable
 
 #: Runs of elements from this length on are read straight into the result; a copy costs less than
 #: finding their places one by one.
 DIRECT_BYTES = 1 << 15
-#: The number of the only chunk of an array.
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Strided:
@@ -41,7 +40,7 @@ class Strided:
         self.size = size
         self.strides = array.strides
         self.needs_libhdf5 = False  # nothing is decoded
-        start, _, _, inline = at_once(array.locate(_FIRST))
+        start, _, _, inline = at_once(array.locate(ONLY_CHUNK))
         self._start = int(start[0])
         #: bytes from the first element to the end of the last, if one read for all is best
         self._span = 0
@@ -71,7 +70,7 @@ class Strided:
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, None]]:
         """Yield the only chunk."""
-        yield _FIRST, None
+        yield ONLY_CHUNK, None
 
     def runs(self, plan: Plan, table: ChunkTable, gap: int) -> list[Runs]:
         """Return the runs of the chunk that are wanted; none if it is not stored.
@@ -91,7 +90,7 @@ class Strided:
             return []
         size = self.size if table.source is None else len(table.source[0])  # inline
         end = start + end_of(plan, self.strides, array.dtype.itemsize)
-        if math.prod(plan.shape) and end > size:
+        if end > size:
             raise FormatError(
                 array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
             )

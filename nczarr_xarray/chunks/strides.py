@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part
+from nczarr_xarray.chunks.pieces import Part, bounded, count_of
 from nczarr_xarray.chunks.plan import OuterPlan, PointPlan
 from nczarr_xarray.chunks.records import LONGEST
 
@@ -51,13 +51,8 @@ class _Axis:
 
     @classmethod
     def of(cls, part: Part, stride: int) -> _Axis:
-        if isinstance(part, slice):
-            first, step = part.start, part.step or 1
-            count = len(range(first, part.stop, step))
-            last = first + (count - 1) * step
-            return cls(first, last - first + 1, count, slice(0, last - first + 1, step), stride)
-        first = int(part.min())
-        return cls(first, int(part.max()) - first + 1, part.size, part - first, stride)
+        first, span, part = bounded(part)
+        return cls(first, span, count_of(part, span), part, stride)
 
     @property
     def is_dense(self) -> bool:
@@ -223,18 +218,13 @@ def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -
     """Find where the last element of a selection ends, in bytes from the array's beginning."""
     if not math.prod(plan.shape):
         return 0
-    dimensions: Sequence[int] = range(len(strides))
-    end = itemsize
+    parts = [piece.source for (piece,) in plan.pieces]
     if isinstance(plan, PointPlan):
-        count = len(plan.axes) - len(plan.pieces)
-        ((_, within, _),) = plan.groups
-        for dimension, positions in zip(plan.axes[:count], within, strict=True):
-            end += int(np.max(np.asarray(positions))) * strides[dimension]
-        dimensions = plan.axes[count:]
-    for dimension, pieces in zip(dimensions, plan.pieces, strict=True):
-        (piece,) = pieces
-        axis = _Axis.of(piece.source, strides[dimension])
-        end += (axis.first + axis.span - 1) * axis.stride
+        parts = [*plan.groups[0][1], *parts]
+    end = itemsize
+    for axis, part in zip(plan.axes or range(len(strides)), parts, strict=True):
+        first, span, _ = bounded(part)
+        end += (first + span - 1) * strides[axis]
     return end
 
 

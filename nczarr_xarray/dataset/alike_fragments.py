@@ -68,7 +68,7 @@ def read_alike(
     count = max(1, len(runs))
     nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
     members = sum(len(run.parts) for run in runs) // count
-    share(read, runs, len(runs), nbytes, chunks=max(1, members) * _CHUNKS_A_FILE)
+    share(read, runs, nbytes, chunks=max(1, members) * _CHUNKS_A_FILE)
     return sorted(left, key=lambda part: part.number)
 
 

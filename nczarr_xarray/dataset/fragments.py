@@ -18,6 +18,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
+from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
@@ -116,10 +117,7 @@ class FragmentReader:
         aggregation.
         """
         itemsize = self._array.dtype.itemsize
-        wanted = math.prod(
-            len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
-            for index, length in zip(part.key, part.shape, strict=True)
-        )
+        wanted = math.prod(map(count_of, part.key, part.shape))
         return (math.prod(part.shape) + 2 * wanted) * itemsize
 
     def _place(self, part: Part) -> FragmentPlace:
