@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
 from nczarr_xarray.aggregation.summary import Piece, is_index
-from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers
+from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers, taken_for_missing
 from nczarr_xarray.model import NC_DTYPES, Attribute, Variable
 
 
@@ -47,21 +45,10 @@ def as_held(
         found = converted(np.where(missing, values[~missing][0], values), own, wanted)
         found = np.where(missing, fill_of(variable), found)
     if own.marks:  # or the master says what is missing there
-        _check_marks(target, found, missing, marks, wanted)
+        reason = taken_for_missing(found, missing, marks)
+        if reason is not None:
+            raise ExportError(target, f"{wanted.path} {reason}")
     return found
-
-
-def _check_marks(
-    target: str, found: np.ndarray, missing: np.ndarray | None, marks: Iterable[Any], piece: Piece
-) -> None:
-    for mark in marks:
-        same = found == mark if missing is None else (found == mark) & ~missing
-        if same.any():
-            raise ExportError(
-                target,
-                f"{piece.path} has data that are {mark}, which stands for missing data in the "
-                "aggregation",
-            )
 
 
 def holding(variable: Variable, values: np.ndarray) -> Variable:

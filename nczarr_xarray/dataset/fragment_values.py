@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from nczarr_xarray.formats.cfa.table import (
     read_as,
     stated_marks,
     stated_numbers,
+    taken_for_missing,
 )
 from nczarr_xarray.model import (
     FragmentArray,
@@ -154,22 +154,11 @@ class Reading:
         own = stated_marks(variable)
         if own:  # or the aggregation says what is missing there
             is_plain = convert is None and packing == wanted
-            self._check_marks(data, missing, own if is_plain else ())
+            others = [mark for mark in array.marks if not (is_plain and mark in own)]
+            reason = taken_for_missing(data, missing, others)
+            if reason is not None:
+                raise FormatError(variable.path, reason)
         return data
-
-    def _check_marks(
-        self, data: np.ndarray, missing: np.ndarray | None, known: Sequence[Any]
-    ) -> None:
-        """Raise if data would be taken for missing; `known` marks are none of them."""
-        for mark in self.array.marks:
-            if mark in known or math.isnan(mark):
-                continue
-            found = data == mark
-            if (found if missing is None else found & ~missing).any():
-                raise FormatError(
-                    self.variable.path,
-                    f"has data that are {mark}, which stands for missing data in the aggregation",
-                )
 
     def _cast(self, data: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         """Return values as they are stored in the aggregation, which must hold them exactly."""
