@@ -29,8 +29,8 @@ from nczarr_xarray.model import Array, ChunkTable, grid_of
 
 #: Reads of fewer decoded bytes are mostly done by one thread.
 SHARED_BYTES = 1 << 21
-#: A part of a chunk of plain elements takes the interpreter's lock so often: to be read, to be seen
-#: as elements, and for a few of these to be taken. Little is done without the lock.
+#: How often a part of a chunk of plain elements takes the interpreter's lock: when it is read, when
+#: an array is made of it, and when some elements are copied. Little is done without the lock.
 _PART_TURNS = 3
 
 
@@ -40,10 +40,10 @@ class Grid:
     def __init__(self, array: Array) -> None:
         self.array = array
         self.numbers = GridNumbers(grid_of(array.shape, array.chunk_shape))
-        #: by mask: what undoes the codecs of chunks that were stored without some
+        #: by mask: what decodes and scatters chunks that were stored without some of the codecs
         self._decoders: dict[int, tuple[Decoder, Scatter]] = {}
         self.decoder, self.scatter = self.decoder_of(0)
-        #: of what is decoded together
+        #: for what `Decoder.together` returns, which is not shuffled
         self.scatter_elements = Scatter(self.decoder, planes=0)
         self.nbytes = self.decoder.nbytes
         self.needs_libhdf5 = self.decoder.needs_libhdf5
@@ -244,11 +244,13 @@ class GridPieces:
     table
         Where they are.
     groups
-        In how many parts threads take them: segments.
+        Number of segments: threads take a few of these at a time.
+    nbytes
+        Bytes that what is fetched of a chunk becomes.
     group_nbytes, group_chunks
-        Bytes and chunks that one of them is about. (To find a part takes as long as to find all.)
-    nbytes, most
-        Bytes that what is fetched of a chunk becomes, and that a chunk may have as stored.
+        The same bytes of a segment, and its chunks.
+    most
+        Bytes that a chunk may have as stored.
     """
 
     def __init__(

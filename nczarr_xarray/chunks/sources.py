@@ -26,7 +26,8 @@ from nczarr_xarray.model import ChunkTable
 LEAST_IN_FLIGHT = 4
 #: Bytes of a chunk that threads read together, and of the parts that they take.
 _LARGE, _PART = 1 << 24, 1 << 21
-#: Chunks of a store at hand that are looked for together, since most of them may be missing.
+#: From so many chunks on, a store at hand lists what there is, since most of them may be missing:
+#: to open each in vain takes longer.
 _MANY = 256
 
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
@@ -73,7 +74,17 @@ class LocalSource(ABC):
 
     @abstractmethod
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
-        """Put one chunk of a table where it goes; False if it is missing, or of another size."""
+        """Put one chunk of a table where it goes.
+
+        Parameters
+        ----------
+        room
+            Writable bytes, as many as the chunk should have.
+
+        Returns
+        -------
+        False if the chunk is missing, or has another number of bytes.
+        """
 
     def fetch_together(self, table: ChunkTable, room: memoryview) -> bool:
         """Do as `fetch_into` does for the only chunk of a table, with several threads.
@@ -99,7 +110,10 @@ class LocalSource(ABC):
 
     @abstractmethod
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
-        """Return what `fetch` would fetch, to be copied; None if it is in no files."""
+        """Return where files have what `fetch` would fetch; None if no file has it.
+
+        One range for each chunk, None for a missing one: they are copied from file to file.
+        """
 
     def divides(self, table: ChunkTable) -> bool:
         """Tell whether a part of a chunk of the table costs less than all of it."""
@@ -107,7 +121,11 @@ class LocalSource(ABC):
 
     @abstractmethod
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
-        """Tell chunks apart, and, if that costs little, what they are now from what they were."""
+        """Return what decoded chunks are remembered as.
+
+        That is their numbers. Where it costs little, it includes what changes when a chunk is
+        written anew.
+        """
 
 
 class RemoteSource(ABC):

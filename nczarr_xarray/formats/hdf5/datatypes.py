@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.objects import Datatype, Member
+from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Datatype, Member
 
 #: Nesting of types, at most; libhdf5 has no limit, but deeper ones are not in use.
 _DEEPEST = 32
-_MOST_DIMENSIONS = 32
 _NEWEST = 5
 #: Bit offset, precision, places and sizes of exponent and mantissa, and bias of IEEE numbers.
 _IEEE = {
@@ -206,7 +205,7 @@ def _array(cursor: Cursor, head: _Head) -> Datatype:
     rank = cursor.uint(1)
     if head.version < 3:
         cursor.take(3)
-    if not 0 < rank <= _MOST_DIMENSIONS:
+    if not 0 < rank <= MOST_DIMENSIONS:
         raise cursor.error(f"an array type of {rank} dimensions")
     shape = tuple(cursor.uint(4) for _ in range(rank))
     if head.version < 3:

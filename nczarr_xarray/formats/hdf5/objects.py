@@ -9,6 +9,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 
+#: Dimensions that HDF5 allows.
+MOST_DIMENSIONS = 32
 #: An address of HDF5, relative to the base address; None where the file says "undefined".
 Address: TypeAlias = "int | None"
 
