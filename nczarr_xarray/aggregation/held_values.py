@@ -8,13 +8,13 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
-from nczarr_xarray.aggregation.summary import Piece, is_index
+from nczarr_xarray.aggregation.summary import VariableForm, is_index
 from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers, taken_for_missing
 from nczarr_xarray.model import NC_DTYPES, Attribute, Variable
 
 
 def as_held(
-    target: str, values: np.ndarray, own: Piece, wanted: Piece, variable: Variable
+    target: str, values: np.ndarray, own: VariableForm, wanted: VariableForm, variable: Variable
 ) -> np.ndarray:
     """Return values of a file as those of a variable that the master holds.
 
