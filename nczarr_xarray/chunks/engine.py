@@ -55,7 +55,12 @@ class ChunkReader:
             self._scheme = Strided(array, source.size)
 
     def read_whole(self) -> np.ndarray | None:
-        """Read all elements of what is at hand in one go; None if that is not the best way.
+        """Read all elements of what is at hand in one go.
+
+        Returns
+        -------
+        The elements in native byte order, in the shape of the array; None if this is not the best
+        way to read them.
 
         Raises
         ------
@@ -70,8 +75,14 @@ class ChunkReader:
 
         Parameters
         ----------
+        plan
+            Of a selection from the array, in its chunk grid.
         remember
             Whether reads of the same chunks may follow.
+
+        Returns
+        -------
+        What the selection means, by numpy's rules: stored elements in native byte order.
 
         Raises
         ------

@@ -80,6 +80,8 @@ def padded_selection(
     ------
     FormatError
         If the selection is larger than any memory.
+    IndexError
+        If an index is out of bounds.
     """
     if tuple(shape) == tuple(stored):
         return PaddedSelection(tuple(key))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part, Piece, as_indexer, as_slice, bounded, positions_of
+from nczarr_xarray.chunks.pieces import Piece, Positions, as_indexer, as_list, as_slice, bounded
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.windows import Window
 from nczarr_xarray.model import Array, ChunkTable
@@ -151,8 +151,8 @@ class _Near(NamedTuple):
 
     low: int
     length: int
-    source: Part
-    target: Part
+    source: Positions
+    target: Positions
 
 
 def parts_of(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[ChunkPart]:
@@ -188,7 +188,7 @@ def parts_of(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[Chu
     return parts
 
 
-def _divided(source: Part, target: Part, stride: int, block: int) -> list[_Near]:
+def _divided(source: Positions, target: Positions, stride: int, block: int) -> list[_Near]:
     """Divide positions of one dimension where they are far apart.
 
     Parameters
@@ -200,7 +200,7 @@ def _divided(source: Part, target: Part, stride: int, block: int) -> list[_Near]
     """
     if isinstance(source, slice) and (source.step or 1) * stride - block < FAR_APART:
         return [_Near(*bounded(source), target)]  # of any length
-    numbers, places = positions_of(source).ravel(), positions_of(target).ravel()
+    numbers, places = as_list(source).ravel(), as_list(target).ravel()
     order = np.argsort(numbers, kind="stable")
     far = np.flatnonzero(np.diff(numbers[order]) * stride - block >= FAR_APART) + 1
     if not far.size:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part, bounded, count_of
+from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import OuterPlan, PointPlan
 from nczarr_xarray.chunks.records import LONGEST
 
@@ -55,11 +55,11 @@ class _Axis:
     first: int
     span: int
     count: int
-    part: Part
+    part: Positions
     stride: int
 
     @classmethod
-    def of(cls, part: Part, stride: int) -> _Axis:
+    def of(cls, part: Positions, stride: int) -> _Axis:
         first, span, part = bounded(part)
         return cls(first, span, count_of(part, span), part, stride)
 

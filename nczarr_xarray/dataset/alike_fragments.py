@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.dataset.alike_files import AlikeStack, StackedFile
 from nczarr_xarray.dataset.fragment_parts import Part
-from nczarr_xarray.dataset.fragment_values import Request, as_it_is, reading_of
+from nczarr_xarray.dataset.fragment_values import FragmentRequest, as_it_is, reading_of
 from nczarr_xarray.model import FragmentArray, FragmentMapping
 
 #: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, opening the
@@ -27,7 +27,7 @@ _CHUNKS_A_FILE = 3
 class _Run(NamedTuple):
     """Parts of which the same is read, and becomes values in the same way."""
 
-    request: Request
+    request: FragmentRequest
     nbytes: int
     parts: list[Part]
 

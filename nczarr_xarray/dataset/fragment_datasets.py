@@ -14,7 +14,7 @@ from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url, redact
-from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFragment
 from nczarr_xarray.model import FragmentPlace
 
 K = TypeVar("K")
@@ -71,7 +71,7 @@ class FragmentDatasets:
         #: by address of a folder: its path, if all in it may be opened
         self._folders: dict[str, str] = {}
         #: by address of a folder, and variable: one of its remote files, if all may be opened so
-        self._likes: dict[tuple[str, str, bool], RemoteFile] = {}
+        self._likes: dict[tuple[str, str, bool], RemoteFragment] = {}
 
     def open(self, place: FragmentPlace, *, entire: bool = False) -> Opening:
         """Open the variable that a fragment is.
@@ -126,7 +126,7 @@ class FragmentDatasets:
             return _REMEMBERED
         return max(1, min(_REMEMBERED, self.under_way // 8 // HEAD_BYTES))
 
-    def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFile | None:
+    def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFragment | None:
         """Find a fragment that is in a remote file; None for all others.
 
         Parameters

@@ -33,7 +33,7 @@ from nczarr_xarray.model import (
 _AS_IT_IS = FragmentMapping()
 
 
-class Request(NamedTuple):
+class FragmentRequest(NamedTuple):
     """What to read of a fragment.
 
     Attributes
@@ -62,7 +62,7 @@ def as_it_is(data: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FragmentReading:
     """How a fragment is read.
 
     Parameters
@@ -94,21 +94,21 @@ class Reading:
         """
         self._values(np.zeros(0, self.variable.dtype))
 
-    def request(self, key: tuple[Any, ...], *, points: bool) -> Request:
+    def request(self, key: tuple[Any, ...], *, points: bool) -> FragmentRequest:
         """Return what to read for `key`, in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
-            return Request(key, points, self._values, as_it_is)
+            return FragmentRequest(key, points, self._values, as_it_is)
         if not points:
             own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
-            return Request(own, False, self._values, self._arranged)
+            return FragmentRequest(own, False, self._values, self._arranged)
         box = BoundingBox(key, self.wanted)
         own = self.request(box.slices, points=False).key
 
         def arranged(data: np.ndarray) -> np.ndarray:
             return box.take(self._arranged(data), points=True)
 
-        return Request(own, False, self._values, arranged)
+        return FragmentRequest(own, False, self._values, arranged)
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]
@@ -215,7 +215,7 @@ def needs_names(array: FragmentArray) -> bool:
     return any(not one.isdisjoint(other) for one, other in itertools.combinations(lengths, 2))
 
 
-def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading:
+def reading_of(array: FragmentArray, number: int, variable: Variable) -> FragmentReading:
     """Find out how a fragment is read.
 
     Raises
@@ -254,7 +254,7 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading
         raise wrong()
     if mapping.axes is None:
         _check_order(array, variable, lengths, axes)
-    return Reading(array, variable, mapping, wanted, axes, tuple(steps))
+    return FragmentReading(array, variable, mapping, wanted, axes, tuple(steps))
 
 
 def _axes(
