@@ -26,39 +26,8 @@ _CONTINUES, _MASK = 0x80, 0xC0
 
 
 @dataclass(frozen=True, slots=True)
-class FixedText:
-    """`nczarr_xarray.model.Conversion` of strings of fixed size.
-
-    Parameters
-    ----------
-    path
-        Path of the variable, for messages.
-    errors
-        As in `decode_texts`.
-    """
-
-    path: str
-    errors: str = "strict"
-
-    @property
-    def needs_libhdf5(self) -> bool:
-        """Text is decoded here."""
-        return False
-
-    def exact(self) -> FixedText:
-        """See `nczarr_xarray.model.Conversion`."""
-        return replace(self, errors="surrogateescape")
-
-    async def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return ``str`` of ``S<n>``."""
-        return _objects(decode_texts(stored.ravel().tolist(), self.path, self.errors)).reshape(
-            stored.shape
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Values:
-    """`nczarr_xarray.model.Conversion` of every other type that numpy does not have.
+    """`nczarr_xarray.model.Conversion` of text, and of every type that numpy does not have.
 
     Parameters
     ----------
@@ -93,6 +62,9 @@ class Values:
 
     async def __call__(self, stored: np.ndarray) -> np.ndarray:
         """Return values; global heaps are read in one round, nested sequences in more."""
+        if self.type.kind == "string":  # (in structures it remains bytes)
+            texts = decode_texts(stored.ravel().tolist(), self.path, self.errors)
+            return _objects(texts).reshape(stored.shape)
         return await self._convert(stored, self.type)
 
     async def _convert(self, stored: np.ndarray, type_: Datatype) -> np.ndarray:
