@@ -67,10 +67,6 @@ class Grid:
         large = not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
         return plain and large and may_be_sparse(plan, self.array.chunk_shape)
 
-    def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
-        """Return the bytes that what is fetched of a chunk becomes, at most."""
-        return self.nbytes if parts is None else int(table.size.max())
-
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
         """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
         if mask not in self._decoders:
@@ -78,18 +74,20 @@ class Grid:
             self._decoders[mask] = decoder, Scatter(decoder)
         return self._decoders[mask]
 
-    def begin(self, plan: Plan, *, remember: bool, local: bool) -> GridRead:
+    def begin(self, plan: Plan, result: np.ndarray, *, remember: bool, local: bool) -> GridRead:
         """Begin to read what `plan` selects.
 
         Parameters
         ----------
+        result
+            What is filled, of shape `plan.shape`.
         remember, local
             As of `nczarr_xarray.chunks.engine.ChunkReader.read`, and whether chunks are at hand.
         """
         # what is not compressed is in memory anyway, in the system's cache
         remember = remember and not (local and self.decoder.is_plain)
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
-        return GridRead(self, plan, known, local=local)
+        return GridRead(self, plan, result, known, local=local)
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection, and before each what has to be located."""
@@ -104,21 +102,6 @@ class Grid:
         if wanted is window.ids:
             return table
         return table.of(np.searchsorted(wanted, window.ids))
-
-    def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
-    ) -> tuple[ChunkTable, int, int]:
-        """Return which chunks of a window there are, and bytes that one may have and becomes.
-
-        Parameters
-        ----------
-        parts
-            As of `GridRead.pieces`.
-        """
-        table, found = self.located(wanted, window, table), None
-        if parts:
-            _, table, found = in_parts(self.array, self.nbytes, plan, window, table)
-        return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, found)
 
     def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
@@ -191,6 +174,8 @@ class GridRead:
 
     Parameters
     ----------
+    result
+        What is filled.
     known
         Chunks that are remembered, if any are to be.
     local
@@ -202,12 +187,14 @@ class GridRead:
         What decodes several chunks by one call; None if they are decoded one by one.
     """
 
-    def __init__(self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool) -> None:
+    def __init__(
+        self, grid: Grid, plan: Plan, result: np.ndarray, known: Chunks | None, *, local: bool
+    ) -> None:
         self.grid = grid
         self.plan = plan
         self.known = known
         self.local = local
-        self.result = allocate(grid.array, plan.shape)
+        self.result = result
         self.fill = fill_element(grid.array)
         # what one thread decodes alone is inflated sooner chunk by chunk
         shared = known is None and plan.count * grid.nbytes >= SHARED_BYTES
@@ -264,7 +251,7 @@ class GridPieces:
         self.table = table
         self.groups = len(window.segments)
         self.group_chunks = -(-len(window.ids) // self.groups)
-        self.nbytes = read.grid.piece_nbytes(table, parts)
+        self.nbytes = read.grid.nbytes if parts is None else int(table.size.max())
         self.most = read.grid.decoder.most
         self.group_nbytes = self.group_chunks * self.nbytes
 
