@@ -147,13 +147,14 @@ def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> l
         characters = (np.frombuffer(everything, np.uint8) & _MASK) != _CONTINUES
         starts = ends[:-1][ends[:-1] < ends[1:]]
         if not whole or not characters[starts].all():
-            return [_decoded(text, what, errors) for text in texts]
+            return [decoded(text, what, errors) for text in texts]
         ends = np.concatenate([[0], np.cumsum(characters)])[ends]
     bounds = ends.tolist()
     return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
-def _decoded(text: bytes, what: str, errors: str) -> str:
+def decoded(text: bytes, what: str, errors: str) -> str:
+    """Return a text; parameters and errors as of `decode_texts`."""
     try:
         return text.decode("utf-8", errors)
     except UnicodeDecodeError:

@@ -21,7 +21,7 @@ import numpy as np
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, H5Attribute, H5Dataset
 from nczarr_xarray.formats.hdf5.values import Sequences, read_heap_values
-from nczarr_xarray.model import Dimension
+from nczarr_xarray.model import Dimension, nearness
 
 _WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
 #: The type of a revised reference.
@@ -159,12 +159,7 @@ class Dimensions:
 
 def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
     """Return the scale of the group, else of the next group above, else of any other."""
-
-    def distance(scale: Scale) -> tuple[bool, int]:
-        above = f"{group.rstrip('/')}/".startswith(f"{scale.group.rstrip('/')}/")
-        return (not above, -len(scale.group.rstrip("/")))
-
-    return min(scales, key=distance, default=None)
+    return min(scales, key=lambda scale: nearness(scale.group, group), default=None)
 
 
 async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
