@@ -340,7 +340,7 @@ def combined(
 
 def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
     """Raise if an aggregation has variables that are not wanted of the files that are added."""
-    lost = [v.path.strip("/") for v in before.variables() if layout.piece(v.path) is None]
+    lost = [v.path.strip("/") for v in before.variables() if layout.form(v.path) is None]
     if lost:
         raise ExportError(
             url,

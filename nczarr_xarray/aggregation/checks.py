@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, UnsupportedError
-from nczarr_xarray.aggregation.summary import Layout, Piece
+from nczarr_xarray.aggregation.summary import Layout, VariableForm
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.model import NC_DEFAULT_FILL
 
@@ -43,8 +43,8 @@ def check_layouts(
     ExportError
         Naming the file, the variable and the difference.
     """
-    own = {piece.path: piece for piece in layout.pieces}
-    there = {piece.path: _without(piece, new) for piece in expected.pieces}
+    own = {form.path: form for form in layout.forms}
+    there = {form.path: _without(form, new) for form in expected.forms}
     sides = (target, there.keys() - own.keys(), first), (first, own.keys() - there.keys(), target)
     for here, paths, other in sides:
         if paths:
@@ -54,26 +54,26 @@ def check_layouts(
                 f"lacks {names}, which {other} has; name the variables that are wanted, or leave "
                 "the file out",
             )
-    for path, piece in there.items():
-        if is_master and _became_double(piece, own[path]):
-            piece = piece._replace(nc_type=own[path].nc_type)
-        difference = _difference(piece, own[path])
+    for path, form in there.items():
+        if is_master and _became_double(form, own[path]):
+            form = form._replace(nc_type=own[path].nc_type)
+        difference = _difference(form, own[path])
         if difference is not None:
             mine, theirs = difference
             raise ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
         try:
-            converter(own[path], piece)
+            converter(own[path], form)
         except UnsupportedError as error:
             raise ExportError(target, f"{path}: {error.object} {error.reason}") from None
         except ValueError:
             raise ExportError(
                 target,
-                f"{path} {_units(own[path])}, which cannot be converted to {piece.units!r} of "
+                f"{path} {_units(own[path])}, which cannot be converted to {form.units!r} of "
                 f"{first}",
             ) from None
 
 
-def converter(own: Piece, wanted: Piece) -> Convert | None:
+def converter(own: VariableForm, wanted: VariableForm) -> Convert | None:
     """Return what converts values of a variable to the units of the first file; None if equal.
 
     Raises
@@ -88,7 +88,7 @@ def converter(own: Piece, wanted: Piece) -> Convert | None:
     return conversion(own.units, own.calendar, wanted.units, wanted.calendar)
 
 
-def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
+def converted(values: np.ndarray, own: VariableForm, wanted: VariableForm) -> np.ndarray:
     """Return values of a coordinate in the units of the first file.
 
     They keep their type if that holds them.
@@ -109,7 +109,7 @@ def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
     return cast if (cast == found).all() else found
 
 
-def packed_alike(own: Piece, wanted: Piece) -> bool:
+def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
     """Tell whether packed values are the same in an aggregation that is packed like `wanted`.
 
     In other units they would be packed anew, and rounded: packing is made for the values of a file.
@@ -121,53 +121,53 @@ def packed_alike(own: Piece, wanted: Piece) -> bool:
 
 def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
     """Raise if variables are packed otherwise, which is to be so in all files; as above."""
-    for piece in expected.pieces:
-        own = layout.piece(piece.path)
-        if own is not None and not packed_alike(own, piece):
+    for form in expected.forms:
+        own = layout.form(form.path)
+        if own is not None and not packed_alike(own, form):
             raise ExportError(
                 target,
-                f"{piece.path} is packed otherwise than in {first}, or has other units, and that "
+                f"{form.path} is packed otherwise than in {first}, or has other units, and that "
                 "has values as they are packed: make a new aggregation",
             )
 
 
-def _without(piece: Piece, new: frozenset[str]) -> Piece:
-    return piece._replace(dimensions=tuple(d for d in piece.dimensions if d not in new))
+def _without(form: VariableForm, new: frozenset[str]) -> VariableForm:
+    return form._replace(dimensions=tuple(d for d in form.dimensions if d not in new))
 
 
-def _became_double(expected: Piece, piece: Piece) -> bool:
+def _became_double(expected: VariableForm, form: VariableForm) -> bool:
     """Tell whether values of a file may have become those of an aggregation by conversion."""
     is_double = expected.is_coordinate and expected.stored_type == "double"
-    return is_double and expected.units is not None and piece.stored_type in _NUMBERS
+    return is_double and expected.units is not None and form.stored_type in _NUMBERS
 
 
-def _difference(expected: Piece, piece: Piece) -> tuple[str, str] | None:
+def _difference(expected: VariableForm, form: VariableForm) -> tuple[str, str] | None:
     """Return what a variable is, and what it should be, if that is not the same."""
-    if piece.dimensions != expected.dimensions:
-        return _dimensions(piece), _dimensions(expected)
-    if piece.nc_type != expected.nc_type:
-        return f"is {piece.nc_type}", f"is {expected.nc_type}"
-    if (piece.units is None) != (expected.units is None):
-        return _units(piece), _units(expected)
-    if piece.calendar != expected.calendar:
-        return _calendar(piece), _calendar(expected)
-    if piece.is_coordinate and piece.packing != expected.packing:
+    if form.dimensions != expected.dimensions:
+        return _dimensions(form), _dimensions(expected)
+    if form.nc_type != expected.nc_type:
+        return f"is {form.nc_type}", f"is {expected.nc_type}"
+    if (form.units is None) != (expected.units is None):
+        return _units(form), _units(expected)
+    if form.calendar != expected.calendar:
+        return _calendar(form), _calendar(expected)
+    if form.is_coordinate and form.packing != expected.packing:
         return "is packed otherwise", f"has {dict(expected.packing)}"
-    if piece.is_coordinate and piece.packing and piece.units != expected.units:
-        return f"is packed and has the units {piece.units!r}", _units(expected)
+    if form.is_coordinate and form.packing and form.units != expected.units:
+        return f"is packed and has the units {form.units!r}", _units(expected)
     return None
 
 
-def _dimensions(piece: Piece) -> str:
-    names = ", ".join(path.strip("/") for path in piece.dimensions)
+def _dimensions(form: VariableForm) -> str:
+    names = ", ".join(path.strip("/") for path in form.dimensions)
     return f"has the dimensions ({names})"
 
 
-def _units(piece: Piece) -> str:
-    return "has no units" if piece.units is None else f"has the units {piece.units!r}"
+def _units(form: VariableForm) -> str:
+    return "has no units" if form.units is None else f"has the units {form.units!r}"
 
 
-def _calendar(piece: Piece) -> str:
-    if piece.calendar is None:
-        return f"has the units {piece.units!r}, which are no times"
-    return f"has the calendar {piece.calendar!r}"
+def _calendar(form: VariableForm) -> str:
+    if form.calendar is None:
+        return f"has the units {form.units!r}, which are no times"
+    return f"has the calendar {form.calendar!r}"

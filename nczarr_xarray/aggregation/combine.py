@@ -15,7 +15,7 @@ from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.held_values import MARKS, as_held, default_filled, holding
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
-from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary, is_index
+from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Summary, VariableForm, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.cfa.table import PACKING, stated_numbers
@@ -184,9 +184,9 @@ class Combiner:
         new = self.grid.new
         variables = {}
         for name, variable in group.variables.items():
-            piece = self.layout.piece(variable.path)
-            if piece is not None:
-                variables[name] = self._variable(variable, piece)
+            form = self.layout.form(variable.path)
+            if form is not None:
+                variables[name] = self._variable(variable, form)
         found = replace(
             group,
             dimensions={n: self._dimensions[d.path] for n, d in group.dimensions.items()},
@@ -222,16 +222,16 @@ class Combiner:
         """Return a file that does not say what is missing, so that marks of others may be data."""
         marks = [mark for mark in stated_numbers(variable) if not math.isnan(mark)]
         for file in self.files:
-            own = file.layout.piece(variable.path)
+            own = file.layout.form(variable.path)
             if own is not None and not own.marks and not set(marks) <= set(own.missing):
                 return file
         return None
 
-    def _variable(self, variable: Variable, piece: Piece) -> Variable:
+    def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
         variable = without_enum(variable)  # names of numbers may differ
         attributes = self._attributes(f"{path}:", variable.attributes)
-        dimensions = self._own_dimensions(variable, piece)
+        dimensions = self._own_dimensions(variable, form)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
         if not is_index(variable):
             made = self._fill(made)
@@ -243,21 +243,21 @@ class Combiner:
             path,
             along,
             None if old is None else "files" if path in old.tables else "master",
-            is_coordinate=piece.is_coordinate,
-            is_small=self._is_small(piece),
-            stays=self._stays(variable, piece),
+            is_coordinate=form.is_coordinate,
+            is_small=self._is_small(form),
+            stays=self._stays(variable, form),
         )
         if storing == "values":
-            values = self._values[path] = self._held(piece, made, along)
+            values = self._values[path] = self._held(form, made, along)
             return holding(made, values)
         if storing == "first values":
             first = self.read_first(variable)
-            self._values[path] = as_held(self.files[0].target, first, piece, piece, made)
+            self._values[path] = as_held(self.files[0].target, first, form, form, made)
         elif storing == "old table":
             assert old is not None
             self._tables[path] = old.tables[path]
         else:
-            self._check_inherited(piece)
+            self._check_inherited(form)
             file = None if old is None or made.dtype.kind == "f" else self._without_marks(made)
             if file is not None:
                 raise ExportError(
@@ -270,26 +270,26 @@ class Combiner:
                 return default_filled(made, "in no file, and there are parts without a file")
         return made
 
-    def _check_inherited(self, piece: Piece) -> None:
+    def _check_inherited(self, form: VariableForm) -> None:
         """Raise if fragments need other units, but do not say so: a reader knows no parent."""
         for file in self.files:
-            own = file.layout.piece(piece.path)
-            if own is not None and own.units != piece.units and (own.inherits or piece.inherits):
+            own = file.layout.form(form.path)
+            if own is not None and own.units != form.units and (own.inherits or form.inherits):
                 raise ExportError(
                     file.target,
-                    f"{piece.path} has no units of its own, and those of its coordinate are "
-                    f"{own.units!r}, not {piece.units!r}: it is too large to be converted; name "
+                    f"{form.path} has no units of its own, and those of its coordinate are "
+                    f"{own.units!r}, not {form.units!r}: it is too large to be converted; name "
                     "the variables that are wanted",
                 )
 
-    def _own_dimensions(self, variable: Variable, piece: Piece) -> tuple[Dimension, ...]:
+    def _own_dimensions(self, variable: Variable, form: VariableForm) -> tuple[Dimension, ...]:
         """Return the dimensions of a variable, with the one that files do not have if it varies."""
         dimensions = tuple(self._dimensions[d.path] for d in variable.dimensions)
         paths, new = {d.path for d in dimensions}, self.grid.new
         if new is None or new in paths or self.before is not None:
             return dimensions
-        varies = not piece.is_coordinate or (
-            paths.isdisjoint(self.grid.axes) and (variable.path == new or self._varies(piece))
+        varies = not form.is_coordinate or (
+            paths.isdisjoint(self.grid.axes) and (variable.path == new or self._varies(form))
         )
         return (self._dimensions[new], *dimensions) if varies else dimensions
 
@@ -298,67 +298,72 @@ class Combiner:
         """The different layouts of the files."""
         return {id(file.layout): file.layout for file in self.files}.values()
 
-    def _is_small(self, piece: Piece) -> bool:
+    def _is_small(self, form: VariableForm) -> bool:
         """Tell whether the values of a variable are known of all files."""
-        if not piece.is_small:
+        if not form.is_small:
             return False
-        pieces = [layout.piece(piece.path) for layout in self._layouts]
-        return all(own is not None and own.is_small for own in pieces)
+        forms = [layout.form(form.path) for layout in self._layouts]
+        return all(own is not None and own.is_small for own in forms)
 
-    def _stays(self, variable: Variable, piece: Piece) -> bool:
+    def _stays(self, variable: Variable, form: VariableForm) -> bool:
         """Tell whether the master holds a variable that is the same in all files."""
         itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
         nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
-        return piece.is_coordinate or nbytes <= SMALL_BYTES
+        return form.is_coordinate or nbytes <= SMALL_BYTES
 
-    def _varies(self, piece: Piece) -> bool:
+    def _varies(self, form: VariableForm) -> bool:
         """Tell whether a coordinate without dimensions differs between files."""
-        if piece.dimensions or not self._is_small(piece):
+        if form.dimensions or not self._is_small(form):
             return False
         found = [
-            converted(file.value(piece.path), file.layout.piece(piece.path) or piece, piece)
-            for file in self._distinct(piece)
+            converted(file.value(form.path), file.layout.form(form.path) or form, form)
+            for file in self._distinct(form)
         ]
         return any(not _equal(found[0], other) for other in found[1:])
 
-    def _distinct(self, piece: Piece) -> list[Summary]:
+    def _distinct(self, form: VariableForm) -> list[Summary]:
         """Return a file for each of the different values of a small variable."""
         found: dict[tuple[int, int], Summary] = {}
         for file in self.files:
-            found.setdefault((id(file.value(piece.path)), id(file.layout)), file)
+            found.setdefault((id(file.value(form.path)), id(file.layout)), file)
         return list(found.values())
 
-    def _value(self, file: Summary, piece: Piece, variable: Variable) -> np.ndarray:
-        own = file.layout.piece(piece.path)
+    def _value(self, file: Summary, form: VariableForm, variable: Variable) -> np.ndarray:
+        own = file.layout.form(form.path)
         assert own is not None
-        return as_held(file.target, file.value(piece.path), own, piece, variable)
+        return as_held(file.target, file.value(form.path), own, form, variable)
 
-    def _held(self, piece: Piece, variable: Variable, along: list[str]) -> np.ndarray:
+    def _held(self, form: VariableForm, variable: Variable, along: list[str]) -> np.ndarray:
         """Return the values of a variable that the master holds."""
-        old = None if self.before is None else self.before.values.get(piece.path)
+        old = None if self.before is None else self.before.values.get(form.path)
         if old is not None:
-            old = as_held("the aggregation", old, piece, piece, variable)
+            old = as_held("the aggregation", old, form, form, variable)
         if not along:
-            if not self._is_small(piece):
+            if not self._is_small(form):
                 assert old is not None
                 return old
-            files = self._distinct(piece)
-            found = self._value(files[0], piece, variable) if old is None else old
+            files = self._distinct(form)
+            found = self._value(files[0], form, variable) if old is None else old
             for file in files:
-                value = self._value(file, piece, variable)
+                value = self._value(file, form, variable)
                 other = files[0].target if old is None else "the aggregation"
-                self._check_equal(piece, found, file, other, value)
+                self._check_equal(form, found, file, other, value)
             return found
         (dimension,) = along
         axis = self.grid.axes[dimension]
-        if piece.path == dimension and axis.values is not None:
+        if form.path == dimension and axis.values is not None:
             return axis.values
         at = [d.path for d in variable.dimensions].index(dimension)
-        parts = self._parts(piece, variable, dimension, at, old)
+        parts = self._parts(form, variable, dimension, at, old)
         return np.concatenate([parts[number] for number in axis.order.tolist()], axis=at)
 
     def _parts(
-        self, piece: Piece, variable: Variable, dimension: str, at: int, old: np.ndarray | None
+        self,
+        form: VariableForm,
+        variable: Variable,
+        dimension: str,
+        at: int,
+        old: np.ndarray | None,
     ) -> dict[int, np.ndarray]:
         """Return the values of a variable along one dimension, by number of the block."""
         parts: dict[int, np.ndarray] = {}
@@ -367,16 +372,16 @@ class Combiner:
             parts.update(enumerate(np.split(old, edges[1:-1], axis=at)))
         owners: dict[int, tuple[tuple[int, int], str]] = {}
         for file, number in zip(self.files, self.grid.numbers[dimension].tolist(), strict=True):
-            raw = file.value(piece.path)
+            raw = file.value(form.path)
             same = id(raw), id(file.layout)  # the same numbers may have other units
             if number in owners and owners[number][0] == same:
                 continue
-            value = self._value(file, piece, variable)
+            value = self._value(file, form, variable)
             if dimension == self.grid.new:
                 value = np.expand_dims(value, at)
             if number in parts:
                 other = owners[number][1] if number in owners else "the aggregation"
-                self._check_equal(piece, parts[number], file, other, value)
+                self._check_equal(form, parts[number], file, other, value)
             else:
                 parts[number] = value
             owners.setdefault(number, (same, file.target))
@@ -384,28 +389,28 @@ class Combiner:
 
     def _check_equal(
         self,
-        piece: Piece,
+        form: VariableForm,
         expected: np.ndarray,
         file: Summary,
         other: str,
         value: np.ndarray,
     ) -> None:
-        own = file.layout.piece(piece.path)
+        own = file.layout.form(form.path)
         noise = None  # of conversion
-        if own is not None and own.units != piece.units:
-            noise = 0.0 if piece.calendar is None else 10.0**-DECIMALS
+        if own is not None and own.units != form.units:
+            noise = 0.0 if form.calendar is None else 10.0**-DECIMALS
         if not _equal(expected, value, noise):
             raise ExportError(
-                file.target, f"has other values of the coordinate {piece.path} than {other}"
+                file.target, f"has other values of the coordinate {form.path} than {other}"
             )
 
     def _equally_packed(self) -> bool:
         """Tell whether all files have packed their variables in the same way."""
         return all(
-            own is not None and packed_alike(own, piece)
+            own is not None and packed_alike(own, form)
             for layout in self._layouts
-            for piece in self.layout.pieces
-            for own in (layout.piece(piece.path),)
+            for form in self.layout.forms
+            for own in (layout.form(form.path),)
         )
 
 

@@ -74,8 +74,8 @@ def aggregated_references(
         If something cannot be read.
     """
     hierarchy = _as_netcdf(opened.hierarchy)
-    pieces = describe(keys.url, hierarchy).layout.pieces
-    coordinates = {piece.path for piece in pieces if piece.is_coordinate}
+    forms = describe(keys.url, hierarchy).layout.forms
+    coordinates = {form.path for form in forms if form.is_coordinate}
     held: dict[str, np.ndarray] = {}
     parts: dict[str, tuple[Variable, Placements]] = {}
     for variable in hierarchy.root.all_variables():

@@ -149,14 +149,14 @@ class Arranger:
         return lacking[0] if lacking else None
 
     def _has_coordinate(self, dimension: str, new: str | None) -> bool:
-        piece = self.expected.piece(dimension)
-        if piece is None or not piece.is_small:
+        form = self.expected.form(dimension)
+        if form is None or not form.is_small:
             return False
-        return piece.dimensions in ((dimension,), ()) or dimension == new
+        return form.dimensions in ((dimension,), ()) or dimension == new
 
     def _blocks(self, dimension: str) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return which coordinates along a dimension each file has, and the different ones."""
-        wanted = self.expected.piece(dimension)
+        wanted = self.expected.form(dimension)
         assert wanted is not None
         before = self.before.get(dimension)
         blocks = [] if before is None else before.blocks()
@@ -168,7 +168,7 @@ class Arranger:
             values, layout = file.value(dimension), file.layout
             number = same.get((id(values), id(layout)))
             if number is None:
-                own = layout.piece(dimension)
+                own = layout.form(dimension)
                 assert own is not None
                 block = np.atleast_1d(converted(values, own, wanted))
                 number = known.setdefault(_key(block, exact), len(blocks))
@@ -180,8 +180,8 @@ class Arranger:
 
     def _units(self, dimension: str) -> set[str | None]:
         """Return the units that files have along a dimension."""
-        pieces = {file.layout.piece(dimension) for file in self.files}
-        return {None if piece is None else piece.units for piece in pieces}
+        forms = {file.layout.form(dimension) for file in self.files}
+        return {None if form is None else form.units for form in forms}
 
     def _check_asked(self, dimension: str, numbers: np.ndarray) -> None:
         if self.asked and dimension not in self.asked:

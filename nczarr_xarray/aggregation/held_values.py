@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
-from nczarr_xarray.aggregation.summary import Piece, is_index
-from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers
+from nczarr_xarray.aggregation.summary import VariableForm, is_index
+from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers, taken_for_missing
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Variable
 
 #: Attributes one of which says what missing data are.
@@ -19,7 +17,7 @@ MARKS = frozenset({"_FillValue", "missing_value"})
 
 
 def as_held(
-    target: str, values: np.ndarray, own: Piece, wanted: Piece, variable: Variable
+    target: str, values: np.ndarray, own: VariableForm, wanted: VariableForm, variable: Variable
 ) -> np.ndarray:
     """Return values of a file as those of a variable that the master holds.
 
@@ -49,21 +47,10 @@ def as_held(
     else:  # a number that stands for missing data has no units
         found = converted(np.where(missing, values[~missing][0], values), own, wanted)
         found = np.where(missing, fill_of(variable), found)
-    _check_marks(target, found, missing, marks, wanted)
+    reason = taken_for_missing(found, missing, marks)
+    if reason is not None:
+        raise ExportError(target, f"{wanted.path} {reason}")
     return found
-
-
-def _check_marks(
-    target: str, found: np.ndarray, missing: np.ndarray | None, marks: Iterable[Any], piece: Piece
-) -> None:
-    for mark in marks:
-        same = found == mark if missing is None else (found == mark) & ~missing
-        if same.any():
-            raise ExportError(
-                target,
-                f"{piece.path} has data that are {mark}, which stands for missing data in the "
-                "aggregation",
-            )
 
 
 def holding(variable: Variable, values: np.ndarray) -> Variable:

@@ -14,7 +14,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
+from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.storage import netcdf_type, note_text
 from nczarr_xarray.formats.cfa.table import PACKING, packing_of
@@ -135,7 +135,7 @@ class Combination:
         members = []
         for variable in map(_in_json, self.found.variables()):
             if variable.path in self.found.values:
-                member = held(variable, self.found.values[variable.path])
+                member = in_one_chunk(variable, self.found.values[variable.path])
                 note_text(member.variable, PURE)
                 members.append(member)
             else:

@@ -11,7 +11,7 @@ from nczarr_xarray.aggregation.from_references import aggregated_references, ref
 from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.cfa.content import Content, Member, held
+from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk
 from nczarr_xarray.export.cfa.existing_master import held_values
 from nczarr_xarray.export.cfa.master import (
     aggregation,
@@ -95,7 +95,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
         variable = replace(without_enum(_unmarked(variable)), dimensions=own)
         table = found.tables.get(variable.path)
         if table is None:
-            members.append(held(variable, found.values[variable.path]))
+            members.append(in_one_chunk(variable, found.values[variable.path]))
         else:
             members += aggregation(variable if keeps else unpacked(variable), table, dialect)
     attributes = conventions(root.attributes, dialect)

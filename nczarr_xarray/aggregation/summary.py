@@ -21,7 +21,7 @@ from nczarr_xarray.model import Hierarchy, Variable, described
 SMALL_BYTES = 1 << 16
 
 
-class Piece(NamedTuple):
+class VariableForm(NamedTuple):
     """A variable as a file has it, apart from lengths, values and other attributes.
 
     Attributes
@@ -74,24 +74,24 @@ class Layout:
     ----------
     dimensions
         Paths of all dimensions that variables have.
-    pieces
+    forms
         The variables.
     """
 
     dimensions: tuple[str, ...]
-    pieces: tuple[Piece, ...]
+    forms: tuple[VariableForm, ...]
 
     @cached_property
     def small(self) -> dict[str, int]:
         """The numbers of the variables whose values are read, by path."""
-        small = (piece.path for piece in self.pieces if piece.is_small)
+        small = (form.path for form in self.forms if form.is_small)
         return {path: number for number, path in enumerate(small)}
 
     @cached_property
-    def _by_path(self) -> dict[str, Piece]:
-        return {piece.path: piece for piece in self.pieces}
+    def _by_path(self) -> dict[str, VariableForm]:
+        return {form.path: form for form in self.forms}
 
-    def piece(self, path: str) -> Piece | None:
+    def form(self, path: str) -> VariableForm | None:
         """Return a variable; None if there is none."""
         return self._by_path.get(path)
 
@@ -181,7 +181,7 @@ def describe(
     if names:
         wanted = _wanted(target, {path: v for path, (_, v) in variables.items()}, names, names_of)
         variables = {path: found for path, found in variables.items() if path in wanted}
-    pieces, small = [], []
+    forms, small = [], []
     dimensions: dict[str, int] = {}
     for path, (_, variable) in variables.items():
         _check(target, variable)
@@ -196,8 +196,8 @@ def describe(
         # an index is read in any case, and bounds without units have those of it
         is_read = is_index(variable) or (parent is not None and is_index(parent))
         is_small = is_read or (path in coordinates and nbytes <= SMALL_BYTES)
-        pieces.append(
-            Piece(
+        forms.append(
+            VariableForm(
                 path,
                 tuple(d.path for d in variable.dimensions),
                 str((variable if path in coordinates else unpacked(variable)).nc_type),
@@ -213,7 +213,7 @@ def describe(
         )
         if is_small:
             small.append(variable)
-    layout = Layout(tuple(dimensions), tuple(pieces))
+    layout = Layout(tuple(dimensions), tuple(forms))
     return Description(layout, tuple(dimensions.values()), tuple(small))
 
 

@@ -38,7 +38,6 @@ from xarray.core.indexing import (
     ExplicitIndexer,
     LazilyIndexedArray,
     MemoryCachedArray,
-    OuterIndexer,
     VectorizedIndexer,
 )
 
@@ -52,7 +51,6 @@ __all__ = [
     "ExplicitIndexer",
     "Index",
     "LazilyIndexedArray",
-    "OuterIndexer",
     "StoreBackendEntrypoint",
     "Variable",
     "VectorizedIndexer",

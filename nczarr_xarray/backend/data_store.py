@@ -35,6 +35,7 @@ from nczarr_xarray.model import (
     Variable,
     bytes_of,
     element_of,
+    nearness,
     readable,
 )
 
@@ -327,13 +328,9 @@ def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]
     """
     used = {d.path: d for variable in variables for d in variable.dimensions}
 
-    def distance(dimension: Dimension) -> tuple[bool, int, str]:
-        above = f"{group.rstrip('/')}/".startswith(f"{dimension.group.rstrip('/')}/")
-        return (not above, -len(dimension.group.rstrip("/")), dimension.path)
-
     names: dict[str, str] = {}
     taken: set[str] = set()
-    for path, dimension in sorted(used.items(), key=lambda item: distance(item[1])):
+    for path, dimension in sorted(used.items(), key=lambda u: (*nearness(u[1].group, group), u[0])):
         names[path] = shown_name(path if dimension.name in taken else dimension.name)
         taken.add(dimension.name)
     return names

@@ -108,6 +108,14 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             Of an aggregation or of references: what the addresses of fragments may begin with,
             besides those that it may name anyway (see ``docs/aggregations.md``); a dict has the
             storage options for each, True allows everything.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            If there is no dataset, or no such group.
+        FormatError, StoreError, URLError
+            If the root or the wanted group cannot be read or understood. (A variable that cannot
+            be read raises when it is used.)
         """
         (dataset,) = _open(
             filename_or_obj,

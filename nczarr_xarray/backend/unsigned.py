@@ -13,7 +13,7 @@ import numpy as np
 from xarray import Variable
 
 
-class Stored(NamedTuple):
+class OtherSign(NamedTuple):
     """How integers are stored that are read with the other sign."""
 
     dtype: np.dtype
@@ -27,7 +27,7 @@ def read_dtype(encoding: Mapping[str, Any]) -> np.dtype:
     return np.dtype(f"{read}{dtype.itemsize}") if read and dtype.kind in "iu" else dtype
 
 
-def as_read(variables: Mapping[Any, Variable]) -> tuple[dict[Any, Variable], dict[Any, Stored]]:
+def as_read(variables: Mapping[Any, Variable]) -> tuple[dict[Any, Variable], dict[Any, OtherSign]]:
     """Return those variables, to be encoded as they are read, and how they are stored."""
     changed, stored = {}, {}
     for name, variable in variables.items():
@@ -39,11 +39,11 @@ def as_read(variables: Mapping[Any, Variable]) -> tuple[dict[Any, Variable], dic
         if read.kind != dtype.kind:
             changed[name] = variable.copy(deep=False)
             changed[name].encoding = {**encoding, "dtype": read}
-            stored[name] = Stored(dtype, changed[name].encoding.pop("_Unsigned"))
+            stored[name] = OtherSign(dtype, changed[name].encoding.pop("_Unsigned"))
     return changed, stored
 
 
-def as_stored(encoded: Variable, stored: Stored) -> Variable:
+def as_stored(encoded: Variable, stored: OtherSign) -> Variable:
     """Return encoded values as they are stored, with the attribute."""
     found = encoded.astype(stored.dtype)
     found.attrs["_Unsigned"] = stored.unsigned

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.chunks.pieces import Index, checked
 
 
 class BoundingBox:
@@ -75,9 +75,7 @@ def _bounds(index: Index, size: int) -> tuple[slice, Index]:
     positions = np.asarray(index)
     if not positions.size:
         return slice(0, 0), positions.astype(np.intp)
-    if positions.min() < -size or positions.max() >= size:
-        raise IndexError(f"index out of bounds for a dimension of length {size}")
-    positions = np.where(positions < 0, positions + size, positions)
+    positions = checked(positions, size)
     first = int(positions.min())
     within = positions - first
     return slice(first, int(positions.max()) + 1), within if within.ndim else int(within)

@@ -24,8 +24,8 @@ from nczarr_xarray.model import Array
 #: Chunks up to this many bytes are put into the result several at a time: each by itself costs
 #: more in calls of numpy than in copying.
 SMALL = 1 << 16
-#: The same of chunks with codecs, if most of them is wanted: each call takes the interpreter's
-#: lock, for which other threads then wait instead of decoding.
+#: The same of chunks with codecs: each call takes the interpreter's lock, and other threads wait
+#: for that instead of decoding. (Of those above `SMALL`, only where most of them is wanted.)
 _IN_ROWS = 1 << 18
 #: Bytes that a stored chunk may have besides what its codecs can make of it.
 _SLACK = 1 << 16
@@ -223,10 +223,10 @@ def _is_absent(element: Any) -> bool:
 
 
 def _refusal(error: FormatError, array: Array) -> Step:
-    """Raise what keeps a codec from being undone; in a file, not before a chunk needs that.
+    """Raise why a codec cannot be undone; of HDF5, return what raises that for each chunk.
 
-    libhdf5 leaves an optional filter out, chunk by chunk, if that fails: so it does with
-    parameters that no filter can have, and with filters that it does not have itself.
+    HDF5 may store chunks without an optional filter: libhdf5 does so where the filter has
+    impossible parameters, or is not installed. Such chunks can be read.
     """
     if array.codec_words != "hdf5":
         raise error

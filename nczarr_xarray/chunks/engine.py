@@ -18,6 +18,7 @@ import numpy as np
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.chunks.grid import Grid, GridPieces
 from nczarr_xarray.chunks.plan import Plan
+from nczarr_xarray.chunks.result import allocate
 from nczarr_xarray.chunks.sources import (
     File,
     LocalFile,
@@ -29,6 +30,9 @@ from nczarr_xarray.chunks.sources import (
 from nczarr_xarray.chunks.strided import RunPieces, Strided
 from nczarr_xarray.chunks.threads import BATCH_BYTES, in_threads, share
 from nczarr_xarray.model import Array
+
+#: For reads that put nothing anywhere.
+_NO_ROOM = np.empty(0)
 
 
 class ChunkReader:
@@ -55,7 +59,12 @@ class ChunkReader:
             self._scheme = Strided(array, source.size)
 
     def read_whole(self) -> np.ndarray | None:
-        """Read all elements of what is at hand in one go; None if that is not the best way.
+        """Read all elements of what is at hand in one go.
+
+        Returns
+        -------
+        The elements in native byte order, in the shape of the array; None if this is not the best
+        way to read them.
 
         Raises
         ------
@@ -70,8 +79,14 @@ class ChunkReader:
 
         Parameters
         ----------
+        plan
+            Of a selection from the array, in its chunk grid.
         remember
             Whether reads of the same chunks may follow.
+
+        Returns
+        -------
+        What the selection means, by numpy's rules: stored elements in native byte order.
 
         Raises
         ------
@@ -80,22 +95,24 @@ class ChunkReader:
         """
         array, source = self._array, self._source
         assert isinstance(source, LocalSource)
-        read = self._scheme.begin(plan, remember=remember, local=True)
+        room = allocate(array, plan.shape)
+        read = self._scheme.begin(plan, room, remember=remember, local=True)
         sparse = self._scheme.is_sparse(plan)
         for wanted, window in read.windows():
             table = source.locate(array.locate(wanted))
             parts = sparse and source.divides(table)
             pieces = read.pieces(wanted, window, table, parts=parts)
-            take, count = partial(pieces.take, source), pieces.groups
+            take, groups = partial(pieces.take, source), range(pieces.groups)
             chunks, turns = pieces.group_chunks, pieces.turns(joins=source.joins)
-            share(take, range(count), count, pieces.group_nbytes, chunks=chunks, turns=turns)
-        return plan.finish(read.result)
+            share(take, groups, pieces.group_nbytes, chunks=chunks, turns=turns)
+        return plan.finish(room)
 
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
-        read = scheme.begin(plan, remember=remember, local=False)
+        room = allocate(array, plan.shape)
+        read = scheme.begin(plan, room, remember=remember, local=False)
         sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
             located = await source.locate(array.locate(wanted))
@@ -118,7 +135,7 @@ class ChunkReader:
             receive = in_threads(scatter, pieces.nbytes, inline=not scheme.needs_libhdf5)
             table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
             await source.fetch(table, pieces.most, pieces.nbytes, receive)
-        return plan.finish(read.result)
+        return plan.finish(room)
 
     async def fetch_remote(self, plan: Plan) -> None:
         """Fetch what `read_remote` fetches, and nothing more: for those that count or time it.
@@ -130,12 +147,14 @@ class ChunkReader:
         """
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
+        read = scheme.begin(plan, _NO_ROOM, remember=False, local=False)
         sparse = scheme.is_sparse(plan)
-        for wanted, window in scheme.windows(plan, local=False):
+        for wanted, window in read.windows():
             located = await source.locate(array.locate(wanted))
             parts = sparse and await source.divides(located)
-            stored = scheme.stored(plan, wanted, window, located, parts=parts)
-            await source.fetch(*stored, _let_go)
+            pieces = read.pieces(wanted, window, located, parts=parts)
+            there = pieces.table.of(pieces.table.start >= 0)
+            await source.fetch(there, pieces.most, pieces.nbytes, _let_go)
 
 
 async def _let_go(rows: Any, data: Sequence[Any]) -> None:

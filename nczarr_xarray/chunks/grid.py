@@ -24,16 +24,14 @@ from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.chunks.sources import LocalSource
 from nczarr_xarray.chunks.threads import items_at_a_time
-from nczarr_xarray.chunks.windows import LOCAL_WINDOW, WINDOW, GridNumbers, Window
+from nczarr_xarray.chunks.windows import LOCAL_WINDOW, ONLY_CHUNK, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
 #: Reads of fewer decoded bytes are mostly done by one thread.
 SHARED_BYTES = 1 << 21
-#: A part of a chunk of plain elements takes the interpreter's lock so often: to be read, to be seen
-#: as elements, and for a few of these to be taken. Little is done without the lock.
+#: How often a part of a chunk of plain elements takes the interpreter's lock: when it is read, when
+#: an array is made of it, and when some elements are copied. Little is done without the lock.
 _PART_TURNS = 3
-#: The number of the only chunk of an array.
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Grid:
@@ -42,10 +40,10 @@ class Grid:
     def __init__(self, array: Array) -> None:
         self.array = array
         self.numbers = GridNumbers(grid_of(array.shape, array.chunk_shape))
-        #: by mask: what undoes the codecs of chunks that were stored without some
+        #: by mask: what decodes and scatters chunks that were stored without some of the codecs
         self._decoders: dict[int, tuple[Decoder, Scatter]] = {}
         self.decoder, self.scatter = self.decoder_of(0)
-        #: of what is decoded together
+        #: for what `Decoder.together` returns, which is not shuffled
         self.scatter_elements = Scatter(self.decoder, planes=0)
         self.nbytes = self.decoder.nbytes
         self.needs_libhdf5 = self.decoder.needs_libhdf5
@@ -69,10 +67,6 @@ class Grid:
         large = not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
         return plain and large and may_be_sparse(plan, self.array.chunk_shape)
 
-    def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
-        """Return the bytes that what is fetched of a chunk becomes, at most."""
-        return self.nbytes if parts is None else int(table.size.max())
-
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
         """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
         if mask not in self._decoders:
@@ -80,18 +74,20 @@ class Grid:
             self._decoders[mask] = decoder, Scatter(decoder)
         return self._decoders[mask]
 
-    def begin(self, plan: Plan, *, remember: bool, local: bool) -> GridRead:
+    def begin(self, plan: Plan, result: np.ndarray, *, remember: bool, local: bool) -> GridRead:
         """Begin to read what `plan` selects.
 
         Parameters
         ----------
+        result
+            What is filled, of shape `plan.shape`.
         remember, local
             As of `nczarr_xarray.chunks.engine.ChunkReader.read`, and whether chunks are at hand.
         """
         # what is not compressed is in memory anyway, in the system's cache
         remember = remember and not (local and self.decoder.is_plain)
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
-        return GridRead(self, plan, known, local=local)
+        return GridRead(self, plan, result, known, local=local)
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection, and before each what has to be located."""
@@ -107,28 +103,13 @@ class Grid:
             return table
         return table.of(np.searchsorted(wanted, window.ids))
 
-    def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
-    ) -> tuple[ChunkTable, int, int]:
-        """Return which chunks of a window there are, and bytes that one may have and becomes.
-
-        Parameters
-        ----------
-        parts
-            As of `GridRead.pieces`.
-        """
-        table, found = self.located(wanted, window, table), None
-        if parts:
-            _, table, found = in_parts(self.array, self.nbytes, plan, window, table)
-        return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, found)
-
     def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
         task, array = self._whole, self.array
         if task is None:
             return None
-        table = source.locate(array.locate(_FIRST))
-        self.check_sizes(_FIRST, table.size)
+        table = source.locate(array.locate(ONLY_CHUNK))
+        self.check_sizes(ONLY_CHUNK, table.size)
         result = allocate(array, array.shape)
         room = self.scatter.room_for(task, None, result) if self.is_direct else None
         if room is None or table.start[0] < 0 or not source.fetch_together(table, room):
@@ -193,6 +174,8 @@ class GridRead:
 
     Parameters
     ----------
+    result
+        What is filled.
     known
         Chunks that are remembered, if any are to be.
     local
@@ -204,12 +187,14 @@ class GridRead:
         What decodes several chunks by one call; None if they are decoded one by one.
     """
 
-    def __init__(self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool) -> None:
+    def __init__(
+        self, grid: Grid, plan: Plan, result: np.ndarray, known: Chunks | None, *, local: bool
+    ) -> None:
         self.grid = grid
         self.plan = plan
         self.known = known
         self.local = local
-        self.result = allocate(grid.array, plan.shape)
+        self.result = result
         self.fill = fill_element(grid.array)
         # what one thread decodes alone is inflated sooner chunk by chunk
         shared = known is None and plan.count * grid.nbytes >= SHARED_BYTES
@@ -246,11 +231,13 @@ class GridPieces:
     table
         Where they are.
     groups
-        In how many parts threads take them: segments.
+        Number of segments: threads take a few of these at a time.
+    nbytes
+        Bytes that what is fetched of a chunk becomes.
     group_nbytes, group_chunks
-        Bytes and chunks that one of them is about. (To find a part takes as long as to find all.)
-    nbytes, most
-        Bytes that what is fetched of a chunk becomes, and that a chunk may have as stored.
+        The same bytes of a segment, and its chunks.
+    most
+        Bytes that a chunk may have as stored.
     """
 
     def __init__(
@@ -264,7 +251,7 @@ class GridPieces:
         self.table = table
         self.groups = len(window.segments)
         self.group_chunks = -(-len(window.ids) // self.groups)
-        self.nbytes = read.grid.piece_nbytes(table, parts)
+        self.nbytes = read.grid.nbytes if parts is None else int(table.size.max())
         self.most = read.grid.decoder.most
         self.group_nbytes = self.group_chunks * self.nbytes
 

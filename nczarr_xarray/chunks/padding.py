@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.pieces import checked, count_of
 
-#: Along one dimension: 8 bytes are needed for each.
-MOST_POSITIONS = 1 << 31
+#: Positions along one dimension: 8 bytes are needed for each.
+_MOST_POSITIONS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,13 @@ def padded_selection(
     ------
     FormatError
         If the selection is larger than any memory.
+    IndexError
+        If an index is out of bounds.
     """
     if tuple(shape) == tuple(stored):
         return PaddedSelection(tuple(key))
-    counts = [_count(index, length) for index, length in zip(key, shape, strict=True)]
-    if max(counts, default=0) > MOST_POSITIONS:
+    counts = [count_of(index, length) for index, length in zip(key, shape, strict=True)]
+    if max(counts, default=0) > _MOST_POSITIONS:
         raise FormatError(path, f"a selection of {counts} elements does not fit")
     positions = [_positions(index, length) for index, length in zip(key, shape, strict=True)]
     if not points:
@@ -113,19 +116,11 @@ def padded_selection(
     )
 
 
-def _count(index: Any, length: int) -> int:
-    return len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
-
-
 def _positions(index: Any, length: int) -> np.ndarray:
     """Return what ``np.arange(length)[index]`` is, without making all of that."""
     if isinstance(index, slice):
         return np.arange(*index.indices(length))
-    chosen = np.asarray(index)
-    positions: np.ndarray = np.where(chosen < 0, chosen + length, chosen)
-    if positions.size and (positions.min() < 0 or positions.max() >= length):
-        raise IndexError(f"index out of bounds for a dimension of length {length}")
-    return positions
+    return checked(np.asarray(index), length)
 
 
 def _as_slice(positions: np.ndarray) -> slice:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part, Piece, as_indexer, as_slice
+from nczarr_xarray.chunks.pieces import Piece, Positions, as_indexer, as_list, as_slice, bounded
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.windows import Window
 from nczarr_xarray.model import Array, ChunkTable
@@ -151,18 +151,8 @@ class _Near(NamedTuple):
 
     low: int
     length: int
-    source: Part
-    target: Part
-
-    @classmethod
-    def of(cls, source: Part, target: Part) -> _Near:
-        if isinstance(source, slice):
-            low, last = source.start, range(source.start, source.stop, source.step or 1)[-1]
-            source = slice(0, last - low + 1, source.step)
-        else:
-            low, last = int(source.min()), int(source.max())
-            source = source - low
-        return cls(low, last - low + 1, source, target)
+    source: Positions
+    target: Positions
 
 
 def parts_of(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[ChunkPart]:
@@ -198,7 +188,7 @@ def parts_of(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[Chu
     return parts
 
 
-def _divided(source: Part, target: Part, stride: int, block: int) -> list[_Near]:
+def _divided(source: Positions, target: Positions, stride: int, block: int) -> list[_Near]:
     """Divide positions of one dimension where they are far apart.
 
     Parameters
@@ -209,14 +199,14 @@ def _divided(source: Part, target: Part, stride: int, block: int) -> list[_Near]
         Bytes of what is wanted at each position.
     """
     if isinstance(source, slice) and (source.step or 1) * stride - block < FAR_APART:
-        return [_Near.of(source, target)]  # of any length
-    numbers, places = _numbers(source), _numbers(target)
+        return [_Near(*bounded(source), target)]  # of any length
+    numbers, places = as_list(source).ravel(), as_list(target).ravel()
     order = np.argsort(numbers, kind="stable")
     far = np.flatnonzero(np.diff(numbers[order]) * stride - block >= FAR_APART) + 1
     if not far.size:
-        return [_Near.of(numbers, target if isinstance(target, slice) else places)]
+        return [_Near(*bounded(numbers), target if isinstance(target, slice) else places)]
     return [
-        _Near.of(as_slice(numbers[members]), as_slice(places[members]))
+        _Near(*bounded(as_slice(numbers[members])), as_slice(places[members]))
         for members in np.split(order, far)
     ]
 
@@ -224,9 +214,3 @@ def _divided(source: Part, target: Part, stride: int, block: int) -> list[_Near]
 def may_be_sparse(plan: Plan, chunk_shape: Sequence[int]) -> bool:
     """Tell whether a selection wants so few elements that parts of chunks may be read."""
     return 0 < math.prod(plan.shape) <= PART_SHARE * plan.count * math.prod(chunk_shape)
-
-
-def _numbers(part: Part) -> np.ndarray:
-    if isinstance(part, slice):
-        return np.arange(part.start, part.stop, part.step or 1)
-    return part.ravel()

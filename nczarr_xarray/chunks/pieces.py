@@ -13,15 +13,26 @@ import numpy as np
 Division: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
 #: How one dimension is indexed: whole numbers are checked and non-negative, slices ascend.
 Index: TypeAlias = "int | slice | np.ndarray[Any, np.dtype[np.intp]]"
-Part: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
+#: Some positions along one dimension: an ascending slice, or a list in any order.
+Positions: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
 
 
 class Piece(NamedTuple):
-    """The part of one chunk, along one dimension, that a selection wants."""
+    """The part of one chunk, along one dimension, that a selection wants.
+
+    Attributes
+    ----------
+    chunk
+        Number of the chunk along the dimension.
+    source
+        What is wanted, counted from the beginning of the chunk.
+    target
+        Where that goes in the result.
+    """
 
     chunk: int
-    source: Part
-    target: Part
+    source: Positions
+    target: Positions
 
 
 #: Pieces of one dimension; long ones are not made before they are needed.
@@ -41,8 +52,36 @@ def checked(index: np.ndarray, size: int) -> np.ndarray:
     """Return positions of which none is negative; `IndexError` if one is out of bounds."""
     index = np.where(index < 0, index + size, index)
     if index.size and not (index.min() >= 0 and index.max() < size):
-        raise IndexError(f"index {index.max()} is out of bounds for a dimension of length {size}")
+        raise IndexError(f"index out of bounds for a dimension of length {size}")
     return index
+
+
+def count_of(index: Index, size: int) -> int:
+    """Return how many positions of a dimension of length `size` an index selects."""
+    return len(range(*index.indices(size))) if isinstance(index, slice) else np.size(index)
+
+
+def as_list(positions: Positions) -> np.ndarray:
+    """Return positions as an array of integers."""
+    if isinstance(positions, slice):
+        return np.arange(positions.start, positions.stop, positions.step or 1)
+    return positions
+
+
+def bounded(positions: Positions) -> tuple[int, int, Positions]:
+    """Find the bounds of positions, of which there are some.
+
+    Returns
+    -------
+    The lowest position, the number of positions from there to the highest, and the given ones,
+    counted from the lowest.
+    """
+    if isinstance(positions, slice):
+        low = positions.start
+        span = range(low, positions.stop, positions.step or 1)[-1] - low + 1
+        return low, span, slice(0, span, positions.step)
+    low = int(positions.min())
+    return low, int(positions.max()) - low + 1, positions - low
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +157,7 @@ def array_pieces(index: np.ndarray, chunk: Division) -> list[Piece]:
     return pieces
 
 
-def as_slice(index: np.ndarray) -> Part:
+def as_slice(index: np.ndarray) -> Positions:
     """Return positions, of which there are some, as a slice if their step is constant."""
     if index.size == 1:
         return slice(int(index[0]), int(index[0]) + 1)
@@ -128,12 +167,8 @@ def as_slice(index: np.ndarray) -> Part:
     return index
 
 
-def as_indexer(parts: Sequence[Part]) -> tuple[Any, ...]:
+def as_indexer(parts: Sequence[Positions]) -> tuple[Any, ...]:
     """Return a numpy key that selects orthogonally, also where several parts are arrays."""
     if [type(part) for part in parts].count(np.ndarray) < 2:
         return tuple(parts)
-    arrays = [
-        np.arange(part.start, part.stop, part.step or 1) if isinstance(part, slice) else part
-        for part in parts
-    ]
-    return np.ix_(*arrays)
+    return np.ix_(*map(as_list, parts))

@@ -19,9 +19,9 @@ from nczarr_xarray.chunks.pieces import (
     LONG,
     Division,
     Index,
-    Part,
     Piece,
     Pieces,
+    Positions,
     array_pieces,
     as_indexer,
     checked,
@@ -194,7 +194,7 @@ class PointPlan:
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    groups: Sequence[tuple[tuple[int, ...], tuple[Part, ...], Part]]
+    groups: Sequence[tuple[tuple[int, ...], tuple[Positions, ...], Positions]]
     pieces: tuple[Pieces, ...]
     flips: tuple[bool, ...]
     points_shape: tuple[int, ...]

@@ -26,7 +26,8 @@ from nczarr_xarray.model import ChunkTable
 LEAST_IN_FLIGHT = 4
 #: Bytes of a chunk that threads read together, and of the parts that they take.
 _LARGE, _PART = 1 << 24, 1 << 21
-#: Chunks of a store at hand that are looked for together, since most of them may be missing.
+#: From so many chunks on, a store at hand lists what there is, since most of them may be missing:
+#: to open each in vain takes longer.
 _MANY = 256
 
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
@@ -73,7 +74,17 @@ class LocalSource(ABC):
 
     @abstractmethod
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
-        """Put one chunk of a table where it goes; False if it is missing, or of another size."""
+        """Put one chunk of a table where it goes.
+
+        Parameters
+        ----------
+        room
+            Writable bytes, as many as the chunk should have.
+
+        Returns
+        -------
+        False if the chunk is missing, or has another number of bytes.
+        """
 
     def fetch_together(self, table: ChunkTable, room: memoryview) -> bool:
         """Do as `fetch_into` does for the only chunk of a table, with several threads.
@@ -92,14 +103,17 @@ class LocalSource(ABC):
 
         starts = range(0, len(room), _PART)
         try:
-            share(take, starts, len(starts), _PART)
+            share(take, starts, _PART)
         except OSError:
             return False
         return sum(read) == len(room)
 
     @abstractmethod
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
-        """Return what `fetch` would fetch, to be copied; None if it is in no files."""
+        """Return where files have what `fetch` would fetch; None if no file has it.
+
+        One range for each chunk, None for a missing one: they are copied from file to file.
+        """
 
     def divides(self, table: ChunkTable) -> bool:
         """Tell whether a part of a chunk of the table costs less than all of it."""
@@ -107,7 +121,11 @@ class LocalSource(ABC):
 
     @abstractmethod
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
-        """Tell chunks apart, and, if that costs little, what they are now from what they were."""
+        """Return what decoded chunks are remembered as.
+
+        That is their numbers. Where it costs little, it includes what changes when a chunk is
+        written anew.
+        """
 
 
 class RemoteSource(ABC):
@@ -262,10 +280,9 @@ class LocalFile(LocalSource):
         return table
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
-        starts, stops = table.start.tolist(), (table.start + table.size).tolist()
         if table.source is not None:
-            return _inline(table, starts, stops)
-        return self._source.read_many(starts, stops)
+            return _inline(table)
+        return self._source.read_many(*_bounds(table))
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         if table.size[row] != len(room) or table.source is not None:
@@ -276,7 +293,7 @@ class LocalFile(LocalSource):
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
         if table.source is not None:
             return None
-        return self._source.ranges(table.start.tolist(), (table.start + table.size).tolist())
+        return self._source.ranges(*_bounds(table))
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         return ids
@@ -306,12 +323,11 @@ class RemoteFile(RemoteSource):
         return table
 
     async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
-        stops = table.start + table.size
         if table.source is None:
-            await self._file.read_data(table.start, stops, receive)
+            await self._file.read_data(table.start, table.start + table.size, receive)
         else:
-            data = _inline(table, table.start.tolist(), stops.tolist())
-            await receive(np.arange(len(data)), list(data))
+            data = _inline(table)
+            await receive(np.arange(len(data)), data)
 
 
 def source_of(store: KeyStore | File, document: str | None) -> LocalSource | RemoteSource:
@@ -352,12 +368,17 @@ def _keys_and_parts(table: ChunkTable) -> list[tuple[str, slice]]:
     keys = _keys(table)
     if table.size.max(initial=-1) < 0:
         return [(key, ALL) for key in keys]
-    bounds = zip(table.start.tolist(), (table.start + table.size).tolist(), strict=True)
-    return [(key, slice(start, stop)) for key, (start, stop) in zip(keys, bounds, strict=True)]
+    rows = zip(keys, *_bounds(table), strict=True)
+    return [(key, slice(start, stop)) for key, start, stop in rows]
 
 
-def _inline(table: ChunkTable, starts: list[int], stops: list[int]) -> list[Stored]:
+def _bounds(table: ChunkTable) -> tuple[list[int], list[int]]:
+    """Return where each chunk begins in its source, and where it ends."""
+    return table.start.tolist(), (table.start + table.size).tolist()
+
+
+def _inline(table: ChunkTable) -> list[Stored]:
     """Return chunks that came with the metadata."""
     assert table.source is not None
-    rows = zip(table.source.tolist(), starts, stops, strict=True)
+    rows = zip(table.source.tolist(), *_bounds(table), strict=True)
     return [memoryview(data)[start:stop] for data, start, stop in rows]

@@ -11,6 +11,7 @@ import numpy as np
 
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.result import allocate
 from nczarr_xarray.chunks.sources import Stored
 from nczarr_xarray.chunks.windows import Window
 from nczarr_xarray.model import Array, ChunkTable, CodecConfig, grid_of
@@ -127,12 +128,13 @@ class ChunkStack:
             chunks = fetch(member, prepared.numbers, most)
             if chunks is not None:
                 found[member] = chunks
-        reading = self._grid.begin(plan, remember=False, local=True)
+        room = allocate(self._grid.array, plan.shape)
+        reading = self._grid.begin(plan, room, remember=False, local=True)
         for window, table, places in prepared.windows:
             data = [found[owner][at] if owner in found else None for owner, at in places]
             pieces = reading.pieces(window.ids, window, table, parts=False)
             pieces.scatter(np.arange(len(data)), data)
-        result = plan.finish(reading.result)
+        result = plan.finish(room)
         result = np.moveaxis(result, 1, 0) if points else result
         read = list(found)
         return Stacked(read, result if len(read) == members else result[read])

@@ -12,16 +12,15 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.plan import Plan
-from nczarr_xarray.chunks.result import allocate, fill_element
+from nczarr_xarray.chunks.result import fill_element
 from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
 from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
+from nczarr_xarray.chunks.windows import ONLY_CHUNK
 from nczarr_xarray.model import Array, ChunkTable
 
 #: Runs of elements from this length on are read straight into the result; a copy costs less than
 #: finding their places one by one.
 DIRECT_BYTES = 1 << 15
-#: The number of the only chunk of an array.
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Strided:
@@ -41,7 +40,7 @@ class Strided:
         self.size = size
         self.strides = array.strides
         self.needs_libhdf5 = False  # nothing is decoded
-        start, _, _, inline = at_once(array.locate(_FIRST))
+        start, _, _, inline = at_once(array.locate(ONLY_CHUNK))
         self._start = int(start[0])
         #: bytes from the first element to the end of the last, if one read for all is best
         self._span = 0
@@ -69,63 +68,27 @@ class Strided:
         stored = np.ndarray(array.shape, array.dtype, data, offset, self.strides)
         return stored.astype(array.dtype.newbyteorder("="))
 
-    def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, None]]:
-        """Yield the only chunk."""
-        yield _FIRST, None
-
-    def runs(self, plan: Plan, table: ChunkTable, gap: int) -> list[Runs]:
-        """Return the runs of the chunk that are wanted; none if it is not stored.
-
-        Parameters
-        ----------
-        gap
-            See `plan_runs`.
-
-        Raises
-        ------
-        FormatError
-            Naming the variable, if the file ends before its data do.
-        """
-        array, start = self.array, int(table.start[0])
-        if start < 0:
-            return []
-        size = self.size if table.source is None else len(table.source[0])  # inline
-        end = start + end_of(plan, self.strides, array.dtype.itemsize)
-        if math.prod(plan.shape) and end > size:
-            raise FormatError(
-                array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
-            )
-        return plan_runs(plan, self.strides, array.dtype, gap)
-
     def is_sparse(self, plan: Plan) -> bool:
         """Tell that runs are no parts of chunks, which they never are."""
         return False
 
-    def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
-    ) -> tuple[ChunkTable, int, int]:
-        """Return the runs as `nczarr_xarray.chunks.grid.Grid.stored` does chunks."""
-        pieces = RunPieces(self.runs(plan, table, 0), table, np.empty(0))
-        return pieces.table, pieces.most, pieces.nbytes
-
-    def begin(self, plan: Plan, *, remember: bool, local: bool) -> StridedRead:
-        """Begin to read what `plan` selects."""
-        return StridedRead(self, plan, LOCAL_GAP if local else 0)
+    def begin(self, plan: Plan, result: np.ndarray, *, remember: bool, local: bool) -> StridedRead:
+        """Begin to read what `plan` selects into `result`."""
+        return StridedRead(self, plan, result, LOCAL_GAP if local else 0)
 
 
 class StridedRead:
     """One read of plain elements."""
 
-    result: np.ndarray
-
-    def __init__(self, strided: Strided, plan: Plan, gap: int) -> None:
+    def __init__(self, strided: Strided, plan: Plan, result: np.ndarray, gap: int) -> None:
         self._strided = strided
         self._plan = plan
         self._gap = gap
+        self._result = result
 
     def windows(self) -> Iterator[tuple[np.ndarray, None]]:
         """Yield the only chunk."""
-        return self._strided.windows(self._plan, local=self._gap > 0)
+        yield ONLY_CHUNK, None
 
     def pieces(self, _: np.ndarray, __: Any, table: ChunkTable, *, parts: bool) -> RunPieces:
         """Return the runs of the chunk that are wanted.
@@ -135,11 +98,19 @@ class StridedRead:
         FormatError
             Naming the variable, if the file ends before its data do.
         """
-        runs = self._strided.runs(self._plan, table, self._gap)
-        self.result = allocate(self._strided.array, self._plan.shape)
-        if table.start[0] < 0:
-            self.result[...] = fill_element(self._strided.array)
-        return RunPieces(runs, table, self.result)
+        array, strides, plan = self._strided.array, self._strided.strides, self._plan
+        start = int(table.start[0])
+        if start < 0 or not math.prod(plan.shape):
+            self._result[...] = fill_element(array)
+            return RunPieces([], table, self._result)
+        size = self._strided.size if table.source is None else len(table.source[0])  # inline
+        end = start + end_of(plan, strides, array.dtype.itemsize)
+        if end > size:
+            raise FormatError(
+                array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
+            )
+        runs = plan_runs(plan, strides, array.dtype, self._gap)
+        return RunPieces(runs, table, self._result)
 
 
 class RunPieces:

@@ -16,22 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part
+from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import OuterPlan, PointPlan
 from nczarr_xarray.chunks.records import LONGEST
 
-#: Where bytes are on this machine, so many from one wanted piece to the next are read faster than a
-#: call for each piece takes: the records of a file with many variables are as long.
+#: On this machine, wanted elements that are at most so many bytes apart are read by one call: to
+#: read what is between them takes less time than another call. Records of files with many
+#: variables are as long.
 LOCAL_GAP = 1 << 13
-#: A run reads over what was not asked for while it is at most this long, ...
+#: A run of up to so many bytes may hold any number of bytes that were not asked for.
 SHORT_RUN = 1 << 14
-#: ... or while this share of it is wanted, ...
+#: Of a longer run, at least this share of the bytes is wanted, unless elements are near each other.
 WANTED_SHARE = 0.8
-#: (a slice that takes one element of so many is not read in one go)
+#: A slice whose step is larger than this is not read as one run.
 SPARSE_STEP = 8
-#: and while it is at most this long, that runs can be scattered while others are still fetched.
+#: Bytes of the longest run: of several, the first are scattered while others are still fetched.
 LONG_RUN = 1 << 20
-#: Rows that are as long need not be read several together.
+#: Rows from so many bytes on are a run each: to read several by one call saves nothing.
 LONG_ROW = 1 << 17
 
 
@@ -39,25 +40,28 @@ LONG_ROW = 1 << 17
 class _Axis:
     """One axis of the result: which positions it takes along a dimension of the file.
 
-    `first` and `span` are the bounds of the positions, `part` selects them
-    counted from `first`, `stride` is in bytes.
+    Attributes
+    ----------
+    first, span
+        The lowest position, and the number of positions from there to the highest.
+    count
+        How many of them are taken.
+    part
+        These, counted from `first`.
+    stride
+        Bytes from a position to the next.
     """
 
     first: int
     span: int
     count: int
-    part: Part
+    part: Positions
     stride: int
 
     @classmethod
-    def of(cls, part: Part, stride: int) -> _Axis:
-        if isinstance(part, slice):
-            first, step = part.start, part.step or 1
-            count = len(range(first, part.stop, step))
-            last = first + (count - 1) * step
-            return cls(first, last - first + 1, count, slice(0, last - first + 1, step), stride)
-        first = int(part.min())
-        return cls(first, int(part.max()) - first + 1, part.size, part - first, stride)
+    def of(cls, part: Positions, stride: int) -> _Axis:
+        first, span, part = bounded(part)
+        return cls(first, span, count_of(part, span), part, stride)
 
     @property
     def is_dense(self) -> bool:
@@ -159,7 +163,7 @@ def plan_runs(
     dtype
         Of the elements as stored.
     gap
-        So many bytes from one wanted piece to the next are read rather than skipped.
+        Where wanted elements are at most so many bytes apart, what is between them is read, too.
     """
     if not math.prod(plan.shape):
         return []
@@ -225,18 +229,13 @@ def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -
     """Find where the last element of a selection ends, in bytes from the array's beginning."""
     if not math.prod(plan.shape):
         return 0
-    dimensions: Sequence[int] = range(len(strides))
-    end = itemsize
+    parts = [piece.source for (piece,) in plan.pieces]
     if isinstance(plan, PointPlan):
-        count = len(plan.axes) - len(plan.pieces)
-        ((_, within, _),) = plan.groups
-        for dimension, positions in zip(plan.axes[:count], within, strict=True):
-            end += int(np.max(np.asarray(positions))) * strides[dimension]
-        dimensions = plan.axes[count:]
-    for dimension, pieces in zip(dimensions, plan.pieces, strict=True):
-        (piece,) = pieces
-        axis = _Axis.of(piece.source, strides[dimension])
-        end += (axis.first + axis.span - 1) * axis.stride
+        parts = [*plan.groups[0][1], *parts]
+    end = itemsize
+    for axis, part in zip(plan.axes or range(len(strides)), parts, strict=True):
+        first, span, _ = bounded(part)
+        end += (first + span - 1) * strides[axis]
     return end
 
 

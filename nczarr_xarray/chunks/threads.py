@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
@@ -115,8 +115,7 @@ def items_at_a_time(count: int, nbytes: int, *, chunks: int = 1) -> int:
 
 def share(
     function: Callable[[list[T]], None],
-    items: Iterable[T],
-    count: int,
+    items: Sequence[T],
     nbytes: int,
     *,
     chunks: int = 1,
@@ -131,8 +130,6 @@ def share(
 
     Parameters
     ----------
-    count
-        Number of items.
     nbytes
         Bytes that one item is about.
     chunks
@@ -140,6 +137,7 @@ def share(
     turns
         How often an item takes the interpreter's lock, if that is not once for each chunk.
     """
+    count = len(items)
     if count <= 1 or count * nbytes <= INLINE_BYTES:
         if count:
             function(list(items))
@@ -147,7 +145,7 @@ def share(
     turns = chunks if turns is None else turns
     size = items_at_a_time(count, nbytes, chunks=chunks)
     most = -(-count // size) - 1
-    with _Team(function, iter(items), size) as team:
+    with _Team(function, items, size) as team:
         if nbytes >= LARGE_BYTES * max(chunks, turns):
             team.hire(most)
         else:
@@ -162,7 +160,7 @@ class _Team(Generic[T]):
     and does not come in time is not waited for, and finds nothing to do if it comes later.
     """
 
-    def __init__(self, function: Callable[[list[T]], None], items: Iterable[T], size: int) -> None:
+    def __init__(self, function: Callable[[list[T]], None], items: Sequence[T], size: int) -> None:
         self._function = function
         self._items = iter(items)
         self._size = size

@@ -11,11 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from nczarr_xarray.chunks.plan import Plan, Segment
+from nczarr_xarray.model import position_of
 
 #: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
 WINDOW = 1 << 16
 #: The same where looking up costs no round trip.
 LOCAL_WINDOW = 1 << 13
+#: The numbers of the chunks of an array that is one chunk.
+ONLY_CHUNK = np.zeros(1, dtype=np.int64)
 
 
 class Window(NamedTuple):
@@ -55,8 +58,7 @@ class GridNumbers:
 
     def position(self, number: int) -> tuple[int, ...]:
         """Return where a chunk is in the grid."""
-        lengths = zip(self._steps, self.shape, strict=True)
-        return tuple(number // step % length for step, length in lengths)
+        return position_of(number, self.shape)
 
     def windows(self, plan: Plan, together: int, most: int) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection.

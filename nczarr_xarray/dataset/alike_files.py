@@ -22,7 +22,6 @@ from nczarr_xarray.formats.alike_chunks import AlikeChunks, read_alike_chunks
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import read_pattern
-from nczarr_xarray.formats.rounds import Parsing
 from nczarr_xarray.model import FileChunks, FileStrides
 
 #: Bytes from the beginning of a file that are read at once: mostly the data are among them.
@@ -76,18 +75,19 @@ class AlikeFiles:
 
     def learn(self, name: str, found: Opening) -> bool:
         """Learn the pattern of a local file that has been opened; tell whether to use the stack."""
-        file, reading = found.reader.store, self._reading(name, found)
-        if reading is None or not isinstance(file, DataFile):
+        file = self._file_of(found)
+        if file is None:
             return False
-        pattern = file.parse(reading)
+        pattern = file.parse(read_variable_pattern(file, name, entire=self._entire))
         self._known = name, pattern
         return self._learn_stack(name, pattern, file)
 
     async def learn_remote(self, name: str, found: Opening) -> None:
         """Do as `learn` does, of a remote file, on its loop."""
-        file, reading = found.reader.store, self._reading(name, found)
-        if reading is None or not isinstance(file, DataFile):
+        file = self._file_of(found)
+        if file is None:
             return
+        reading = read_variable_pattern(file, name, entire=self._entire)
         pattern = await file.parse_remote(reading)
         self._known = name, pattern
         here = at_hand(file.source)
@@ -104,15 +104,15 @@ class AlikeFiles:
         self.stack = AlikeStack(name, pattern, stack, places)
         return True
 
-    def _reading(self, name: str, found: Opening) -> Parsing[MetadataPattern | None] | None:
-        """Return what reads the pattern of a file; None if that is not worth while."""
+    def _file_of(self, found: Opening) -> DataFile | None:
+        """Return the file whose pattern is to be learned; None if that is not worth while."""
         file, array = found.reader.store, found.variable.array
         if self._learned >= _MOST_PATTERNS or not isinstance(file, DataFile):
             return None
         if not isinstance(array, (FileChunks, FileStrides)):
             return None
         self._learned += 1
-        return read_variable_pattern(file, name, entire=self._entire)
+        return file
 
 
 @dataclass(frozen=True, slots=True)

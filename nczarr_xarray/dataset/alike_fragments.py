@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.dataset.alike_files import AlikeStack, StackedFile
 from nczarr_xarray.dataset.fragment_parts import Part
-from nczarr_xarray.dataset.fragment_values import Request, as_it_is, reading_of
+from nczarr_xarray.dataset.fragment_values import FragmentRequest, as_it_is, reading_of
 from nczarr_xarray.model import FragmentArray, FragmentMapping
 
 #: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, opening the
@@ -27,7 +27,7 @@ _CHUNKS_A_FILE = 3
 class _Run(NamedTuple):
     """Parts of which the same is read, and becomes values in the same way."""
 
-    request: Request
+    request: FragmentRequest
     nbytes: int
     parts: list[Part]
 
@@ -68,7 +68,7 @@ def read_alike(
     count = max(1, len(runs))
     nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
     members = sum(len(run.parts) for run in runs) // count
-    share(read, runs, len(runs), nbytes, chunks=max(1, members) * _CHUNKS_A_FILE)
+    share(read, runs, nbytes, chunks=max(1, members) * _CHUNKS_A_FILE)
     return sorted(left, key=lambda part: part.number)
 
 

@@ -14,7 +14,7 @@ from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url, redact
-from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFragment
 from nczarr_xarray.model import FragmentPlace
 
 K = TypeVar("K")
@@ -22,8 +22,6 @@ V = TypeVar("V")
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
-#: What is remembered takes this part of what may be under way, if that is limited.
-_EIGHTH = 8
 #: A name in a folder that means nothing but itself.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
 #: Aggregations whose fragments are aggregations, at most.
@@ -73,7 +71,7 @@ class FragmentDatasets:
         #: by address of a folder: its path, if all in it may be opened
         self._folders: dict[str, str] = {}
         #: by address of a folder, and variable: one of its remote files, if all may be opened so
-        self._likes: dict[tuple[str, str, bool], RemoteFile] = {}
+        self._likes: dict[tuple[str, str, bool], RemoteFragment] = {}
 
     def open(self, place: FragmentPlace, *, entire: bool = False) -> Opening:
         """Open the variable that a fragment is.
@@ -119,12 +117,16 @@ class FragmentDatasets:
 
     @property
     def _remembered(self) -> int:
-        """How many fragments are remembered: of each remote file, the first bytes are held."""
+        """How many fragments are remembered.
+
+        The first bytes of each remote file are kept: an eighth of what may be under way, if that
+        is limited.
+        """
         if self.under_way is None:
             return _REMEMBERED
-        return max(1, min(_REMEMBERED, self.under_way // (_EIGHTH * HEAD_BYTES)))
+        return max(1, min(_REMEMBERED, self.under_way // 8 // HEAD_BYTES))
 
-    def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFile | None:
+    def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFragment | None:
         """Find a fragment that is in a remote file; None for all others.
 
         Parameters
@@ -139,9 +141,8 @@ class FragmentDatasets:
         """
         if not place.address:
             return None
-        start = place.address.rfind("/") + 1
-        name, key = place.address[start:], (place.address[:start], place.name, entire)
-        is_plain = _PLAIN_NAME.fullmatch(name) is not None
+        folder, name, is_plain = _split(place.address)
+        key = folder, place.name, entire
         like = self._likes.get(key) if is_plain else None
         found = None if like is None else like.beside(name)
         if found is not None:
@@ -179,9 +180,7 @@ class FragmentDatasets:
             error.found_in(printable(redact(where)))
 
     def _resolved(self, place: FragmentPlace) -> str:
-        start = place.address.rfind("/") + 1
-        folder, name = place.address[:start], place.address[start:]
-        is_plain = _PLAIN_NAME.fullmatch(name) is not None
+        folder, name, is_plain = _split(place.address)
         path = self._folders.get(folder) if is_plain else None
         if path is not None:
             return path + name
@@ -207,6 +206,13 @@ class FragmentDatasets:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._begin()
+
+
+def _split(address: str) -> tuple[str, str, bool]:
+    """Return folder and name, and whether the name means nothing but itself."""
+    start = address.rfind("/") + 1
+    name = address[start:]
+    return address[:start], name, _PLAIN_NAME.fullmatch(name) is not None
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> None:

@@ -29,14 +29,14 @@ class Opening(NamedTuple):
     alike: bool = False
 
 
-class RemoteFile(Protocol):
+class RemoteFragment(Protocol):
     """A remote file that is to be opened on its loop, with others at a time."""
 
     @property
     def source(self) -> OnLoop:
         """What runs coroutines on the loop."""
 
-    def beside(self, name: str) -> RemoteFile | None:
+    def beside(self, name: str) -> RemoteFragment | None:
         """Return the same variable of another file in the folder, with the same options.
 
         Parameters
@@ -97,7 +97,7 @@ class Opener(Protocol):
 
     def find(
         self, target: str, storage_options: Mapping[str, Any] | None, path: str, *, entire: bool
-    ) -> RemoteFile | None:
+    ) -> RemoteFragment | None:
         """Find a variable in a remote file; None if the target is of another kind.
 
         Parameters

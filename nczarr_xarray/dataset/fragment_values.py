@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from nczarr_xarray.formats.cfa.table import (
     read_as,
     stated_marks,
     stated_numbers,
+    taken_for_missing,
 )
 from nczarr_xarray.model import (
     FragmentArray,
@@ -33,7 +33,7 @@ from nczarr_xarray.model import (
 _AS_IT_IS = FragmentMapping()
 
 
-class Request(NamedTuple):
+class FragmentRequest(NamedTuple):
     """What to read of a fragment.
 
     Attributes
@@ -62,7 +62,7 @@ def as_it_is(data: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FragmentReading:
     """How a fragment is read.
 
     Parameters
@@ -94,21 +94,21 @@ class Reading:
         """
         self._values(np.zeros(0, self.variable.dtype))
 
-    def request(self, key: tuple[Any, ...], *, points: bool) -> Request:
+    def request(self, key: tuple[Any, ...], *, points: bool) -> FragmentRequest:
         """Return what to read for `key`, in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
-            return Request(key, points, self._values, as_it_is)
+            return FragmentRequest(key, points, self._values, as_it_is)
         if not points:
             own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
-            return Request(own, False, self._values, self._arranged)
+            return FragmentRequest(own, False, self._values, self._arranged)
         box = BoundingBox(key, self.wanted)
         own = self.request(box.slices, points=False).key
 
         def arranged(data: np.ndarray) -> np.ndarray:
             return box.take(self._arranged(data), points=True)
 
-        return Request(own, False, self._values, arranged)
+        return FragmentRequest(own, False, self._values, arranged)
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]
@@ -154,22 +154,11 @@ class Reading:
         own = stated_marks(variable)
         if own:  # or the aggregation says what is missing there
             is_plain = convert is None and packing == wanted
-            self._check_marks(data, missing, own if is_plain else ())
+            others = [mark for mark in array.marks if not (is_plain and mark in own)]
+            reason = taken_for_missing(data, missing, others)
+            if reason is not None:
+                raise FormatError(variable.path, reason)
         return data
-
-    def _check_marks(
-        self, data: np.ndarray, missing: np.ndarray | None, known: Sequence[Any]
-    ) -> None:
-        """Raise if data would be taken for missing; `known` marks are none of them."""
-        for mark in self.array.marks:
-            if mark in known or math.isnan(mark):
-                continue
-            found = data == mark
-            if (found if missing is None else found & ~missing).any():
-                raise FormatError(
-                    self.variable.path,
-                    f"has data that are {mark}, which stands for missing data in the aggregation",
-                )
 
     def _cast(self, data: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         """Return values as they are stored in the aggregation, which must hold them exactly."""
@@ -226,7 +215,7 @@ def needs_names(array: FragmentArray) -> bool:
     return any(not one.isdisjoint(other) for one, other in itertools.combinations(lengths, 2))
 
 
-def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading:
+def reading_of(array: FragmentArray, number: int, variable: Variable) -> FragmentReading:
     """Find out how a fragment is read.
 
     Raises
@@ -265,7 +254,7 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading
         raise wrong()
     if mapping.axes is None:
         _check_order(array, variable, lengths, axes)
-    return Reading(array, variable, mapping, wanted, axes, tuple(steps))
+    return FragmentReading(array, variable, mapping, wanted, axes, tuple(steps))
 
 
 def _axes(

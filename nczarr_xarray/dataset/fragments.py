@@ -18,14 +18,15 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
+from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.file import DataFile, whole_of
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, TooDeepError
-from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
-from nczarr_xarray.dataset.fragment_values import Reading, needs_names, reading_of
+from nczarr_xarray.dataset.fragment_values import FragmentReading, needs_names, reading_of
 from nczarr_xarray.dataset.remote_parts import RemoteParts
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
@@ -116,10 +117,7 @@ class FragmentReader:
         aggregation.
         """
         itemsize = self._array.dtype.itemsize
-        wanted = math.prod(
-            len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
-            for index, length in zip(part.key, part.shape, strict=True)
-        )
+        wanted = math.prod(map(count_of, part.key, part.shape))
         return (math.prod(part.shape) + 2 * wanted) * itemsize
 
     def _place(self, part: Part) -> FragmentPlace:
@@ -190,7 +188,7 @@ class FragmentReader:
         result: np.ndarray,
         whole: dict[int, bytes],
         part: Part,
-        found: Opening | RemoteFile,
+        found: Opening | RemoteFragment,
         *,
         points: bool,
     ) -> bool:
@@ -251,7 +249,7 @@ class FragmentReader:
             else:
                 return
 
-    def _open(self, number: int, place: FragmentPlace) -> tuple[Opening, Reading]:
+    def _open(self, number: int, place: FragmentPlace) -> tuple[Opening, FragmentReading]:
         """Open a fragment, and find out how it is read."""
         found = self._datasets.open(place, entire=self._entire)
         try:

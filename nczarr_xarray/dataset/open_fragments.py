@@ -103,7 +103,7 @@ async def open_begun(
 
 @dataclass(frozen=True, slots=True)
 class RemoteVariable:
-    """A variable of a remote file, as `nczarr_xarray.dataset.fragment_opener.RemoteFile` says."""
+    """A variable of a remote file: `nczarr_xarray.dataset.fragment_opener.RemoteFragment`."""
 
     source: RemoteFileBytes
     known: Known | None

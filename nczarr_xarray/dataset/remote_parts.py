@@ -12,7 +12,7 @@ from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.transport.budget import Budget
 from nczarr_xarray.chunks.threads import in_pool
 from nczarr_xarray.dataset.file import loop_of
-from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragment_parts import Part
 
 #: Remote fragments that are opened and read at a time.
@@ -41,7 +41,7 @@ class RemoteParts:
 
     def __init__(
         self,
-        read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]],
+        read: Callable[[Part, Opening | RemoteFragment], Coroutine[Any, Any, bool]],
         read_others: Callable[[list[Part]], list[Part]],
         most: int | None,
         cost: Callable[[Part], int],
@@ -51,11 +51,11 @@ class RemoteParts:
         self._gate = asyncio.Semaphore(AT_A_TIME)
         self._budget = None if most is None else Budget(most)
         self._cost = cost
-        self._next: list[tuple[Part, Opening | RemoteFile]] = []
+        self._next: list[tuple[Part, Opening | RemoteFragment]] = []
         self._coming: list[Future[None]] = []
         self._left: list[Part] = []
 
-    def add(self, part: Part, found: Opening | RemoteFile | None) -> None:
+    def add(self, part: Part, found: Opening | RemoteFragment | None) -> None:
         """Begin to read a part soon, if what was found of its fragment is a remote file."""
         if found is None or _loop_of(found) is None:
             self._left.append(part)
@@ -77,13 +77,13 @@ class RemoteParts:
         if files is not None:
             self._coming.append(files.start(self._read_together(together)))
 
-    async def _read_together(self, parts: list[tuple[Part, Opening | RemoteFile]]) -> None:
+    async def _read_together(self, parts: list[tuple[Part, Opening | RemoteFragment]]) -> None:
         done = await gather_or_cancel(*(self._read_one(part, found) for part, found in parts))
         left = [part for (part, _), read in zip(parts, done, strict=True) if not read]
         if left:
             self._left += await in_pool(self._read_others, left)
 
-    async def _read_one(self, part: Part, found: Opening | RemoteFile) -> bool:
+    async def _read_one(self, part: Part, found: Opening | RemoteFragment) -> bool:
         async with self._gate:
             if self._budget is None:
                 return await self._read(part, found)
@@ -102,6 +102,6 @@ class RemoteParts:
             one.cancel()
 
 
-def _loop_of(found: Opening | RemoteFile) -> OnLoop | None:
+def _loop_of(found: Opening | RemoteFragment) -> OnLoop | None:
     """Return what runs coroutines on the loop of a fragment, if it has one."""
     return loop_of(found.reader.store) if isinstance(found, Opening) else found.source

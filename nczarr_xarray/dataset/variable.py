@@ -159,6 +159,10 @@ class VariableReader:
         points
             Whether index arrays select points (`plan_points`), not a box.
 
+        Returns
+        -------
+        Values in native byte order, of `dtype`, without the dimensions that integers index.
+
         Raises
         ------
         NCZarrError

@@ -76,6 +76,7 @@ __all__ = [
     "in_a_row",
     "is_below",
     "join",
+    "nearness",
     "position_of",
     "readable",
     "sequence_of",
@@ -324,6 +325,15 @@ class Hierarchy:
             if not isinstance(error, HarmlessError)
             and (owners is None or _DOCUMENT.sub("", error.object).strip("/") in owners)
         ]
+
+
+def nearness(group: str, seen_from: str) -> tuple[bool, int]:
+    """Return a key that sorts the paths of groups: the nearest one that another group is in first.
+
+    Groups that the other one, at `seen_from`, is not in come last.
+    """
+    path = group.rstrip("/")
+    return (not f"{seen_from.rstrip('/')}/".startswith(f"{path}/"), -len(path))
 
 
 def text_of(data: bytes) -> str:

@@ -46,13 +46,13 @@ class ChunkTable(NamedTuple):
 
 
 def _whole_objects(count: int) -> ChunkTable:
-    """Return the columns of a table of objects of a store, all of each; their keys are to come."""
+    """Return a table of chunks that are whole objects of a store; the column of keys is missing."""
     return ChunkTable(
         np.zeros(count, np.int64), np.full(count, -1, np.int64), np.zeros(count, np.uint32)
     )
 
 
-#: Those of so few objects that their keys are made one by one.
+#: The longest table whose keys are made one by one; shorter ones are a part of it.
 _FEW = _whole_objects(16)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from nczarr_xarray.model.arrays import Array, Selections
 
 #: Bytes of fragments that are read together at least, by dask.
 _BLOCK_BYTES = 32 << 20
-
-_Column: TypeAlias = "np.ndarray"
 
 
 class FragmentPlace(NamedTuple):
@@ -84,12 +82,12 @@ class Fragments:
         By number: where else the same fragment may be, in the order in which to try.
     """
 
-    starts: tuple[_Column, ...]
-    stops: tuple[_Column, ...]
-    addresses: _Column
-    names: _Column
-    formats: _Column
-    values: _Column | None = None
+    starts: tuple[np.ndarray, ...]
+    stops: tuple[np.ndarray, ...]
+    addresses: np.ndarray
+    names: np.ndarray
+    formats: np.ndarray
+    values: np.ndarray | None = None
     mappings: Mapping[int, FragmentMapping] = field(default_factory=dict)
     others: Mapping[int, tuple[FragmentPlace, ...]] = field(default_factory=dict)
 
@@ -142,16 +140,16 @@ class Fragments:
         return assembled(starts, stops, [(self, own.reshape(-1)), (block, new.reshape(-1))])
 
 
-def in_a_row(addresses: _Column, names: _Column, formats: _Column) -> Fragments:
+def in_a_row(addresses: np.ndarray, names: np.ndarray, formats: np.ndarray) -> Fragments:
     """Return fragments that are in no grid yet."""
     edges = np.arange(len(addresses) + 1, dtype=np.int64)
     return Fragments((edges[:-1],), (edges[1:],), addresses, names, formats)
 
 
 def assembled(
-    starts: tuple[_Column, ...],
-    stops: tuple[_Column, ...],
-    parts: Iterable[tuple[Fragments, _Column]],
+    starts: tuple[np.ndarray, ...],
+    stops: tuple[np.ndarray, ...],
+    parts: Iterable[tuple[Fragments, np.ndarray]],
 ) -> Fragments:
     """Return a table of the fragments of others.
 
@@ -299,6 +297,6 @@ class FragmentArray(Array):
         return self.opener.selections(self)
 
 
-def _edges(starts: _Column, length: int) -> _Column:
+def _edges(starts: np.ndarray, length: int) -> np.ndarray:
     """Return where parts of a dimension begin, what lies before and between fragments with them."""
     return np.unique(np.concatenate(([0], starts[1:], [length])))

@@ -20,7 +20,7 @@ from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import DEFAULT, flow_of, table_of
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_held, asked_lengths
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
 from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
@@ -212,7 +212,7 @@ class Change:
         assert isinstance(item.source, xr.Variable)
         values = np.asarray(item.source.data)
         values = values if item.rounding is None else item.rounding(values)
-        return as_held(values, item.variable, item.variable)
+        return as_written(values, item.variable, item.variable)
 
     def _grown(self, member: Member, values: np.ndarray) -> Member:
         return member._replace(variable=self._with_lengths(member.variable), values=values)

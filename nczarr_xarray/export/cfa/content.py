@@ -69,7 +69,7 @@ class Member(NamedTuple):
     chunked: bool = False
 
 
-def held(variable: Variable, values: np.ndarray) -> Member:
+def in_one_chunk(variable: Variable, values: np.ndarray) -> Member:
     """Return a variable with these values, as one chunk without codecs."""
     dtype = NC_DTYPES[str(variable.nc_type)]
     variable = replace(variable, dtype=dtype, array=whole(variable, values.shape, values))

@@ -13,7 +13,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_tree
 from nczarr_xarray.export.cfa.master_place import FragmentFormat
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_held
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_written
 from nczarr_xarray.export.cfa.split import Edges
 from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
@@ -86,7 +86,7 @@ class FragmentWriter(Gated):
         with self._gate:
             if self.rounding is not None:
                 values = self.rounding(values)
-            values = as_held(values, self.stored, self.variable)
+            values = as_written(values, self.stored, self.variable)
             begin = tuple(a + b for a, b in zip(self.start, first, strict=True))
             position = tuple(
                 int(np.searchsorted(edges, at, side="right")) - 1
@@ -166,18 +166,18 @@ def beside(
     coordinates
         Names of the coordinates among them.
     """
-    held = {member.variable.name: member for member in members}
+    by_name = {member.variable.name: member for member in members}
     own = {d.path for d in variable.dimensions}
     wanted = [
         name
-        for name in held
-        if name in coordinates and {d.path for d in held[name].variable.dimensions} <= own
+        for name in by_name
+        if name in coordinates and {d.path for d in by_name[name].variable.dimensions} <= own
     ]
     found = dict.fromkeys(wanted)
-    for one in (variable, *(held[name].variable for name in wanted)):
+    for one in (variable, *(by_name[name].variable for name in wanted)):
         for reference in _REFERENCES:
             attribute = one.attributes.get(reference)
             if attribute is not None and isinstance(attribute.value, str):
                 words = attribute.value.replace(":", " ").split()
-                found |= dict.fromkeys(word for word in words if word in held)
-    return [held[name] for name in found if name != variable.name]
+                found |= dict.fromkeys(word for word in words if word in by_name)
+    return [by_name[name] for name in found if name != variable.name]

@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.cfa.content import Member, held, whole
+from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
@@ -191,7 +191,7 @@ def _term(term: Term, owner: str) -> Member:
         key: encode_attribute(key, value) for key, value in term.attributes.items()
     }
     variable = Variable(name, group, dimensions, nc_type, values.dtype, attributes)
-    return held(variable, values)
+    return in_one_chunk(variable, values)
 
 
 def conventions(

@@ -116,15 +116,15 @@ class Parts:
                 values = one.item.rounding(values)
             variable = one.item.variable
             own = tuple(dimensions[d.path] for d in variable.dimensions)
-            values = as_held(values, one.stored, variable)
+            values = as_written(values, one.stored, variable)
             found.append(Member(replace(variable, dimensions=own), values, one.chunked))
         return found
 
 
-def as_held(values: np.ndarray, stored: Variable, held: Variable) -> np.ndarray:
-    """Return encoded values in the type in which they are written."""
-    values = classic_values(values, stored, held)
-    return values if held.dtype.kind in "OSU" else values.astype(held.dtype, copy=False)
+def as_written(values: np.ndarray, stored: Variable, written: Variable) -> np.ndarray:
+    """Return encoded values of a variable that is `stored` in the type in which it is `written`."""
+    values = classic_values(values, stored, written)
+    return values if written.dtype.kind in "OSU" else values.astype(written.dtype, copy=False)
 
 
 def _compute(lazy: list[Any]) -> Iterable[Any]:

@@ -93,6 +93,27 @@ def missing_in(data: np.ndarray, numbers: Iterable[int | float]) -> np.ndarray |
     return missing
 
 
+def taken_for_missing(
+    data: np.ndarray, missing: np.ndarray | None, numbers: Iterable[int | float]
+) -> str | None:
+    """Say that data would be taken for missing in an aggregation; None if none would.
+
+    Parameters
+    ----------
+    data, missing
+        What an aggregation is to hold, and which of it is missing; None if nothing is.
+    numbers
+        Those that stand for missing data in the aggregation.
+    """
+    for number in numbers:
+        if math.isnan(number):
+            continue
+        found = data == number
+        if (found if missing is None else found & ~missing).any():
+            return f"has data that are {number}, which stands for missing data in the aggregation"
+    return None
+
+
 def stated_marks(variable: Variable) -> list[Any]:
     """Return the values of which attributes say that they stand for missing data."""
     found: list[Any] = []

@@ -80,7 +80,7 @@ class Header:
     problems: tuple[FormatError, ...]
 
 
-class IncompleteError(Exception):
+class _IncompleteError(Exception):
     """More of the file is needed.
 
     Parameters
@@ -113,9 +113,11 @@ async def read_header(url: str, size: int) -> Header:
     stop = min(size, HEAD_BYTES)
     while True:
         data += await read(len(data), stop - len(data))
+        if data[:3] != b"CDF" or data[3:4] not in (b"\1", b"\2", b"\5"):
+            raise FormatError(url, f"is no classic netCDF file: it begins with {data[:4]!r}")
         try:
-            return parse_header(data, url, size)
-        except IncompleteError as more:
+            return _Parser(data, url, size).header()
+        except _IncompleteError as more:
             if more.needed > _LARGEST:
                 raise FormatError(
                     url, f"has a header of more than {_LARGEST >> 20} MiB, which is not credible"
@@ -126,24 +128,18 @@ async def read_header(url: str, size: int) -> Header:
             stop = min(size, max(stop, more.needed + HEAD_BYTES))
 
 
-def parse_header(data: bytes, url: str, size: int) -> Header:
-    """Parse the header at the beginning of `data`, the first bytes of a file of `size` bytes.
-
-    Raises
-    ------
-    IncompleteError
-        If the header is longer than `data`.
-    FormatError
-        If this is no header, or the file ends within it.
-    """
-    if data[:3] != b"CDF" or data[3:4] not in (b"\1", b"\2", b"\5"):
-        raise FormatError(url, f"is no classic netCDF file: it begins with {data[:4]!r}")
-    return _Parser(data, url, size).header()
-
-
 @dataclass(slots=True)
 class _Parser:
-    """Walks over the fields of a header."""
+    """Walks over the fields of a header.
+
+    Parameters
+    ----------
+    data
+        The first bytes of the file, of one of the formats. Methods raise `_IncompleteError` where
+        the header is longer.
+    size
+        Bytes of the file.
+    """
 
     data: bytes
     url: str
@@ -186,7 +182,7 @@ class _Parser:
         if stop > len(self.data):
             if stop > self.size:
                 raise self.truncated(stop)
-            raise IncompleteError(stop, self.likely)
+            raise _IncompleteError(stop, self.likely)
         self.position = stop
 
     def uint(self, count: int) -> int:

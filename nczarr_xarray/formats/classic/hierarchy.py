@@ -37,9 +37,9 @@ async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
     header = await read_header(url, size)
     if group:
         raise DatasetNotFoundError(url, f"no group '/{group}': classic files have none")
-    layout = lay_out(header, url, size)
+    records, placements = lay_out(header, url, size)
     dimensions = [
-        Dimension(name, length or layout.records, unlimited=not length)
+        Dimension(name, length or records, unlimited=not length)
         for name, length in header.dimensions
     ]
     root = Group(
@@ -47,7 +47,7 @@ async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
         attributes=header.attributes,
     )
     cut: list[str] = []
-    for entry, placement in zip(header.variables, layout.placements, strict=True):
+    for entry, placement in zip(header.variables, placements, strict=True):
         path = join("/", entry.name)
         if placement.error is None and placement.stop > size and 0 not in placement.shape:
             cut.append(path)

@@ -40,13 +40,6 @@ class Placement(NamedTuple):
     error: FormatError | None
 
 
-class Layout(NamedTuple):
-    """The number of records, and the layout of each variable in the order of the header."""
-
-    records: int
-    placements: tuple[Placement, ...]
-
-
 class _Extent(NamedTuple):
     start: int
     stop: int
@@ -72,8 +65,12 @@ class _Block(NamedTuple):
         return _Extent(start, start + self.size, (self.variable.name,))
 
 
-def lay_out(header: Header, url: str, size: int) -> Layout:
+def lay_out(header: Header, url: str, size: int) -> tuple[int, list[Placement]]:
     """Find the data of all variables in a file of `size` bytes.
+
+    Returns
+    -------
+    The number of records, and where each variable of the header is.
 
     Raises
     ------
@@ -96,7 +93,7 @@ def lay_out(header: Header, url: str, size: int) -> Layout:
     mixed = _overlapping(extents)
     if records:
         mixed |= _overlapping(turn.extent(shift) for turn in turns for shift in (0, period))
-    return Layout(records, tuple(_placement(block, records, period, mixed) for block in blocks))
+    return records, [_placement(block, records, period, mixed) for block in blocks]
 
 
 def _block(variable: VariableEntry, header: Header, url: str) -> _Block:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.messages import decode_attribute_info
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
-from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
+from nczarr_xarray.formats.hdf5.shared_messages import Found, SharedMessages, whole
 
 #: Types of B-tree records (by name, by order).
 _RECORDS = (8, 9)
@@ -25,8 +25,6 @@ _HEAD = Struct("<BB3H")
 _IS_SHARED = 0x02
 #: Flags of a message whose datatype, or dataspace, is elsewhere (since version 2).
 _TYPE_SHARED, _SPACE_SHARED = 0x01, 0x02
-
-Body = bytes | oh.Shared
 
 
 class Attributes(NamedTuple):
@@ -41,26 +39,25 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
     problems: list[NCZarrError] = []
     messages = [(one.body, one.order) for one in header.all(oh.ATTRIBUTE)]
     ordered = bool(messages) and all(order is not None for _, order in messages)
-    dense: list[tuple[Body, int | None]] = []
+    dense: list[tuple[oh.Body, int | None]] = []
     try:
         dense, keeps = await _read_dense(header)
         ordered = keeps if dense else ordered
         messages += dense
     except NCZarrError as error:
         problems.append(error)
-    known = await _resolve(shared, (body for body, _ in messages))
-    whole: list[tuple[bytes, int | None]] = []
+    known = await shared.find(body for body, _ in messages)
+    bodies: list[tuple[bytes, int | None]] = []
     for body, order in messages:
-        found = known[body] if isinstance(body, oh.Shared) else body
-        if isinstance(found, NCZarrError):
-            problems.append(found)
-        else:
-            whole.append((found, order))
+        try:
+            bodies.append((whole(body, known), order))
+        except NCZarrError as error:
+            problems.append(error)
     if ordered:  # if not, netCDF-C lists them in the order of the heap, by the hashes of names
-        whole.sort(key=_order)
-    known = await _resolve(shared, _parts_elsewhere(whole, header))
+        bodies.sort(key=_order)
+    known = await shared.find(_parts(bodies, header))
     attributes: dict[str, H5Attribute] = {}
-    for body, order in whole:
+    for body, order in bodies:
         try:
             attribute = _decode(body, order, header, shared.decoded, known)
             attributes[attribute.name] = attribute
@@ -75,7 +72,7 @@ def _order(message: tuple[bytes, int | None]) -> int:
 
 async def _read_dense(
     header: oh.Header,
-) -> tuple[list[tuple[Body, int | None]], bool]:
+) -> tuple[list[tuple[oh.Body, int | None]], bool]:
     """Return attribute messages of a heap with their order; tell if it is the creation order."""
     info = header.first(oh.ATTRIBUTE_INFO)
     if info is None:
@@ -91,22 +88,14 @@ async def _read_dense(
         raise header.frame.error(what, f"index records of {len(records[0])} bytes")
     fields = [_RECORD.unpack_from(record) for record in records]
     own = [(id_, order) for id_, flags, order in fields if not flags & _IS_SHARED]
-    bodies: list[Body] = list(await heap.objects([id_ for id_, _ in own]))
+    bodies: list[oh.Body] = list(await heap.objects([id_ for id_, _ in own]))
     others = [(id_, order) for id_, flags, order in fields if flags & _IS_SHARED]
     bodies += [oh.Shared(oh.ATTRIBUTE, None, id_) for id_, _ in others]
     orders = [order if storage.ordered else None for _, order in own + others]
     return list(zip(bodies, orders, strict=True)), storage.ordered
 
 
-async def _resolve(
-    shared: SharedMessages, bodies: Iterable[Body]
-) -> dict[oh.Shared, bytes | NCZarrError]:
-    """Return the bytes of those messages that are elsewhere."""
-    wanted = {body for body in bodies if isinstance(body, oh.Shared)}
-    return await shared.find(wanted) if wanted else {}
-
-
-def _parts_elsewhere(messages: list[tuple[bytes, int | None]], header: oh.Header) -> Iterator[Body]:
+def _parts(messages: list[tuple[bytes, int | None]], header: oh.Header) -> Iterator[oh.Body]:
     """Yield the datatypes and dataspaces of attribute messages, which may be elsewhere."""
     for body, _ in messages:
         if body[:1] > b"\1" and body[1:2] > b"\0":  # version and flags
@@ -114,7 +103,7 @@ def _parts_elsewhere(messages: list[tuple[bytes, int | None]], header: oh.Header
                 yield from _split(body, header)[1:3]
 
 
-def _split(body: bytes, header: oh.Header) -> tuple[str, Body, Body, bytes]:
+def _split(body: bytes, header: oh.Header) -> tuple[str, oh.Body, oh.Body, bytes]:
     """Take an attribute message apart, versions 1 to 3: name, datatype, dataspace, data."""
     if len(body) < _HEAD.size:
         raise header.frame.error(header.what, f"an attribute of {len(body)} bytes")
@@ -150,31 +139,17 @@ def _split(body: bytes, header: oh.Header) -> tuple[str, Body, Body, bytes]:
 
 
 def _decode(
-    body: bytes,
-    order: int | None,
-    header: oh.Header,
-    decoded: Decoded,
-    known: Mapping[oh.Shared, bytes | NCZarrError],
+    body: bytes, order: int | None, header: oh.Header, decoded: Decoded, known: Found
 ) -> H5Attribute:
     """Decode an attribute message, of which parts may be among the shared messages `known`."""
     name, type_body, space_body, data = _split(body, header)
     what = _what(header, name)
-    type_ = decoded.datatype(_whole(type_body, known), what)
-    space = decoded.dataspace(_whole(space_body, known), what)
+    type_ = decoded.datatype(whole(type_body, known), what)
+    space = decoded.dataspace(whole(space_body, known), what)
     size = math.prod(space.shape) * type_.size if space.shape is not None else 0
     if size > len(data):
         raise header.frame.error(what, f"{len(data)} bytes of data, {size} are needed")
     return H5Attribute(name, type_, space, data[:size], order)
-
-
-def _whole(body: Body, known: Mapping[oh.Shared, bytes | NCZarrError]) -> bytes:
-    """Return the bytes of a message, wherever they are."""
-    if not isinstance(body, oh.Shared):
-        return body
-    found = known[body]
-    if isinstance(found, NCZarrError):
-        raise found
-    return found
 
 
 def _what(header: oh.Header, name: str) -> str:

@@ -198,9 +198,10 @@ class HDF5ChunkIndex(ABC):
                 f"chunk {where} has {size[first]} bytes at {address[first]}, "
                 f"but the file ends at {frame.end}"
             )
-        mask = chunks["mask"] & np.uint32((1 << grid.filters) - 1 & 0xFFFFFFFF)
+        all_filters = np.uint32((1 << grid.filters) - 1 & 0xFFFFFFFF)
+        mask = chunks["mask"] & all_filters
         if grid.unfiltered_edges and len(ids):
-            mask[grid.partial(ids)] = (1 << grid.filters) - 1 & 0xFFFFFFFF
+            mask[grid.partial(ids)] = all_filters
         return ChunkTable(
             np.where(missing, -1, address + frame.base), np.where(missing, 0, size), mask
         )

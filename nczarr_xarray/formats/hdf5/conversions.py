@@ -26,39 +26,8 @@ _CONTINUES, _MASK = 0x80, 0xC0
 
 
 @dataclass(frozen=True, slots=True)
-class FixedText:
-    """`nczarr_xarray.model.Conversion` of strings of fixed size.
-
-    Parameters
-    ----------
-    path
-        Path of the variable, for messages.
-    errors
-        As in `decode_texts`.
-    """
-
-    path: str
-    errors: str = "strict"
-
-    @property
-    def needs_libhdf5(self) -> bool:
-        """Text is decoded here."""
-        return False
-
-    def exact(self) -> FixedText:
-        """See `nczarr_xarray.model.Conversion`."""
-        return replace(self, errors="surrogateescape")
-
-    async def __call__(self, stored: np.ndarray) -> np.ndarray:
-        """Return ``str`` of ``S<n>``."""
-        return _objects(decode_texts(stored.ravel().tolist(), self.path, self.errors)).reshape(
-            stored.shape
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Values:
-    """`nczarr_xarray.model.Conversion` of every other type that numpy does not have.
+    """`nczarr_xarray.model.Conversion` of text, and of every type that numpy does not have.
 
     Parameters
     ----------
@@ -93,6 +62,9 @@ class Values:
 
     async def __call__(self, stored: np.ndarray) -> np.ndarray:
         """Return values; global heaps are read in one round, nested sequences in more."""
+        if self.type.kind == "string":  # (in structures it remains bytes)
+            texts = decode_texts(stored.ravel().tolist(), self.path, self.errors)
+            return _objects(texts).reshape(stored.shape)
         return await self._convert(stored, self.type)
 
     async def _convert(self, stored: np.ndarray, type_: Datatype) -> np.ndarray:
@@ -118,9 +90,7 @@ class Values:
         values = np.empty(stored.shape, dtype)
         # an array field adds its dimensions to the result of numpy
         fields = await together(
-            self._convert(stored[member.name], member.type)
-            for member in type_.members
-            if member.type is not None
+            self._convert(stored[member.name], member.type) for member in type_.members
         )
         for member, field in zip(type_.members, fields, strict=True):
             values[member.name] = field
@@ -143,7 +113,7 @@ class Values:
 def _has_odd_floats(type_: Datatype) -> bool:
     """Tell whether a type has a part that `convert_numbers` must convert."""
     if type_.kind == "compound":
-        return any(m.type is not None and _has_odd_floats(m.type) for m in type_.members)
+        return any(_has_odd_floats(member.type) for member in type_.members)
     if type_.base is not None and type_.kind in ("array", "vlen"):
         return not type_.text and _has_odd_floats(type_.base)
     return type_.kind == "float" and not is_plain(type_)
@@ -177,13 +147,14 @@ def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> l
         characters = (np.frombuffer(everything, np.uint8) & _MASK) != _CONTINUES
         starts = ends[:-1][ends[:-1] < ends[1:]]
         if not whole or not characters[starts].all():
-            return [_decoded(text, what, errors) for text in texts]
+            return [decoded(text, what, errors) for text in texts]
         ends = np.concatenate([[0], np.cumsum(characters)])[ends]
     bounds = ends.tolist()
     return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
-def _decoded(text: bytes, what: str, errors: str) -> str:
+def decoded(text: bytes, what: str, errors: str) -> str:
+    """Return a text; parameters and errors as of `decode_texts`."""
     try:
         return text.decode("utf-8", errors)
     except UnicodeDecodeError:

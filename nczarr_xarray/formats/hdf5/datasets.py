@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.layouts import decode_layout
 from nczarr_xarray.formats.hdf5.messages import decode_fill, decode_old_fill
 from nczarr_xarray.formats.hdf5.objects import Datatype, H5Dataset, Layout, OtherLayout
-from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
+from nczarr_xarray.formats.hdf5.shared_messages import Found, SharedMessages, whole
 
 _OF_DATASETS = (
     oh.DATASPACE,
@@ -37,31 +36,17 @@ class Fields:
         self.header = header
         self._shared = shared
         self._decoded = shared.decoded
-        self._bodies: dict[oh.Shared, bytes | NCZarrError] = {}
+        self._found: Found = {}
 
     async def read(self) -> None:
         """Read the messages that are stored elsewhere."""
         messages = self.header.messages
-        wanted = {
-            one.body
-            for one in messages
-            if one.type in _OF_DATASETS and isinstance(one.body, oh.Shared)
-        }
-        if wanted:
-            self._bodies = await self._shared.find(wanted)
+        self._found = await self._shared.find(m.body for m in messages if m.type in _OF_DATASETS)
 
     def body(self, type_: int) -> bytes | None:
         """Return the bytes of the first message of a type; None if there is none."""
         message = self.header.first(type_)
-        if message is None:
-            return None
-        body = message.body
-        if isinstance(body, oh.Shared):
-            found = self._bodies[body]
-            if isinstance(found, NCZarrError):
-                raise found
-            body = found
-        return body
+        return None if message is None else whole(message.body, self._found)
 
     def cursor(self, type_: int, name: str) -> Cursor | None:
         """Return a cursor over the first message of a type; None if there is none."""

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.objects import Datatype, Member
+from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Datatype, Member
 
 #: Nesting of types, at most; libhdf5 has no limit, but deeper ones are not in use.
 _DEEPEST = 32
-_MOST_DIMENSIONS = 32
 _NEWEST = 5
 #: Bit offset, precision, places and sizes of exponent and mantissa, and bias of IEEE numbers.
 _IEEE = {
@@ -166,11 +165,11 @@ def _compound(cursor: Cursor, head: _Head) -> Datatype:
 
 
 def _structure(members: list[Member], size: int) -> np.dtype | None:
-    formats = [member.type.numpy for member in members if member.type]
+    formats = [member.type.numpy for member in members]
     if any(found is None for found in formats):  # numpy takes None for float64
         return None
     names = [member.name for member in members]
-    offsets = [member.value for member in members]
+    offsets = [member.offset for member in members]
     dtype = _dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
     # numpy makes up names for fields that have none
     return dtype if dtype is not None and list(dtype.names or ()) == names else None
@@ -186,7 +185,8 @@ def _enum(cursor: Cursor, head: _Head) -> Datatype:
     if base.numpy is None:
         return Datatype("enum", head.size, None, base)
     values: list[int] = np.frombuffer(stored, base.numpy).tolist()
-    return Datatype("enum", head.size, base.numpy, base, tuple(map(Member, names, values)))
+    named = tuple(zip(names, values, strict=True))
+    return Datatype("enum", head.size, base.numpy, base, enum=named)
 
 
 def _vlen(cursor: Cursor, head: _Head) -> Datatype:
@@ -205,7 +205,7 @@ def _array(cursor: Cursor, head: _Head) -> Datatype:
     rank = cursor.uint(1)
     if head.version < 3:
         cursor.take(3)
-    if not 0 < rank <= _MOST_DIMENSIONS:
+    if not 0 < rank <= MOST_DIMENSIONS:
         raise cursor.error(f"an array type of {rank} dimensions")
     shape = tuple(cursor.uint(4) for _ in range(rank))
     if head.version < 3:

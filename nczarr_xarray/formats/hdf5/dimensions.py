@@ -21,7 +21,7 @@ import numpy as np
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, H5Attribute, H5Dataset
 from nczarr_xarray.formats.hdf5.values import Sequences, read_heap_values
-from nczarr_xarray.model import Dimension
+from nczarr_xarray.model import Dimension, nearness
 
 _WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
 #: The type of a revised reference.
@@ -159,12 +159,7 @@ class Dimensions:
 
 def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
     """Return the scale of the group, else of the next group above, else of any other."""
-
-    def distance(scale: Scale) -> tuple[bool, int]:
-        above = f"{group.rstrip('/')}/".startswith(f"{scale.group.rstrip('/')}/")
-        return (not above, -len(scale.group.rstrip("/")))
-
-    return min(scales, key=distance, default=None)
+    return min(scales, key=lambda scale: nearness(scale.group, group), default=None)
 
 
 async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
@@ -220,7 +215,7 @@ class References:
         if attribute is None or len(attribute.type.members) != 2:
             return
         dataset, axis = attribute.type.members
-        if not _is_reference(dataset.type, offset_size) or axis.type is None:
+        if dataset.type.kind != "reference" or dataset.type.size != offset_size:
             return
         if axis.type.kind != "integer" or axis.type.numpy is None:
             return
@@ -228,7 +223,7 @@ class References:
             {
                 "names": ["dataset", "axis"],
                 "formats": [f"<u{offset_size}", axis.type.numpy],
-                "offsets": [dataset.value, axis.value],
+                "offsets": [dataset.offset, axis.offset],
                 "itemsize": attribute.type.size,
             }
         )
@@ -291,10 +286,6 @@ def _address(reference: bytes, offset_size: int) -> int:
     if kind != _OBJECT_REFERENCE or flags or not 0 < width <= offset_size:
         return -1
     return int.from_bytes(reference[3 : 3 + width], "little")
-
-
-def _is_reference(type_: Datatype | None, offset_size: int) -> bool:
-    return type_ is not None and type_.kind == "reference" and type_.size == offset_size
 
 
 def _integers(attribute: H5Attribute | None) -> list[int]:

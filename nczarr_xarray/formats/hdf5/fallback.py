@@ -20,6 +20,7 @@ from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.hdf5.conversions import decoded
 from nczarr_xarray.formats.hdf5.netcdf_types import Bits
 from nczarr_xarray.model import LibraryArray
 
@@ -125,7 +126,12 @@ class H5pyReader:
             return array
         texts = np.empty(array.size, dtype=object)
         path, errors = self._array.path, self._array.errors
-        texts[:] = [_text(value, path, errors) for value in array.ravel().tolist()]
+        texts[:] = [
+            value
+            if isinstance(value, str)
+            else decoded(bytes(value).partition(b"\0")[0], path, errors)
+            for value in array.ravel().tolist()
+        ]
         return texts.reshape(array.shape)
 
 
@@ -275,15 +281,6 @@ def _check_source(
 def _first(pattern: str) -> str:
     """Return the first name of a pattern, in which %b is the number of a block and %% is %."""
     return "%".join(part.replace("%b", "0") for part in pattern.split("%%"))
-
-
-def _text(value: Any, path: str, errors: str) -> str:
-    try:
-        if isinstance(value, str):
-            return value
-        return bytes(value).partition(b"\0")[0].decode("utf-8", errors)
-    except UnicodeDecodeError:
-        raise FormatError(path, f"{value[:60]!r} is not UTF-8") from None
 
 
 def _follow(file: Any, path: str) -> Any:

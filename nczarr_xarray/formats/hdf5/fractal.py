@@ -274,7 +274,7 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
     if root != frame.undefined:
         read = heap.read_indirect(root, 0, rows) if rows else heap.read_direct(root, 0, table.start)
         await read
-    heap.blocks.sort(key=lambda block: block[0])
+    heap.blocks.sort(key=_OFFSET)
     return heap
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
@@ -56,11 +56,15 @@ class Shared(NamedTuple):
     heap_id: bytes = b""
 
 
+#: The bytes of a message, or where they are.
+Body: TypeAlias = bytes | Shared
+
+
 class Message(NamedTuple):
     """A message: its bytes, or where they are, and the order of creation if the header keeps it."""
 
     type: int
-    body: bytes | Shared
+    body: Body
     order: int | None = None
 
 

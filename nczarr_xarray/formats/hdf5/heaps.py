@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from struct import Struct
 
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.rounds import together
 
-#: Formats of `struct`, by size.
-_UNSIGNED = {2: "H", 4: "I", 8: "Q"}
 #: Bytes before the objects of a global heap and before each of them: a multiple of 8, whatever the
 #: sizes of lengths (libhdf5 2.0, observed).
 _OBJECT = 16
@@ -127,15 +125,21 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
 def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
     # variables that were written together often have their text in the same collections
     find = _find_again if len(data) <= _REMEMBERED else _find
-    found = find(data, frame.length_size)
+    found = find(data, frame.layout("H6xL"))
     if isinstance(found, str):
         raise frame.error(what, found)
     return found
 
 
-def _find(data: bytes, length_size: int) -> GlobalHeap | str:
-    """Return the objects of a collection, or the reason why it has none."""
-    unpack_from = struct.Struct("<H6x" + _UNSIGNED[length_size]).unpack_from
+def _find(data: bytes, head: Struct) -> GlobalHeap | str:
+    """Return the objects of a collection, or the reason why it has none.
+
+    Parameters
+    ----------
+    head
+        Layout of the index and the size that each object begins with.
+    """
+    unpack_from = head.unpack_from
     indexes, starts, sizes = [], [], []
     at, last = _OBJECT, len(data) - _OBJECT
     whole = True

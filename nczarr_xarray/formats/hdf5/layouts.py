@@ -7,6 +7,7 @@ from typing import Literal
 
 from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.objects import (
+    Address,
     ChunkedLayout,
     CompactLayout,
     ContiguousLayout,
@@ -26,18 +27,8 @@ _INDEXES: dict[int, Literal["single", "implicit", "fixed", "extensible", "btree2
     4: "extensible",
     5: "btree2",
 }
-#: The parameters of each index in the message, with their numbers of bytes.
-_PARAMETERS = {
-    "fixed": {"page_bits": 1},
-    "extensible": {
-        "max_bits": 1,
-        "index_elements": 1,
-        "min_pointers": 1,
-        "min_elements": 1,
-        "page_bits": 1,
-    },
-    "btree2": {"node_size": 4, "split_percent": 1, "merge_percent": 1},
-}
+#: Bytes of the parameters of an index in the message, which the header of the index repeats.
+_PARAMETERS = {"single": 0, "implicit": 0, "fixed": 1, "extensible": 5, "btree2": 6}
 
 
 def decode_layout(cursor: Cursor, space: Dataspace, type_: Datatype) -> Layout:
@@ -74,22 +65,30 @@ def decode_layout(cursor: Cursor, space: Dataspace, type_: Datatype) -> Layout:
     if version > 3:
         return _decode_chunked(cursor, space, type_, version)
     rank, address = cursor.uint(1), cursor.address()
-    shape = tuple(cursor.uint(4) for _ in range(rank))
-    return _chunked(cursor, shape, space, type_, ChunkedLayout((), 0, "btree1", address))
+    return _with_tree(cursor, rank, address, space, type_)
 
 
 def _decode_old(cursor: Cursor, space: Dataspace, type_: Datatype, size: int) -> Layout:
     rank, kind = cursor.uint(1), cursor.uint(1)
     cursor.take(5)
     address = None if kind == _COMPACT else cursor.address()
-    shape = tuple(cursor.uint(4) for _ in range(rank))
+    if kind == _CHUNKED:
+        return _with_tree(cursor, rank, address, space, type_)
+    cursor.take(4 * rank)  # the shape, as in the dataspace
     if kind == _COMPACT:
         return _compact(cursor, cursor.uint(4), size)
     if kind == _CONTIGUOUS:
         return ContiguousLayout(address, size)
-    if kind != _CHUNKED:
-        raise cursor.error(f"is of class {kind}, known are 0 to 2")
-    return _chunked(cursor, shape, space, type_, ChunkedLayout((), 0, "btree1", address))
+    raise cursor.error(f"is of class {kind}, known are 0 to 2")
+
+
+def _with_tree(
+    cursor: Cursor, rank: int, address: Address, space: Dataspace, type_: Datatype
+) -> ChunkedLayout:
+    """Return a chunked layout up to version 3, whose index is a version 1 B-tree."""
+    shape = tuple(cursor.uint(4) for _ in range(rank))
+    _check_chunks(cursor, shape, space, type_, _LARGEST_CHUNK)
+    return ChunkedLayout(shape[:-1], shape[-1], "btree1", address)
 
 
 def _compact(cursor: Cursor, stored: int, size: int) -> CompactLayout:
@@ -109,43 +108,35 @@ def _decode_chunked(cursor: Cursor, space: Dataspace, type_: Datatype, version: 
     size, mask = None, 0
     if index == "single" and flags & 0x02:
         size, mask = cursor.length(), cursor.uint(4)
-    parameters = {name: cursor.uint(n) for name, n in _PARAMETERS.get(index, {}).items()}
-    layout = ChunkedLayout(
-        (),
-        0,
+    cursor.take(_PARAMETERS[index])
+    address = cursor.address()
+    _check_chunks(cursor, shape, space, type_, _LARGEST_CHUNK if version == 4 else math.inf)
+    return ChunkedLayout(
+        shape[:-1],
+        shape[-1],
         index,
-        cursor.address(),
+        address,
         single_size=size,
         single_mask=mask,
         unfiltered_edges=bool(flags & 0x01),
-        parameters=parameters,
-        wide=version > 4,
     )
-    return _chunked(cursor, shape, space, type_, layout)
 
 
-def _chunked(
-    cursor: Cursor,
-    shape: tuple[int, ...],
-    space: Dataspace,
-    type_: Datatype,
-    layout: ChunkedLayout,
-) -> ChunkedLayout:
-    """Return `layout` with a chunk shape, whose last number is the size of an element."""
+def _check_chunks(
+    cursor: Cursor, shape: tuple[int, ...], space: Dataspace, type_: Datatype, most: float
+) -> None:
+    """Raise `FormatError` for a chunk shape that contradicts the dataset or has too many bytes.
+
+    Parameters
+    ----------
+    shape
+        Of a chunk in elements, and the bytes of an element.
+    most
+        Bytes that a chunk may have before filters.
+    """
     if space.shape is None or len(shape) != len(space.shape) + 1:
         raise cursor.error(f"chunks {shape[:-1]} for a dataset of shape {space.shape}")
     if not all(shape) or shape[-1] != type_.size:
         raise cursor.error(f"chunks {shape[:-1]} of elements of {shape[-1]} bytes")
-    if not layout.wide and math.prod(shape) > _LARGEST_CHUNK:
+    if math.prod(shape) > most:
         raise cursor.error(f"chunks of {math.prod(shape)} bytes")
-    return ChunkedLayout(
-        shape[:-1],
-        shape[-1],
-        layout.index,
-        layout.address,
-        layout.single_size,
-        layout.single_mask,
-        layout.unfiltered_edges,
-        layout.parameters,
-        layout.wide,
-    )

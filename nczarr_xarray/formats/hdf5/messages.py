@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.objects import Dataspace, Filter
+from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Dataspace, Filter
 
-_MOST_DIMENSIONS = 32
 _MOST_FILTERS = 32
 
 
 def decode_dataspace(cursor: Cursor) -> Dataspace:
     """Decode a dataspace, versions 1 and 2 (IV.A.2.b)."""
     version, rank, flags, kind = cursor.unpack("4B")
-    if version not in (1, 2) or rank > _MOST_DIMENSIONS:
+    if version not in (1, 2) or rank > MOST_DIMENSIONS:
         raise cursor.error(f"a dataspace of version {version} with {rank} dimensions")
     if version == 1:
         cursor.take(4)

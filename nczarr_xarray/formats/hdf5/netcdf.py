@@ -6,7 +6,7 @@ Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/xarray/formats/test_
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -21,18 +21,21 @@ from nczarr_xarray.formats.hdf5.dimensions import (
     is_scale,
     is_variable,
     list_lengths,
-    read_classes,
     reference_size,
 )
 from nczarr_xarray.formats.hdf5.filters import missing
+from nczarr_xarray.formats.hdf5.netcdf_nodes import (
+    Node,
+    children_first,
+    depends_on_all,
+    read_nodes,
+)
 from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, padding_of
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, ValueType, value_type
 from nczarr_xarray.formats.hdf5.objects import (
     Dataspace,
-    Datatype,
     H5Attribute,
     H5Dataset,
-    H5Group,
     H5NamedType,
     OtherLayout,
 )
@@ -44,7 +47,6 @@ from nczarr_xarray.formats.hdf5.values import (
     c_text,
     count_of,
     decode_attribute,
-    in_heap,
     read_heap_values,
 )
 from nczarr_xarray.formats.rounds import caught, together
@@ -118,10 +120,10 @@ async def read_hierarchy(
     if notes is not None:
         frame = replace(frame, notes=notes)
     names = () if only is None else (only, f"{_NON_COORDINATE}{only}")
-    nodes = await _read_nodes(frame, read_tree(frame, address, group, tree, names))
+    nodes = await read_nodes(frame, read_tree(frame, address, group, tree, names))
     partly = only is None and any(not node.group.loaded for node in nodes)
-    if partly and _depends_on_all(nodes):
-        nodes = await _read_nodes(frame, read_tree(frame, address))
+    if partly and depends_on_all(nodes):
+        nodes = await read_nodes(frame, read_tree(frame, address))
     loaded = [node for node in nodes if node.group.loaded]
     builder = _Builder(frame, loaded, extent, named=only is None)
     if frame.missing:
@@ -131,70 +133,12 @@ async def read_hierarchy(
     return builder.hierarchy()
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A group at its path, with its datasets."""
-
-    path: str
-    group: H5Group
-    datasets: list[H5Dataset]
-
-
-async def _read_nodes(frame: Frame, tree: Awaitable[H5Group]) -> list[_Node]:
-    """Return all groups of a tree, parents first, and the classes of their datasets with them."""
-    nodes = []
-    pending = [("/", await tree)]
-    while pending:
-        path, group = pending.pop()
-        members = group.members.values()
-        nodes.append(_Node(path, group, [m for m in members if isinstance(m, H5Dataset)]))
-        below = [(join(path, m.name), m) for m in members if isinstance(m, H5Group)]
-        pending.extend(reversed(below))
-    await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
-    return nodes
-
-
-def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
-    """Yield the groups in the order in which netCDF-C looks for dimensions: children first."""
-    pending: list[_Node] = []
-    for node in nodes:
-        while pending and not node.path.startswith(f"{pending[-1].path.rstrip('/')}/"):
-            yield pending.pop()
-        pending.append(node)
-    yield from reversed(pending)
-
-
-def _depends_on_all(nodes: list[_Node]) -> bool:
-    """Tell whether groups that were not read may change the dimensions of those that were.
-
-    The length of an unlimited dimension is that of its longest variable in any
-    group, and phony dimensions are numbered through the whole file. Also, the
-    sources of virtual datasets may be anywhere.
-    """
-    for dataset in (dataset for node in nodes for dataset in node.datasets):
-        if isinstance(dataset.layout, OtherLayout) and dataset.layout.mappings is not None:
-            return True
-        if is_scale(dataset):
-            if None in dataset.space.maxshape[:1] or len(dataset.space.shape or ()) > 1:
-                return True
-        elif dataset.space.shape and "_Netcdf4Coordinates" not in dataset.attributes:
-            lengths = list_lengths(dataset)
-            if not lengths or 0 in lengths:
-                return True
-    return False
-
-
-def _odd(type_: Datatype) -> str:
-    """Say why an attribute of numbers that netCDF does not have is not shown."""
-    return f"netCDF has no {type_.kind} type of {type_.size} bytes in such a format"
-
-
 @dataclass(slots=True)
 class _Builder:
     """Makes the model of the groups of a walk."""
 
     frame: Frame
-    nodes: list[_Node]
+    nodes: list[Node]
     extent: Callable[[str], tuple[int, ...]] | None
     named: bool = True  # whether dimensions are needed
     problems: list[NCZarrError] = field(default_factory=list)
@@ -235,7 +179,7 @@ class _Builder:
                 (attribute, path)
                 for path, named in holders
                 for attribute in named.values()
-                if in_heap(attribute) and attribute.type.text and attribute.name not in HIDDEN
+                if attribute.type.text and attribute.name not in HIDDEN
             ]
         await together(
             [self._resolve(attributes, lists, self._with_fill_text()), self._check_virtual()]
@@ -385,7 +329,7 @@ class _Builder:
             for dataset in node.datasets:
                 dimensions.add(node.path, dataset)
         used = {}
-        for node in _children_first(self.nodes):
+        for node in children_first(self.nodes):
             for dataset in node.datasets:
                 key = node.path, dataset.name
                 if key in types and is_variable(dataset):
@@ -448,8 +392,9 @@ class _Builder:
             if decoded is not None:
                 shown[attribute.name] = decoded
             elif attribute.type.kind in ("integer", "float"):
-                reason = f"attribute {attribute.name!r} is left out: {_odd(attribute.type)}"
-                self.problems.append(UnsupportedError(path, reason))
+                lacks = f"no {attribute.type.kind} type of {attribute.type.size} bytes"
+                reason = f"attribute {attribute.name!r} is left out: netCDF has {lacks} in such a"
+                self.problems.append(UnsupportedError(path, f"{reason} format"))
             else:
                 self.hide(f"{path}:{attribute.name}", attribute.type.kind)
         return shown

@@ -120,10 +120,8 @@ def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> C
     text = type_.kind == "string" and value.nc_type == "string"
     if is_plain(type_) and type_.kind != "compound" and not text:
         return None
-    from nczarr_xarray.formats.hdf5.conversions import FixedText, Values
+    from nczarr_xarray.formats.hdf5.conversions import Values
 
-    if text:
-        return FixedText(path)
     return Values(path, frame, type_)
 
 

@@ -22,8 +22,6 @@ INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
 _NUMBERS = frozenset({"integer", "float"})
 #: Bytes of the widest integers of numpy, and of the widest floats of any machine.
 _WIDEST, _WIDEST_FLOAT = 8, 16
-#: Nesting of types, at most; a deeper one is an error.
-_DEEPEST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,47 +77,40 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
     return ValueType(nc_type, stored, values)
 
 
-def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
+def stored_dtype(type_: Datatype) -> np.dtype | None:
     """Return the dtype of stored elements; None if there is none.
 
     Parts that numpy does not have are bytes in it.
     """
-    if depth > _DEEPEST:
-        return None
     try:
         if type_.kind == "compound":
-            formats = [
-                None if m.type is None else stored_dtype(m.type, depth + 1) for m in type_.members
-            ]
+            formats = [stored_dtype(member.type) for member in type_.members]
             if any(one is None for one in formats):
                 return None
             return np.dtype(
                 {
                     "names": [member.name for member in type_.members],
                     "formats": formats,
-                    "offsets": [member.value for member in type_.members],
+                    "offsets": [member.offset for member in type_.members],
                     "itemsize": type_.size,
                 }
             )
         if type_.kind == "array" and type_.base is not None:
-            base = stored_dtype(type_.base, depth + 1)
+            base = stored_dtype(type_.base)
             return None if base is None else np.dtype((base, type_.shape))
         return type_.numpy if type_.numpy is not None else np.dtype(f"V{type_.size}")
     except (TypeError, ValueError, OverflowError, MemoryError):  # numpy has none that large
         return None
 
 
-def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
+def value_dtype(type_: Datatype) -> np.dtype | None:
     """Return the native dtype of values in structures and sequences; None if there is none.
 
     Text of fixed size remains bytes there, as netCDF has it.
     """
-    if depth > _DEEPEST:
-        return None
-    base = None if type_.base is None else value_dtype(type_.base, depth + 1)
+    base = None if type_.base is None else value_dtype(type_.base)
     if type_.kind == "compound":
-        fields = [None if m.type is None else value_dtype(m.type, depth + 1) for m in type_.members]
-        return _structure(type_, fields)
+        return _structure(type_, [value_dtype(member.type) for member in type_.members])
     if type_.kind == "array":
         return None if base is None else np.dtype((base, type_.shape))
     if type_.kind == "vlen":
@@ -188,7 +179,7 @@ def _structure(type_: Datatype, formats: list[np.dtype | None]) -> np.dtype | No
 def is_plain(type_: Datatype) -> bool:
     """Tell whether elements need no conversion, apart from a change of layout."""
     if type_.kind == "compound":
-        return all(member.type is not None and is_plain(member.type) for member in type_.members)
+        return all(is_plain(member.type) for member in type_.members)
     if type_.kind == "array" and type_.base is not None:
         return is_plain(type_.base)
     return type_.kind != "vlen" and type_.numpy is not None
@@ -239,21 +230,16 @@ def _enum(type_: Datatype, name: str, group: str) -> EnumType | None:
     stored = stored_dtype(type_) if type_.kind == "enum" else None
     if stored is None or stored.kind not in "iu":
         return None
-    members = {member.name: member.value for member in type_.members}
-    return EnumType(name, members, _NC_TYPES[stored.str[1:]], group)
+    return EnumType(name, dict(type_.enum), _NC_TYPES[stored.str[1:]], group)
 
 
-def _in_memory(type_: Datatype, depth: int = 0) -> Hashable:
-    if depth > _DEEPEST:
-        return id(type_)
-    base = None if type_.base is None else _in_memory(type_.base, depth + 1)
-    members = [
-        (m.name, None if type_.kind == "compound" else m.value,
-         None if m.type is None else _in_memory(m.type, depth + 1))
-        for m in type_.members
-    ]  # fmt: skip
-    plain = type_.kind in ("integer", "float") and type_.numpy is not None
-    number = type_.numpy.newbyteorder("=").str if plain and type_.numpy is not None else None
-    ordered = tuple(members if type_.kind == "compound" else sorted(members))
+def _in_memory(type_: Datatype) -> Hashable:
+    """Return what is equal for types that are equal in memory."""
+    base = None if type_.base is None else _in_memory(type_.base)
+    fields = tuple((member.name, _in_memory(member.type)) for member in type_.members)
+    number = None
+    if type_.kind in _NUMBERS and type_.numpy is not None:
+        number = type_.numpy.newbyteorder("=").str
     size = None if type_.kind == "compound" else type_.size
-    return (type_.kind, size, number, base, ordered, type_.shape, type_.tag)
+    names = tuple(sorted(type_.enum))
+    return (type_.kind, size, number, base, fields, names, type_.shape, type_.tag)

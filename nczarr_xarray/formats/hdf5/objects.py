@@ -9,17 +9,19 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 
+#: Dimensions that HDF5 allows.
+MOST_DIMENSIONS = 32
 #: An address of HDF5, relative to the base address; None where the file says "undefined".
 Address: TypeAlias = "int | None"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of a compound type (`value` is its offset in bytes), or a name of an enum's value."""
+    """A field of a compound type, which begins `offset` bytes behind the beginning of that."""
 
     name: str
-    value: int
-    type: Datatype | None = None
+    offset: int
+    type: Datatype
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Datatype:
     base
         Base type of an enum, a vlen or an array.
     members
-        Members of a compound or an enum.
+        Fields of a compound.
+    enum
+        Names of an enum, each with its value.
     shape
         Shape of an array.
     text
@@ -59,6 +63,7 @@ class Datatype:
     numpy: np.dtype | None = None
     base: Datatype | None = None
     members: tuple[Member, ...] = ()
+    enum: tuple[tuple[str, int], ...] = ()
     shape: tuple[int, ...] = ()
     text: bool = False
     tag: str = ""
@@ -130,14 +135,6 @@ class ChunkedLayout:
     unfiltered_edges
         Whether chunks that reach over the edge of the dataset are stored
         unfiltered (flag 1 of layout version 4).
-    parameters
-        Parameters of the index in the layout message, by their names in the
-        specification (``page_bits``, ``max_bits``, ``index_elements``,
-        ``min_pointers``, ``min_elements``, ``node_size``, ``split_percent``,
-        ``merge_percent``).
-    wide
-        Whether the layout message is version 5, in which the stored size of a
-        chunk takes as many bytes as a length does.
     """
 
     chunk_shape: tuple[int, ...]
@@ -147,8 +144,6 @@ class ChunkedLayout:
     single_size: int | None = None
     single_mask: int = 0
     unfiltered_edges: bool = False
-    parameters: dict[str, int] = field(default_factory=dict)
-    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
@@ -19,6 +19,8 @@ from nczarr_xarray.formats.rounds import Once, caught, together
 if TYPE_CHECKING:
     from nczarr_xarray.formats.hdf5.fractal import FractalHeap
 
+#: Messages that are elsewhere, or why they cannot be read.
+Found: TypeAlias = dict[oh.Shared, bytes | NCZarrError]
 #: Lines of the table, at most: one for each combination of types.
 _MOST_INDEXES = 8
 
@@ -35,14 +37,21 @@ class SharedMessages:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.decoded = Decoded(frame)
-        self._found: dict[oh.Shared, bytes | NCZarrError] = {}
+        self._found: Found = {}
         self._committed: dict[oh.Shared, Once[bytes]] = {}
         self._heaps: dict[int, Once[FractalHeap]] = {}
         self._table: Once[dict[int, int]] | None = None
 
-    async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, bytes | NCZarrError]:
-        """Return the messages, or why there are none; all are read in the same rounds."""
-        missing = {one for one in wanted if one not in self._found}
+    async def find(self, bodies: Iterable[oh.Body]) -> Found:
+        """Find those of some messages that are elsewhere; all are read in the same rounds.
+
+        Returns
+        -------
+        What has been found so far, for `whole`.
+        """
+        missing = {one for one in bodies if isinstance(one, oh.Shared) and one not in self._found}
+        if not missing:
+            return self._found
         by_type: dict[int, list[oh.Shared]] = {}
         for one in missing:
             if one.address is None:
@@ -120,3 +129,19 @@ class SharedMessages:
             if heap is not None:
                 heaps.update((bit, heap) for bit in range(16) if types >> bit & 1)
         return heaps
+
+
+def whole(body: oh.Body, found: Found) -> bytes:
+    """Return the bytes of a message, wherever they are.
+
+    Raises
+    ------
+    NCZarrError
+        If it is elsewhere, and cannot be read.
+    """
+    if not isinstance(body, oh.Shared):
+        return body
+    there = found[body]
+    if isinstance(there, NCZarrError):
+        raise there
+    return there

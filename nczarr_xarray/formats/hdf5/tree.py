@@ -20,10 +20,7 @@ from nczarr_xarray.formats.hdf5.groups import read_links
 from nczarr_xarray.formats.hdf5.messages import Link
 from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, H5NamedType
 from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
-from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.rounds import Once, both, together
-
-__all__ = ["read_superblock", "read_tree"]
 
 #: Nesting of groups, at most.
 _DEEPEST = 500
@@ -41,7 +38,7 @@ async def read_tree(
     Parameters
     ----------
     frame, root
-        As `read_superblock` returns them.
+        As `nczarr_xarray.formats.hdf5.superblock.read_superblock` returns them.
     path
         Path of the group wanted (``"g1/g2"``); ``""`` for the root.
     tree
@@ -51,8 +48,8 @@ async def read_tree(
 
     Returns
     -------
-    The root group. Groups that were not asked for have ``loaded=False``. What
-    cannot be read is there as `H5Broken`.
+    The root group. Groups that were not asked for have ``loaded=False``. In place of a member
+    that cannot be read is the error.
 
     Raises
     ------
@@ -186,8 +183,9 @@ class _Reading:
             group.attributes, _ = await both(read_attributes(header, self.shared), members)
 
     async def _visit_members(self, header: oh.Header, group: _Group, wanted: _Wanted) -> None:
-        group.tracks_order = await self._read_links(header)
-        group.children = _children(self._links[header.address], header)
+        links, group.tracks_order = await read_links(header)
+        self._links[header.address] = links
+        group.children = _children(links, header)
         if self.only:
             names = (wanted.ahead or ())[:1] or self.only
             group.children = [child for child in group.children if child.name in names]
@@ -202,11 +200,6 @@ class _Reading:
             child.found = error
         else:
             await self.visit(child.found, wanted)
-
-    async def _read_links(self, header: oh.Header) -> bool:
-        """Read the links of a group; return whether it keeps the order of their creation."""
-        self._links[header.address], ordered = await read_links(header)
-        return ordered
 
     async def _follow(self, group: int, link: Link, path: str) -> int:
         """Return the address of the object that a link of `group` leads to."""
@@ -247,7 +240,8 @@ class _Reading:
         raise self.frame.error(path, f"a link that leads nowhere: there is no {where!r}")
 
     async def _bring_links(self, group: int, path: str) -> None:
-        await self._read_links(await oh.read_header(self.frame, group, path))
+        header = await oh.read_header(self.frame, group, path)
+        self._links[header.address], _ = await read_links(header)
 
     def build(self) -> H5Group:
         """Return the tree of what has been read."""

@@ -28,11 +28,6 @@ HIDDEN = frozenset(
 )  # fmt: skip
 
 
-def in_heap(attribute: H5Attribute) -> bool:
-    """Tell whether the elements of an attribute are in the global heap."""
-    return attribute.type.kind == "vlen"
-
-
 def count_of(attribute: H5Attribute) -> int:
     """Return the number of elements of an attribute, 0 for a null dataspace.
 
@@ -135,9 +130,9 @@ def decode_attribute(
     nc_type = "compound" if type_.kind == "compound" else value.nc_type
     if nc_type is None:
         return None
-    if len(attribute.space.shape or ()) > 1:
-        reason = f"has {len(attribute.space.shape or ())} dimensions, netCDF knows one"
-        raise FormatError(name, reason)
+    rank = len(attribute.space.shape or ())
+    if rank > 1:
+        raise FormatError(name, f"has {rank} dimensions, netCDF knows one")
     numbers = np.frombuffer(data, value.stored, count)
     values = bits.values(numbers) if bits else numbers.astype(value.dtype.newbyteorder("="))
     if type_.kind == "compound":

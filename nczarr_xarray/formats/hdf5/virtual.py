@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.heaps import read_global_heap
-from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, OtherLayout
+from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, H5Dataset, H5Group, OtherLayout
 
 _LONGEST = (1 << 63) - 1
 
@@ -24,7 +24,6 @@ _SHARED_FILE, _SHARED_DATASET, _SAME_FILE = 1, 2, 4  # flags of version 1
 #: Bytes of a mapping at least: two selections.
 _SHORTEST = 2 * 16
 _NONE, _POINTS, _HYPERSLAB, _ALL = range(4)
-_MOST_DIMENSIONS = 32
 #: The file of a source that is in the same file.
 _HERE = b"."
 
@@ -158,7 +157,7 @@ def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> float | 
     if version < 3:
         cursor.take(8 if version == 1 else 4)  # reserved, length
     rank = cursor.uint(4)
-    if width not in (2, 4, 8) or not 0 < rank <= _MOST_DIMENSIONS:
+    if width not in (2, 4, 8) or not 0 < rank <= MOST_DIMENSIONS:
         raise cursor.error(f"a selection in {rank} dimensions, of numbers of {width} bytes")
     if shape is not None and rank != len(shape):
         raise cursor.error(f"a selection in {rank} dimensions of a dataset of shape {shape}")

@@ -95,9 +95,9 @@ def test_what_cannot_be_read_in_parts_is_read_at_once(
 def test_parts_are_shared_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def spy(function: Any, items: Any, count: int, nbytes: int) -> None:
-        asked.append((count, nbytes))
-        share(function, items, count, nbytes)
+    def spy(function: Any, items: Any, nbytes: int) -> None:
+        asked.append((len(items), nbytes))
+        share(function, items, nbytes)
 
     monkeypatch.setattr(sources, "share", spy)
     np.testing.assert_array_equal(_read(_write(tmp_path / "x.zarr")), VALUES)

@@ -269,6 +269,14 @@ def test_all_at_once(layout: Layout) -> None:
     assert ChunkReader(array, DataFile(truncated), None).read_whole() is None
 
 
+def test_nothing_is_read_of_a_file_that_ends_before_its_data() -> None:
+    array = FileStrides("/v", (10,), np.dtype("<i4"), 100, (4,))
+    reader = ChunkReader(array, DataFile(MemoryBytes(bytes(50), "memory")), None)
+    assert reader.read(plan_outer((slice(0, 0),), (10,), (10,))).shape == (0,)
+    with pytest.raises(FormatError, match="go on to byte 104, and there are 50: truncated"):
+        reader.read(plan_outer((slice(0, 1),), (10,), (10,)))
+
+
 @pytest.fixture(params=[">i4", "<i4"])
 def plain(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, np.ndarray[Any, Any]]:
     """A file of plain elements, and what it holds: as long as is read straight into a result."""

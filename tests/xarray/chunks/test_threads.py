@@ -54,7 +54,7 @@ class Work:
                 self._now += sum(map(seconds, batch))
                 self.done += batch
 
-        share(function, range(count), count, nbytes * chunks, chunks=chunks, turns=turns)
+        share(function, range(count), nbytes * chunks, chunks=chunks, turns=turns)
         assert sorted(self.done) == list(range(count))
         assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
 
@@ -162,12 +162,12 @@ def test_an_error_ends_the_work_of_all(work: Work, failing: str) -> None:
             raise OSError("a disk failed")
 
     with pytest.raises(OSError, match="a disk failed"):
-        share(function, range(2), 2, LARGE_BYTES * 8)
+        share(function, range(2), LARGE_BYTES * 8)
     assert sorted(taken) == [0, 1]
     taken.clear()
     seen.update({-1, -2})
     with pytest.raises(OSError, match="a disk failed"):
-        share(function, range(10**6), 10**6, LARGE_BYTES * 8)
+        share(function, range(10**6), LARGE_BYTES * 8)
     assert len(taken) < 10**6
     assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
 
@@ -216,6 +216,6 @@ def test_what_a_late_helper_has_begun_is_waited_for(
 
     caller = threading.get_ident()
     monkeypatch.setattr(threads._pool, "executor", Executor())
-    share(function, range(50), 50, LARGE_BYTES * 8)
+    share(function, range(50), LARGE_BYTES * 8)
     assert sorted(done) == list(range(50))
     assert (threads._pool.callers, threads._pool.helpers) == (0, 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import (
@@ -59,7 +59,7 @@ class Held:
 
     def find(
         self, target: str, storage_options: Any, path: str, *, entire: bool
-    ) -> RemoteFile | None:
+    ) -> RemoteFragment | None:
         raise AssertionError(f"{target} is not remote")
 
     def reader(self, array: FragmentArray) -> FragmentReader:

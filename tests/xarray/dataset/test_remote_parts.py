@@ -11,7 +11,7 @@ from fsspec.asyn import get_loop
 
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_xarray.dataset import remote_parts
-from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragment_parts import Part
 from nczarr_xarray.dataset.remote_parts import RemoteParts
 from nczarr_xarray.formats.alike import MetadataPattern
@@ -30,7 +30,7 @@ class File:
 
     source = Loop()
 
-    def beside(self, name: str) -> RemoteFile | None:
+    def beside(self, name: str) -> RemoteFragment | None:
         raise AssertionError
 
     async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
@@ -53,7 +53,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_they_are_begun_before_all_are_found() -> None:
     begun = threading.Event()
 
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         begun.set()
         return True
 
@@ -65,7 +65,7 @@ def test_they_are_begun_before_all_are_found() -> None:
 
 
 def test_what_is_left() -> None:
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         return part.number % 2 == 0
 
     with RemoteParts(read, list, None, cost) as remote:
@@ -75,7 +75,7 @@ def test_what_is_left() -> None:
 
 
 def test_some_of_what_is_left_is_read_with_others() -> None:
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         return part.number % 2 == 0
 
     together: list[list[int]] = []
@@ -92,7 +92,7 @@ def test_some_of_what_is_left_is_read_with_others() -> None:
 
 
 def test_no_part_at_all() -> None:
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         return True
 
     with RemoteParts(read, list, None, cost) as remote:
@@ -102,7 +102,7 @@ def test_no_part_at_all() -> None:
 def test_an_error_ends_the_others() -> None:
     ended = threading.Event()
 
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         if part.number == 1:
             raise ZeroDivisionError
         try:
@@ -123,7 +123,7 @@ def test_an_error_ends_the_others() -> None:
 def test_no_more_than_so_many_bytes_at_a_time() -> None:
     now, most = 0, 0
 
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         nonlocal now, most
         now += part.number
         most = max(most, now)
@@ -142,7 +142,7 @@ def test_no_more_than_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(remote_parts, "AT_A_TIME", 2)
     now, most = 0, 0
 
-    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+    async def read(part: Part, found: Opening | RemoteFragment) -> bool:
         nonlocal now, most
         now += 1
         most = max(most, now)

@@ -21,7 +21,8 @@ from nczarr_xarray.formats.hdf5.objects import (
     H5Group,
     OtherLayout,
 )
-from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
+from nczarr_xarray.formats.hdf5.superblock import read_superblock
+from nczarr_xarray.formats.hdf5.tree import read_tree
 from tests.support.h5drive import drive
 from tests.support.h5objects import LIBVERS, check, everything, made, read
 from tests.support.marks import each_once
