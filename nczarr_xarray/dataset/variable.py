@@ -294,13 +294,23 @@ class VariableReader:
     def explain(self, error: NCZarrError) -> None:
         """Add to an error which dataset it is about, and if that has changed since its opening."""
         error.found_in(self.store.url)
-        if self.error is not None or self._mark is None or not isinstance(self.store, KeyStore):
-            return
+        if self.error is None and self._has_changed():
+            error.reason += "; the dataset was changed after it was opened: open it again"
+
+    def _has_changed(self) -> bool:
+        if not isinstance(self.store, KeyStore):
+            return False
+        try:
+            self.check_place()
+        except StoreError:  # which is all that tells two trees of Zarr 3 apart
+            return True
+        if self._mark is None:
+            return False
         from nczarr_fsspec.changes.moment import look
 
         with suppress(StoreError):
-            if look(self.store) != self._mark:
-                error.reason += "; the dataset was changed after it was opened: open it again"
+            return look(self.store) != self._mark
+        return False
 
     def _padded(self, key: tuple[Any, ...], points: bool) -> PaddedSelection:
         assert self.array is not None

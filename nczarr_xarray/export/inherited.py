@@ -176,7 +176,7 @@ def _overflow(
             number = (float(end) if scale_factor or add_offset else end) - (add_offset or 0)
             number = number / (scale_factor or 1) if scale_factor else number
             if not _holds(dtype, number):
-                return f"holds the value {end!s:.20}, which {dtype} cannot hold"
+                return f"holds the value {end!s:.30}, which {dtype} cannot hold"
     return None
 
 

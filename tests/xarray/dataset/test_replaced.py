@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec import births
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_xarray.dataset.open import open_hierarchy
@@ -229,6 +229,12 @@ def test_zarr_3(tmp_path: Path) -> None:
             ds.v.load()
         dataset(2, 2.0).to_zarr(tree, zarr_format=3, consolidated=False, encoding=chunks)
         with pytest.raises(StoreError, match="another dataset is in its place now"):
+            ds.v.load()
+        shutil.rmtree(tree)  # chunks of other sizes are no damage
+        dataset(2, 2.0).to_zarr(
+            tree, zarr_format=3, consolidated=False, encoding={"v": {"chunks": (2, 4)}}
+        )
+        with pytest.raises(FormatError, match=r"cannot be read.*changed after it was opened"):
             ds.v.load()
 
 

@@ -394,6 +394,7 @@ def test_integers_of_the_other_sign_without_a_fill_value(
         ([1, np.nan], {"dtype": "i2"}, "holds missing values, and has no _FillValue"),
         ([1.0, 300], UNSIGNED, "the value 300.0, which uint8 cannot hold"),
         ([1, 2.0**63], {"dtype": "i8", "_FillValue": -5}, "the value 9.2.*int64 cannot hold"),
+        ([1, 2.0**64], {"dtype": "i8", "_FillValue": -5}, r"1\.8446744073709552e\+19, which int64"),
         ([np.inf, 1e300], {"dtype": "f4"}, "the value 1e.300, which float32 cannot hold"),
     ],
 )
