@@ -968,7 +968,7 @@ class _Answers:
         found = self.answers[method]
         if isinstance(found, str):
             told = {"Error": {"Code": found}, "ResponseMetadata": {"HTTPStatusCode": 404}}
-            raise ClientError(told, method)  # type: ignore[arg-type]
+            raise ClientError(told, method)
         return found
 
 

@@ -453,6 +453,26 @@ def test_numbers_that_unsigned_has_read_as_they_were(tmp_path: Path, lazy: bool)
         np.testing.assert_array_equal(back["v"].values, values)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["i8", "f8"])
+@pytest.mark.parametrize("units", ["nanoseconds", "microseconds", "milliseconds"])
+@pytest.mark.parametrize("kind", ["m", "M"])
+def test_units_that_are_finer_than_the_resolution_of_the_times(
+    tmp_path: Path, kind: str, units: str, dtype: str, lazy: bool
+) -> None:
+    """xarray divides such times by zero: `to_netcdf` stores NaT, or infinity."""
+    values = np.array([86400, 2, "NaT"], f"{kind}8[s]")
+    dataset = xr.Dataset({"v": ("x", values)})
+    if lazy:
+        dataset = dataset.chunk(x=3)
+    units += " since 1970-01-01" if kind == "M" else ""
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": {"units": units, "dtype": dtype}})
+    to_nczarr(dataset, tmp_path / "x", append_dim="x", align_chunks=True)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_timedelta=True) as back:
+        np.testing.assert_array_equal(back["v"].values, np.concatenate((values, values)))
+        assert back["v"].encoding["units"] == units
+
+
 DAY = np.timedelta64(1, "D")
 NEW_YEAR = np.datetime64("2000-01-01", "s")
 DAYS = {"units": "days since 1999-01-01", "calendar": "standard"}
