@@ -66,6 +66,14 @@ __all__ = [
 ]
 
 
+#: Units that may be finer than the resolution in which numpy has times.
+_FINE_UNITS = {
+    f"{name}{plural}": unit
+    for unit, name in (("ns", "nanosecond"), ("us", "microsecond"), ("ms", "millisecond"))
+    for plural in ("", "s")
+}
+
+
 class _AsyncStackedBytes(StackedBytesArray):
     __slots__ = ()  # else the class of a slotted instance cannot be changed to this
 
@@ -222,7 +230,9 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
 
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
-        variables = {name: _float_scale(variable) for name, variable in variables.items()}
+        variables = {
+            name: _fine_times(_float_scale(variable)) for name, variable in variables.items()
+        }
         filled, missing = set_aside(variables.items())
         changed, stored = as_read(variables)
         given = {**variables, **filled, **changed}
@@ -259,6 +269,18 @@ def _float_scale(variable: Variable) -> Variable:
     found = variable.copy(deep=False)
     found.encoding = {**variable.encoding, "scale_factor": float(scale)}
     return found
+
+
+def _fine_times(variable: Variable) -> Variable:
+    """Return times and durations with the resolution of their units, where that is finer.
+
+    xarray (2026.9) would divide them by zero, and store NaT or infinity.
+    """
+    kind, units = variable.dtype.kind, str(variable.encoding.get("units"))
+    unit = _FINE_UNITS.get(units.partition(" since ")[0].strip().lower())
+    if unit is None or kind not in "mM" or variable.dtype >= np.dtype(f"{kind}8[{unit}]"):
+        return variable
+    return variable.copy(data=variable.data.astype(f"{kind}8[{unit}]"))
 
 
 def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:

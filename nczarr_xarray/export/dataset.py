@@ -104,7 +104,7 @@ class Exporter:
                 self.problems.append(f"{path}: the name {name!r} is not text")
                 return
         dataset = without_indexes(dataset)
-        packed: dict[str, xr.Variable] = {}
+        packed: dict[str, tuple[xr.Variable, bool]] = {}
         for name, variable in dataset.variables.items():
             encoding = options.encoding.get(name, variable.encoding)
             inherited = name not in options.encoding and not options.encoded
@@ -115,11 +115,14 @@ class Exporter:
                 variable.encoding = whole_text(variable, encoding)
                 if text_type(encoding.get("dtype")):
                     empty_text(variable)
-            if inherited and is_packed(variable):
-                packed[where] = variable
-        with in_turn([*packed.values()]):
-            for where, variable in packed.items():
-                keep_whole(where, variable)
+            if not options.encoded and is_packed(variable):
+                packed[where] = variable, not inherited
+        with in_turn([variable for variable, _ in packed.values()]):
+            for where, (variable, asked) in packed.items():
+                problem = keep_whole(where, variable, asked=asked)
+                if problem is not None:
+                    self.problems.append(f"{where}: {problem}")
+                    variable.encoding = {}  # to check the rest
         types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}
         if options.encoded:
             variables, attributes = dict(dataset.variables), dict(dataset.attrs)

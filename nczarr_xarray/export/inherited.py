@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 #: Fill values are among them: they are packed, and might be equal to a number that is not.
 _PACKING = ("dtype", "scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value")
 
+_CAME_WITH = (
+    "; its encoding came with the data: give another one (encoding={...: {'dtype': ...}}), or "
+    "leave it out (drop_encoding)"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +94,10 @@ def is_packed(variable: xr.Variable) -> bool:
     times = kind in "mM" or (kind == "O" and " since " in str(encoding.get("units")))
     if encoding.get("dtype") is None or not (kind in "fiu" or times):
         return False
-    dtype = read_dtype(encoding)
+    try:
+        dtype = read_dtype(encoding)
+    except TypeError:
+        return False  # xarray raises an error for it
     if times:  # int64 holds all times of xarray, and a value for missing ones
         return dtype.kind in "iu" and dtype != np.int64
     return dtype.kind in "fiu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
@@ -100,25 +108,39 @@ def is_scaled(encoding: Mapping[str, Any]) -> bool:
     return any(encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
 
 
-def keep_whole(path: str, variable: xr.Variable) -> None:
-    """Change a variable that `is_packed` so that packing it as before changes no number.
+def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
+    """Change a variable that `is_packed` so that packing it changes no number.
 
     xarray casts without a check: numbers that are too large for the type wrap around or become
     infinite, and missing values become integers where there is no ``_FillValue``. So numbers in
-    memory are then stored unpacked; dask's numbers, which are not known yet, raise `FormatError`
-    when they are computed.
+    memory are stored unpacked if their encoding is inherited; dask's numbers, which are not known
+    yet, raise `FormatError` when they are computed.
+
+    Parameters
+    ----------
+    asked
+        Whether the user asks for the encoding.
+
+    Returns
+    -------
+    str or None
+        Why an encoding that the user asks for cannot hold the numbers in memory.
     """
-    check = overflow_check(variable.encoding)
+    # as an attribute, too, it has a number read as it was before it wrapped around
+    told = {name: variable.attrs[name] for name in ("_Unsigned",) if name in variable.attrs}
+    check = overflow_check({**told, **variable.encoding})
     if variable.chunks is not None:
-        guard = partial(_guard, path, check)
+        guard = partial(_guard, path, check, "" if asked else _CAME_WITH)
         variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
-        return
+        return None
     try:
         problem = check(variable.values)
     except (ValueError, TypeError, OverflowError):  # times; what encodes them says why
-        return
-    if problem is not None:
+        return None
+    if problem is not None and not asked:
         variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
+        return None
+    return problem
 
 
 def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
@@ -134,14 +156,12 @@ def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | 
     )
 
 
-def _guard(path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray) -> np.ndarray:
+def _guard(
+    path: str, check: Callable[[np.ndarray], str | None], advice: str, block: np.ndarray
+) -> np.ndarray:
     problem = check(block)
     if problem is not None:
-        raise FormatError(
-            path,
-            f"{problem}; its encoding came with the data: give another one "
-            "(encoding={...: {'dtype': ...}}), or leave it out (drop_encoding)",
-        )
+        raise FormatError(path, problem + advice)
     return block
 
 

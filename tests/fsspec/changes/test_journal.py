@@ -463,6 +463,29 @@ class TestEdit:
         edit.abort()
         assert store.mapping == self.store().mapping
 
+    def test_a_change_that_becomes_valid_at_the_same_moment_is_kept(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A journal that came after the look for one is carried out, not overwritten."""
+        store = self.store()
+        first = Edit.begin(store, {"v": ((0, 1),)})
+        second = Edit.begin(store, {"v": ((1, 2),)})
+        first.staged.put("v/0", b"new")
+        second.staged.put("v/1", b"new")
+        first_journal = Journal(first.lock.transaction, dead_owner_once(), ("v/0",)).dump()
+        finish_journal, looks = recovery.finish_journal, []
+
+        def look(there: Any) -> None:
+            finish_journal(there)
+            looks.append(there)
+            if len(looks) == 1:
+                store.put(JOURNAL, first_journal)
+            assert len(looks) < 4
+
+        monkeypatch.setattr("nczarr_fsspec.changes.edit.finish_journal", look)
+        second.commit()
+        assert store.mapping == {ROOT: b"old", "v/0": b"new", "v/1": b"new"}
+
     def test_a_writer_that_was_taken_for_dead_gives_up(self) -> None:
         store = self.store()
         edit = Edit.begin(store)

@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 import s3fs
 import zarr.storage
+from botocore.exceptions import ClientError
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
@@ -40,13 +41,15 @@ from nczarr_fsspec import (
     URLError,
     ZipStore,
 )
+from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.owner import Owner, writer_of
-from nczarr_fsspec.stores import writers
+from nczarr_fsspec.stores import write_fsspec, writers
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter, _folders
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
+from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr._adopted import ZarrWriter
 from tests.support.archives import DATASET, HOSTILE, write_zip
@@ -951,6 +954,73 @@ class TestS3:
             writer.upload("y.zip", str(tmp_path / "nope"))
 
 
+class _Answers:
+    """A filesystem of S3 whose service answers as the test says, without a service."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
+        self.calls: list[str] = []
+        self.answers = answers
+        monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", self.answer)
+        self.writer = FsspecWriter(s3fs.S3FileSystem(anon=True), "bucket/d")
+
+    async def answer(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(method)
+        found = self.answers[method]
+        if isinstance(found, str):
+            told = {"Error": {"Code": found}, "ResponseMetadata": {"HTTPStatusCode": 404}}
+            raise ClientError(told, method)
+        return found
+
+
+def test_objects_that_s3_has_not_deleted_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer to a request for many is a success that has errors in it."""
+    missing = {"Key": "d/a", "Code": "NoSuchKey", "Message": "was not there"}
+    failed = {"Key": "d/b", "Code": "InternalError", "Message": "try again"}
+    s3 = _Answers(monkeypatch, delete_objects={"Errors": [missing]})
+    s3.writer.delete(["a", "b"])
+    s3.answers["delete_objects"] = {"Errors": [missing, failed]}
+    with pytest.raises(StoreError, match="cannot be deleted: InternalError: try again") as caught:
+        s3.writer.delete(["a", "b"])
+    assert caught.value.object == "s3://bucket/d/b"
+    s3.writer.close()
+
+
+VERSION = FileVersion('"1"', size=7)
+
+
+@pytest.mark.parametrize(
+    ("after", "stored"),
+    [
+        pytest.param(VERSION._replace(etag='"2"'), True, id="it is there"),
+        pytest.param(VERSION, False, id="what was there before"),
+        pytest.param(FileVersion('"2"', size=6), False, id="of another writer"),
+        pytest.param(None, False, id="nothing"),
+    ],
+)
+def test_whether_an_upload_was_stored_whose_answer_was_lost(
+    after: FileVersion | None, stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 forgets an upload that is complete, as it does one that was aborted."""
+    monkeypatch.setattr(write_fsspec, "SEVERAL_PARTS", 1)
+    s3 = _Answers(
+        monkeypatch,
+        create_multipart_upload={"UploadId": "1"},
+        upload_part={"ETag": '"p"'},
+        complete_multipart_upload="NoSuchUpload",
+        abort_multipart_upload={},
+    )
+    versions = [VERSION, after]
+
+    async def version(_: str) -> FileVersion | None:
+        return versions.pop(0)
+
+    monkeypatch.setattr(s3.writer, "_version", version)
+    with nullcontext() if stored else pytest.raises(StoreError, match="d/x: cannot be written"):
+        s3.writer.put("x", b"content")
+    assert ("abort_multipart_upload" in s3.calls) == (not stored)
+    s3.writer.close()
+
+
 @contextmanager
 def _s3_writer(server: S3Server, folder: str) -> Iterator[FsspecWriter]:
     store = FsspecWriter(s3fs.S3FileSystem(**server.signed()), f"{server.private}/{folder}")
@@ -1158,6 +1228,21 @@ class TestDestination:
         for path in (tmp_path / "loop", f"{tmp_path}/nul\0"):
             with pytest.raises(StoreError, match="cannot be looked at"):
                 open_destination(path)
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_what_is_replaced_keeps_its_permissions(link: bool, tmp_path: Path) -> None:
+    """A link to a file has those of the file: to change them would change the file's."""
+    source, store = tmp_path / "source", DirectoryWriter(tmp_path / "d")
+    source.write_bytes(b"new")
+    source.chmod(0o644)
+    store.put("v/0", b"old")
+    (tmp_path / "d/v/0").chmod(0o600)
+    with open(source, "rb") as file:
+        store.put_range("v/0", FileRange(file.fileno(), 0, 3, str(source), str(source)), link=link)
+    assert (tmp_path / "d/v/0").read_bytes() == b"new"
+    assert (tmp_path / "d/v/0").stat().st_mode & 0o777 == (0o644 if link else 0o600)
+    assert source.stat().st_mode & 0o777 == 0o644
 
 
 def test_to_move_a_link_to_what_is_there_leaves_no_source(tmp_path: Path) -> None:

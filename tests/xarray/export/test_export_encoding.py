@@ -407,6 +407,73 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
         to_nczarr(dataset, tmp_path / "x")
 
 
+@pytest.mark.filterwarnings("ignore:saving variable:xarray.SerializationWarning")
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "reason"),
+    [
+        ([0.5, 1e6], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "the value 1000000.0"),
+        ([1, 1000], {"dtype": "i1"}, "the value 1000, which int8 cannot hold"),
+        ([-1.0, 2], {"dtype": "u1"}, "the value -1.0, which uint8 cannot hold"),
+        ([1, np.nan], {"dtype": "i2"}, "missing values, and has no _FillValue"),
+        ([0.5, 1e300], {"dtype": "f4"}, "the value 1e.300, which float32 cannot hold"),
+        (
+            np.array(["2000-01-01"], "M8[ns]"),
+            {"dtype": "i4", "units": "milliseconds since 1970-01-01"},
+            "the value 946684800000, which int32 cannot hold",
+        ),
+        (
+            np.array(["2000-01-01", "NaT"], "M8[ns]"),
+            {"dtype": "i4", "units": "days since 1970-01-01"},
+            "missing times, and has no _FillValue",
+        ),
+    ],
+)
+def test_numbers_that_the_encoding_asked_for_cannot_hold(
+    tmp_path: Path, values: Any, encoding: dict[str, Any], reason: str, lazy: bool
+) -> None:
+    """`to_netcdf` stores other numbers in their place."""
+    dataset = xr.Dataset({"v": ("x", np.array(values))})
+    if lazy:
+        dataset = dataset.chunk(x=1)
+    with pytest.raises((ExportError, FormatError), match=f"/v: holds {reason}") as caught:
+        to_nczarr(dataset, tmp_path / "x", encoding={"v": encoding})
+    assert "came with the data" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_numbers_that_unsigned_has_read_as_they_were(tmp_path: Path, lazy: bool) -> None:
+    """They wrap around, and the attribute undoes that."""
+    values = np.array([1, 254], "u1")
+    dataset = xr.Dataset({"v": ("x", values, {"_Unsigned": "true"})})
+    if lazy:
+        dataset = dataset.chunk(x=1)
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": {"dtype": "i1"}})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"].values, values)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["i8", "f8"])
+@pytest.mark.parametrize("units", ["nanoseconds", "microseconds", "milliseconds"])
+@pytest.mark.parametrize("kind", ["m", "M"])
+def test_units_that_are_finer_than_the_resolution_of_the_times(
+    tmp_path: Path, kind: str, units: str, dtype: str, lazy: bool
+) -> None:
+    """xarray divides such times by zero: `to_netcdf` stores NaT, or infinity."""
+    values = np.array([86400, 2, "NaT"], f"{kind}8[s]")
+    dataset = xr.Dataset({"v": ("x", values)})
+    if lazy:
+        dataset = dataset.chunk(x=3)
+    units += " since 1970-01-01" if kind == "M" else ""
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": {"units": units, "dtype": dtype}})
+    to_nczarr(dataset, tmp_path / "x", append_dim="x", align_chunks=True)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_timedelta=True) as back:
+        np.testing.assert_array_equal(back["v"].values, np.concatenate((values, values)))
+        assert back["v"].encoding["units"] == units
+
+
 DAY = np.timedelta64(1, "D")
 NEW_YEAR = np.datetime64("2000-01-01", "s")
 DAYS = {"units": "days since 1999-01-01", "calendar": "standard"}

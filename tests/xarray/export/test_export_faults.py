@@ -18,8 +18,9 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.destinations import find_destination
@@ -551,3 +552,56 @@ def test_trees_that_cannot_change_places(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(rows_of(target), sample(3, 1).a.values)
     assert "a/2.0" not in files(tmp_path / "d")
     assert private(tmp_path) == set()
+
+
+@pytest.mark.parametrize("options", [{"append_dim": "x"}, {"region": {"x": slice(0, 4)}}])
+def test_chunks_that_the_disk_has_lost(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was staged is counted before it becomes valid."""
+    target = Target(str(tmp_path / "d"))
+    values = xr.Dataset({"v": ("x", np.arange(1, 5))})
+    target.write(values, encoding={"v": {"chunks": (2,)}})
+    before = snapshot(target)
+    put = DirectoryWriter.put
+
+    def lose(store: DirectoryWriter, key: str, data: Any) -> None:
+        if key not in ("v/1", "v/3"):
+            put(store, key, data)
+
+    monkeypatch.setattr(DirectoryWriter, "put", lose)
+    with pytest.raises(StoreError, match=r"objects were staged, \d+ expected; nothing was changed"):
+        target.write(-values, **options)
+    assert snapshot(target) == before
+    assert private(tmp_path) == set()
+
+
+def test_a_chunk_that_cannot_be_read_is_not_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of blocks that share a chunk, a later one adds to what an earlier one has put."""
+    pytest.importorskip("dask")
+    target = Target(str(tmp_path / "d"))
+    values = xr.Dataset({"v": ("x", np.arange(1, 5))})
+    target.write(values, encoding={"v": {"chunks": (4,)}})
+    before = snapshot(target)
+    get = DirectoryStore.get_many
+
+    def fail(store: DirectoryStore, keys: Any, *most: int) -> Any:
+        if [*keys] == ["v/0"]:
+            return [StoreError(f"{store.url}/v/0", "cannot be read")]
+        return get(store, keys, *most)
+
+    monkeypatch.setattr(DirectoryStore, "get_many", fail)
+    with pytest.raises(StoreError, match="v/0: cannot be read"):
+        target.write((-values).chunk(x=2), "r+", safe_chunks=False)
+    monkeypatch.undo()
+    assert snapshot(target) == before
+
+
+def test_what_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "d"))
+    target.write(sample(3), encoding=CHUNKS)
+    (tmp_path / "d").chmod(0o700)
+    target.write(sample(3, 1), "w", encoding=CHUNKS)
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
