@@ -18,6 +18,7 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.places import is_absolute
+from nczarr_fsspec.target_names import from_home, names_url
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
@@ -402,8 +403,8 @@ def _file(target: str | os.PathLike[str]) -> str:
     if not isinstance(target, (str, os.PathLike)):
         raise URLError(f"{type(target).__name__} object", "has no address; name paths and URLs")
     text = os.fsdecode(target)
-    if not is_url(text) or os.path.lexists(text):
-        return os.path.abspath(os.path.expanduser(text))
+    if not names_url(text):
+        return os.path.abspath(from_home(text))
     if redact(text) != text:
         reason = "holds secrets, which would be in the master; pass them as storage_options"
         raise URLError(redact(text), reason)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.target_names import names_url
 from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
 from nczarr_xarray.aggregation.summary import Layout, Summary
 from nczarr_xarray.export.cfa.master import without_enum
@@ -159,7 +158,7 @@ class _Batch:
         others: dict[int, Future[Read]] = {}
         remote: dict[int, tuple[str, RemoteFileBytes, Known | None]] = {}
         for number, target in enumerate(targets):
-            if not is_url(target) or os.path.lexists(target):
+            if not names_url(target):
                 continue
             found = find_remote_file(target, wanted.storage_options)
             if found is None:

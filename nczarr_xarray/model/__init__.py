@@ -332,8 +332,7 @@ def nearness(group: str, seen_from: str) -> tuple[bool, int]:
 
     Groups that the other one, at `seen_from`, is not in come last.
     """
-    path = group.rstrip("/")
-    return (not f"{seen_from.rstrip('/')}/".startswith(f"{path}/"), -len(path))
+    return not is_below(seen_from, group), -len(group.rstrip("/"))
 
 
 def text_of(data: bytes) -> str:

@@ -22,6 +22,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
+from nczarr_fsspec.target_names import from_home, names_url
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -137,8 +138,8 @@ def _url(target: Any, storage_options: Mapping[str, Any] | None) -> str:
     if not isinstance(target, (str, os.PathLike)):
         raise URLError(f"{type(target).__name__} object", "references need a path or a URL")
     text = os.fsdecode(target)
-    if not is_url(text) or os.path.exists(text):
-        return os.path.abspath(os.path.expanduser(text))
+    if not names_url(text):
+        return os.path.abspath(from_home(text))
     url = parse_url(text)
     if url.protocol == "file":
         return os.path.abspath(url.path)

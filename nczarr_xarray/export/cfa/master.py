@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places import is_absolute
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.target_names import names_url
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -73,7 +73,7 @@ def address_of(
     plain = dialect.name == "0.4"
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
-    is_path = not is_url(target) or os.path.lexists(target)
+    is_path = not names_url(target)
     encoded = quote(os.fsencode(target))
     # where there is another file of the encoded name, that would be read
     as_it_is = plain or not is_path or (encoded != target and os.path.lexists(encoded))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.dimensions import is_scale, list_lengths, read_classes
 from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, OtherLayout
-from nczarr_xarray.model import join
+from nczarr_xarray.model import is_below, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def children_first(nodes: list[Node]) -> Iterator[Node]:
     """Yield the groups in the order in which netCDF-C looks for dimensions: children first."""
     pending: list[Node] = []
     for node in nodes:
-        while pending and not node.path.startswith(f"{pending[-1].path.rstrip('/')}/"):
+        while pending and not is_below(node.path, pending[-1].path):
             yield pending.pop()
         pending.append(node)
     yield from reversed(pending)

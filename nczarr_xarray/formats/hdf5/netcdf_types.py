@@ -13,9 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.objects import Datatype
-from nczarr_xarray.model import NC_DTYPES, EnumType, sequence_of
-
-_NC_TYPES = {dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"}
+from nczarr_xarray.model import NC_TYPES, EnumType, sequence_of
 
 #: Classes without a netCDF type; datasets and attributes of them are hidden.
 INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
@@ -55,7 +53,7 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
         The type, should it be an enum.
     """
     if type_.numpy is not None and type_.kind in _NUMBERS:
-        return ValueType(_NC_TYPES.get(type_.numpy.str[1:]), type_.numpy, type_.numpy)
+        return ValueType(NC_TYPES.get(type_.numpy.str[1:]), type_.numpy, type_.numpy)
     stored = None if type_.kind in INVISIBLE else stored_dtype(type_)
     values = value_dtype(type_)
     if stored is None or values is None:
@@ -70,10 +68,10 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
         if stored.kind not in "iu":
             return None
         # netCDF keeps byte orders of numbers only
-        return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored.newbyteorder("="), enum)
+        return ValueType(NC_TYPES.get(stored.str[1:]), stored, stored.newbyteorder("="), enum)
     if type_.numpy is not None and type_.kind != "compound":
-        return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored)
-    nc_type = _NC_TYPES.get(values.str[1:]) if type_.kind in _NUMBERS else None
+        return ValueType(NC_TYPES.get(stored.str[1:]), stored, stored)
+    nc_type = NC_TYPES.get(values.str[1:]) if type_.kind in _NUMBERS else None
     return ValueType(nc_type, stored, values)
 
 
@@ -230,7 +228,7 @@ def _enum(type_: Datatype, name: str, group: str) -> EnumType | None:
     stored = stored_dtype(type_) if type_.kind == "enum" else None
     if stored is None or stored.kind not in "iu":
         return None
-    return EnumType(name, dict(type_.enum), _NC_TYPES[stored.str[1:]], group)
+    return EnumType(name, dict(type_.enum), NC_TYPES[stored.str[1:]], group)
 
 
 def _in_memory(type_: Datatype) -> Hashable:

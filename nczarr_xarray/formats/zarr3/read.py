@@ -27,11 +27,9 @@ from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
 from nczarr_xarray.formats.strangers import about_strangers
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
-from nczarr_xarray.model import NC_DTYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
+from nczarr_xarray.model import NC_TYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
 
 Document: TypeAlias = dict[str, JSON] | NCZarrError | None
-
-_NC_TYPES = {dtype: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"}
 
 
 def read_hierarchy(
@@ -304,7 +302,7 @@ class _Reading:
             array = describe(self.store, path, metadata)
             variable.dtype = array.dtype
             text = array.dtype.kind in "OSU" and metadata["data_type"] != "variable_length_bytes"
-            variable.nc_type = "string" if text else _NC_TYPES.get(array.dtype.newbyteorder("="))
+            variable.nc_type = "string" if text else NC_TYPES.get(array.dtype.str[1:])
             variable.attributes = self.attributes(document, array, variable.nc_type)
             if MARK in variable.attributes:
                 restore(variable, self.root.find)
