@@ -141,24 +141,18 @@ class Tree:
 
 def in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes that JSON has a form for: all but structures."""
-    found = map(_exact, attributes.values())
+    found = map(_shown, attributes.values())
     return {attribute.name: attribute for attribute in found if attribute.type != "compound"}
 
 
-def _exact(attribute: Attribute) -> Attribute:
-    """Return an attribute for readers of JSON.
-
-    Floats are the doubles that they are, for the shortest text is another one there. Text is
-    that of `attribute_value`.
-    """
-    nc_type, value = attribute.type, attribute.value
+def _shown(attribute: Attribute) -> Attribute:
+    """Return an attribute for readers of JSON, with the text of `attribute_value`."""
+    value = attribute.value
     if isinstance(value, str):
         value = attribute_value(attribute)
     elif isinstance(value, tuple):
         value = tuple(map(readable, value))
-    elif value.dtype.kind == "f":
-        nc_type, value = "double", value.astype("f8")
-    return Attribute(shown_name(attribute.name), nc_type, value)
+    return Attribute(shown_name(attribute.name), attribute.type, value)
 
 
 def _consolidated(documents: Mapping[str, bytes]) -> bytes:

@@ -34,20 +34,22 @@ def integer(value: int) -> Number:
     return Number(int(value))
 
 
-def number(value: Any, *, bare: bool = False) -> JSON:
+def number(value: Any, *, bare: bool = False, typed: bool = True) -> JSON:
     """Return a numpy integer, or a float by the shortest text that reads back with the same bits.
 
     Parameters
     ----------
     bare
         Write NaN and infinities without quotes.
+    typed
+        Whether readers know the type. If not, they take a float for a double: 0.1 is another one.
     """
     if isinstance(value, np.integer):
         return integer(int(value))
     if not np.isfinite(value):
         name = "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return Number(name) if bare else name
-    text = str(value)
+    text = str(value if typed else float(value))
     # readers parse a double first, and for some floats the shortest text is then rounded wrong
     return Number(text if type(value)(float(text)) == value else repr(float(value)))
 
@@ -64,7 +66,8 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
     if isinstance(attribute.value, tuple):
         elements = list(attribute.value)
     else:
-        elements = [number(e, bare=profile.bare_nan) for e in attribute.value]
+        typed = profile.spelling is not None
+        elements = [number(e, bare=profile.bare_nan, typed=typed) for e in attribute.value]
         quoted = [e for e in elements if not isinstance(e, Number)]
         if quoted and profile.spelling is None and attribute.name != "_FillValue":
             return elements

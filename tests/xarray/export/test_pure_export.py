@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import fsspec
 import netCDF4
@@ -143,6 +143,22 @@ def test_any_numbers_come_back(values: np.ndarray[Any, Any]) -> None:
     to_nczarr(xr.Dataset(attrs={"a": values}), objects, mode="w")  # (a mapping is NCZarr)
     with xr.open_dataset(objects, engine="nczarr") as back:
         np.testing.assert_array_equal(back.attrs["a"], values if len(values) > 1 else values[0])
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_floats_are_the_doubles_that_they_are(tmp_path: Path, version: Literal[2, 3]) -> None:
+    """Readers of JSON have no other type: a packed value would be unpacked to another one."""
+    tenth = np.float32(0.1)
+    packed = xr.Variable("x", np.array([7], "i2"), {"scale_factor": tenth, "both": [tenth, tenth]})
+    to_nczarr(xr.Dataset({"v": packed}, attrs={"a": tenth}), tmp_path / "x", mode="w")
+    target = str(tmp_path / "y")
+    pure = [target, "--format", "zarr3"] if version == 3 else [f"file://{target}#mode=zarr"]
+    assert main(["copy", str(tmp_path / "x"), *pure]) == 0
+    group = zarr.open_group(target, mode="r", zarr_format=version)
+    assert group.attrs["a"] == float(tenth) != 0.1
+    assert group["v"].attrs["scale_factor"] == float(tenth)
+    with xr.open_dataset(target, engine="zarr", mask_and_scale=False, consolidated=False) as found:
+        np.testing.assert_array_equal(found["v"].attrs["both"], [float(tenth)] * 2)
 
 
 def test_the_view_of_a_file_is_strict_json(tmp_path: Path) -> None:
