@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import LIMIT, OURS, insert
+from harness import LIMIT, OURS, Goal, insert
 from remote_report import INFORMATION
 
 #: Sections, with their pages and what these are about.
@@ -20,13 +20,19 @@ PAGES = {
     "hdf5": ("files.md", "local netCDF-4 files"),
     "small": ("files.md#small-files", "small local files"),
     "opening": ("starting.md", "opening 500 variables"),
+    "cold": ("starting.md#starting", "a new process"),
     "objects": ("network.md", "chunks over a network"),
     "loading": ("network.md#many-small-variables", "500 variables over a network"),
     "remote": ("remote-files.md", "netCDF files over 50 ms"),
     "aggregations": ("aggregations.md", "aggregations"),
     "parallel": ("resources.md", "dask"),
     "export": ("writing.md", "writing"),
+    "rechunk": ("writing.md#copies-in-bounded-memory", "copies in bounded memory"),
 }
+#: Goals of sections that are scripts, for rows that begin so.
+GOALS = {"remote": ("", Goal("async-hdf5", 5)), "export": ("small chunks", Goal("best peer", 1.5))}
+#: Rows that are no programs: what a process takes in any case, and what the file system does.
+_NO_PEERS = frozenset({LIMIT, "base", "the files alone"})
 #: As good as a peer: by less, two turns of one program differ.
 EVEN = 0.98
 
@@ -53,18 +59,35 @@ class Measured(NamedTuple):
 def measured(section: str, found: dict[str, Any]) -> Iterator[Measured]:
     """Yield the rows of a section that had been measured."""
     for work, row in (found["50 ms"]["rows"] if section == "remote" else found["results"]).items():
-        if section == "remote":
-            right = {name: one for name, one in row["readers"].items() if not one["error"]}
-            every = {k: one["seconds"] for k, one in right.items() if INFORMATION not in k}
-        elif section == "export":
-            every = {name: statistics.median(one["times"]) for name, one in row.items()}
-            del every["the files alone"]
-        else:
-            every = {name: statistics.median(times) for name, times in row["seconds"].items()}
-        peers = {k: v for k, v in every.items() if k != LIMIT and not k.startswith(OURS)}
+        every = {name: taken for name, taken in taken_by(section, row) if name not in _NO_PEERS}
+        ours = every[OURS]
+        peers = {name: taken for name, taken in every.items() if not name.startswith(OURS)}
         best = min(peers, key=peers.__getitem__, default=None)
-        times = peers[best] / every[OURS] if best else 0.0
-        yield Measured(work, best, times, ", ".join(row.get("missed", ())))
+        times = peers[best] / ours if best else 0.0
+        missed = ["its goal"] if row.get("missed") is True else row.get("missed") or []
+        begin, goal = GOALS.get(section, ("", None))
+        if goal is not None and work.startswith(begin):
+            taken = peers.get(best if goal.program == "best peer" else goal.program)
+            missed = [str(goal)] if taken is not None and taken < goal.at_least * ours else []
+        yield Measured(work, best, times, ", ".join(missed))
+
+
+def taken_by(section: str, row: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the programs of a row that did the work, with the median of their seconds."""
+    if section == "remote":
+        for name, one in row["readers"].items():
+            if not one["error"] and INFORMATION not in name:
+                yield name, one["seconds"]
+    elif section == "rechunk":
+        for name, turns in row["programs"].items():
+            if not turns["error"]:
+                yield name, statistics.median(turns["seconds"])
+    elif section == "export":
+        for name, one in row.items():
+            yield name, statistics.median(one["times"])
+    else:
+        for name, times in row["seconds"].items():
+            yield name, statistics.median(times)
 
 
 def summary(folder: Path) -> tuple[str, str]:
