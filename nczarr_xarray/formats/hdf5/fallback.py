@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.hdf5.conversions import decoded
 from nczarr_xarray.formats.hdf5.netcdf_types import Bits
 from nczarr_xarray.model import LibraryArray
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -105,19 +109,21 @@ class H5pyReader:
         """
         box = BoundingBox(key, self._array.shape)
         if box.size:
-            values = self._values(self._read_box(box.slices))
+            read = partial(self._read_box, box.slices)
+            values = self._values(
+                _through_h5py(self._source, self._array.path, self._checked, read)
+            )
         else:
             values = np.empty(box.shape, dtype=self._array.dtype.newbyteorder("="))
         return box.take(values, points=points)
 
-    def _read_box(self, box: Sequence[slice]) -> Any:
-        with _dataset(self._source, self._array.path, self._checked) as dataset:
-            if self._array.bits is not None:
-                return self._array.bits.values(_stored(dataset, box))
-            if self._array.dtype.kind != "O":
-                # by HDF5's own rules; h5py would read some enums as bool, and some pairs as complex
-                dataset = dataset.astype(self._array.dtype.newbyteorder("="))
-            return dataset[tuple(box)]
+    def _read_box(self, box: Sequence[slice], dataset: Any) -> Any:
+        if self._array.bits is not None:
+            return self._array.bits.values(_stored(dataset, box))
+        if self._array.dtype.kind != "O":
+            # by HDF5's own rules; h5py would read some enums as bool, and some pairs as complex
+            dataset = dataset.astype(self._array.dtype.newbyteorder("="))
+        return dataset[tuple(box)]
 
     def _values(self, values: Any) -> np.ndarray:
         """Return the values that h5py read, with the dtype of the variable."""
@@ -160,9 +166,8 @@ def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
         If h5py is not installed.
     """
     _need_h5py(path, "is a virtual dataset")
-    with _dataset(source, path, set()) as dataset:
-        shape: tuple[int, ...] = dataset.shape
-        return shape
+    shape: tuple[int, ...] = _through_h5py(source, path, set(), attrgetter("shape"))
+    return shape
 
 
 def _need_h5py(path: str, reason: str) -> None:
@@ -172,6 +177,21 @@ def _need_h5py(path: str, reason: str) -> None:
         raise UnsupportedError(
             path, f"{reason}, which needs h5py: pip install 'nczarr-xarray[szip]'"
         ) from None
+
+
+def _through_h5py(source: ByteSource, path: str, checked: Checked, use: Callable[[Any], T]) -> T:
+    """Return what `use` makes of a dataset that is open in h5py.
+
+    Errors are those of `_dataset`, raised anew without the frames that have objects of h5py. Such
+    an object may outlive Python, in an error that is kept. Then libhdf5 calls Python when the
+    process ends, which crashes.
+    """
+    try:
+        with _dataset(source, path, checked) as dataset:
+            return use(dataset)
+    except NCZarrError as error:
+        again = type(error)(error.object, error.reason)
+    raise again
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -419,3 +421,35 @@ def test_external_integers_that_do_not_fill_their_bytes(
         np.testing.assert_array_equal(ds["v"], values)
         if shape:
             np.testing.assert_array_equal(ds["v"][..., 3:0:-2], values[..., 3:0:-2])
+
+
+KEEPS_AN_ERROR = """
+import ctypes, sys
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.dataset.open import open_hierarchy
+
+with open(sys.argv[1], "rb") as file:
+    data = file.read()
+with open_hierarchy(data) as opened:
+    try:
+        opened.reader(opened.hierarchy.root.variables["v"]).read()
+    except FormatError as error:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))  # it outlives Python
+        print(error)
+"""
+
+
+def test_an_error_that_is_kept_ends_no_process_in_a_crash(tmp_path: Path) -> None:
+    """libhdf5 calls Python for the files that Python opened, until the very end."""
+    with h5py.File(tmp_path / "far.h5", "w") as file:
+        file["x"] = np.arange(4.0)
+    with h5py.File(tmp_path / "v.h5", "w", libver="latest") as file:
+        layout = h5py.VirtualLayout((4,), "f8")
+        layout[:] = h5py.VirtualSource("far.h5", "x", (4,))
+        file.create_virtual_dataset("v", layout)
+
+    command = [sys.executable, "-c", KEEPS_AN_ERROR, str(tmp_path / "v.h5")]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "has its data in the file 'far.h5'" in ended.stdout
