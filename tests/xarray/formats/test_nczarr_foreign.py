@@ -78,10 +78,8 @@ def test_chains_of_filters(tmp_path: Path, chain: tuple[int, ...], dtype: str) -
         v[:] = np.arange(256) // 5
     assert (tmp_path / "x" / "v" / "1").exists()
     if chain[-2:] == (FLETCHER32, SZIP) and dtype == "f8":
-        # szip takes whole elements, and the checksum is half of one: netCDF-C cannot read it either
-        # (not by xarray, which tries again for half a minute)
-        with netCDF4.Dataset(url) as file, pytest.raises(RuntimeError, match="Filter error"):
-            file["v"][:]
+        # szip takes whole elements, and the checksum is half of one. (netCDF-C says "Filter error";
+        # once, in a process that had done much else, it did not.)
         with pytest.raises(FormatError, match=r"v/0: .* no multiple of 8"):
             loaded(url, "nczarr")
         return
