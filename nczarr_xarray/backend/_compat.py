@@ -278,9 +278,25 @@ def _fine_times(variable: Variable) -> Variable:
     """
     kind, units = variable.dtype.kind, str(variable.encoding.get("units"))
     unit = _FINE_UNITS.get(units.partition(" since ")[0].strip().lower())
-    if unit is None or kind not in "mM" or variable.dtype >= np.dtype(f"{kind}8[{unit}]"):
+    if unit is None or kind not in "mM":
         return variable
-    return variable.copy(data=variable.data.astype(f"{kind}8[{unit}]"))
+    finer = np.dtype(f"{kind}8[{unit}]")
+    if variable.dtype >= finer:
+        return variable
+    if variable.chunks is None:
+        return variable.copy(data=_cast_times(variable.values, finer))
+    return variable.copy(data=variable.data.map_blocks(_cast_times, finer, dtype=finer))
+
+
+def _cast_times(times: np.ndarray, finer: np.dtype) -> np.ndarray:
+    """Return times with a finer resolution; `OverflowError` if one is out of its range.
+
+    numpy before 2.5 wraps it around.
+    """
+    found = times.astype(finer)
+    if not np.array_equal(found.astype(times.dtype), times, equal_nan=True):
+        raise OverflowError(f"times are out of the range of {finer}")
+    return found
 
 
 def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:

@@ -474,6 +474,20 @@ def test_units_that_are_finer_than_the_resolution_of_the_times(
         assert back["v"].encoding["units"] == units
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("kind", ["m", "M"])
+def test_times_that_finer_units_cannot_hold(tmp_path: Path, kind: str, lazy: bool) -> None:
+    """numpy before 2.5 wraps them around."""
+    dataset = xr.Dataset({"v": ("x", np.array([2, 10**11], f"{kind}8[s]"))})
+    if lazy:
+        dataset = dataset.chunk(x=1)
+    units = "nanoseconds since 1970-01-01" if kind == "M" else "nanoseconds"
+    encoding = {"v": {"units": units, "dtype": "i8"}}
+    with pytest.raises((ExportError, OverflowError)):
+        to_nczarr(dataset, tmp_path / "x", encoding=encoding)
+    assert list(tmp_path.iterdir()) == []
+
+
 DAY = np.timedelta64(1, "D")
 NEW_YEAR = np.datetime64("2000-01-01", "s")
 DAYS = {"units": "days since 1999-01-01", "calendar": "standard"}
