@@ -14,7 +14,8 @@ from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError
 from nczarr_fsspec.filesystem_place import innermost, open_filesystem
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import split_local_options
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (

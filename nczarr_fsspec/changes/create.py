@@ -32,7 +32,7 @@ from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.renames import exchange
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import keep_access, on_error
 from nczarr_fsspec.writable import WritableStore
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import is_safe_name
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 from nczarr_fsspec.stores.zipformat import (
     LOCAL_HEADER,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
 from nczarr_xarray.export.cfa.master import without_enum

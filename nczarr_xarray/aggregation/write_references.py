@@ -14,7 +14,7 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.renames import exchange
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes

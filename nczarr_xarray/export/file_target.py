@@ -10,7 +10,7 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
 from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError, StoreError
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import StoreError, URLError
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.target_names import says_file
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.destinations import find_destination

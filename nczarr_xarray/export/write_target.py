@@ -26,7 +26,7 @@ from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore

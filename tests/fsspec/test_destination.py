@@ -14,7 +14,7 @@ from nczarr_fsspec.destination import open_destination, open_file_place
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.resolve import resolve
-from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

@@ -17,7 +17,8 @@ from nczarr_fsspec.errors import StoreError, TooLargeError
 from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 from tests.support.disks import tiny_disk
 from tests.support.examples import examples
 

@@ -19,7 +19,8 @@ from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.names import child_names
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ import xarray as xr
 
 import nczarr_fsspec.changes.create
 from nczarr_fsspec.errors import DatasetNotFoundError, IncompleteExportError
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_xarray import recover, to_nczarr
 
 #: What is counted in a process that is to be killed, by where it is looked up.

@@ -39,7 +39,8 @@ from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreErro
 from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.formats.open_options import OpenOptions
 from tests.support.examples import examples

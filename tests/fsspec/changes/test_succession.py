@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.owner import AT_WORK, Owner
-from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 DEAD = replace(Owner.here(), started="before")
 #: of another machine: nobody can tell whether it has ended

@@ -18,7 +18,7 @@ from nczarr_fsspec.errors import NCZarrError, NCZarrWarning, StoreError, URLErro
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import Inside
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 

@@ -45,8 +45,9 @@ from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.owner import Owner, writer_of
 from nczarr_fsspec.stores import write_fsspec, writers
+from nczarr_fsspec.stores.write_directory import DirectoryWriter, _folders
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter, _folders
+from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.version import FileVersion

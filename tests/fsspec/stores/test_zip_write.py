@@ -26,7 +26,7 @@ from nczarr_fsspec import RemoteZipStore, StoreError, ZipStore
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores import zipwrite
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipformat import Member
 from nczarr_fsspec.stores.zipwrite import _Base, _entry, _member_content, pack
 from tests.support.archives import DATASET, METHODS, NOISE, make_zip, patched

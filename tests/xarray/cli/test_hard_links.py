@@ -13,7 +13,7 @@ import xarray as xr
 
 from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.support.copying import copy, failed

@@ -17,7 +17,7 @@ import xarray as xr
 from nczarr_fsspec import births
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.stores import directory
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_cfa
 from tests.support.disks import tiny_disk
 from tests.support.killing import Kill, in_process

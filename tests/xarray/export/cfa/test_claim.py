@@ -16,7 +16,7 @@ import pytest
 
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import Owner
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import recover
 from nczarr_xarray.export.cfa import claim as claim_module
 from nczarr_xarray.export.cfa.claim import Claim, claim_key

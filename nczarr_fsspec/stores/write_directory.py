@@ -1,13 +1,13 @@
-"""Writing a dataset on this machine: into a directory tree or a mapping, such as a ``dict``."""
+"""Writing a dataset into a directory tree of this machine."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
@@ -17,9 +17,8 @@ from nczarr_fsspec.owner import Owner, temporary_name, writer_of
 from nczarr_fsspec.renames import rename_to_new
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import Inside
-from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.undo import whole_file
-from nczarr_fsspec.writable import WritableStore, creating
+from nczarr_fsspec.writable import WritableStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -330,96 +329,3 @@ def _make_folder(path: str) -> None:
 def _failure(path: str, what: str, error: OSError | UnicodeEncodeError) -> StoreError:
     cause = getattr(error, "strerror", None) or error
     return StoreError(path, f"cannot be {what}: {cause}")
-
-
-class MappingWriter(WritableStore):
-    """Keys and bytes of any mapping that can be changed.
-
-    `create` is atomic in this process.
-
-    Parameters
-    ----------
-    mapping
-        Gets `bytes`.
-    url
-        How messages name it.
-    """
-
-    parallel = 1
-
-    def __init__(self, mapping: MutableMapping[str, Any], url: str = "mapping") -> None:
-        self.mapping = mapping
-        self.url = url
-
-    def reader(self) -> MappingStore:
-        return MappingStore(self.mapping, self.url)
-
-    def put(self, key: str, data: Buffer) -> None:
-        check_key(key)
-        with self._named(key, "written"):
-            self.mapping[key] = memoryview(data).tobytes()
-
-    def create(self, key: str, data: Buffer) -> bool:
-        check_key(key)
-        with creating:
-            with self._named(key, "read"):
-                if key in self.mapping:
-                    return False
-            self.put(key, data)
-        return True
-
-    def delete(self, keys: Iterable[str]) -> None:
-        for key in map(check_key, keys):
-            with self._named(key, "deleted"), suppress(KeyError):
-                del self.mapping[key]
-
-    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
-        for source, target in pairs:
-            check_key(source)
-            check_key(target)
-            with self._named(source, f"moved to {target}"):
-                if source != target and (source in self.mapping or target not in self.mapping):
-                    self.mapping[target] = self.mapping[source]
-                    del self.mapping[source]
-
-    def keys_below(self, prefix: str) -> list[str]:
-        start = f"{check_key(prefix)}/" if prefix else ""
-        with self._named(prefix, "listed"):
-            found = list(self.mapping)
-        return sorted(key for key in found if isinstance(key, str) and key.startswith(start))
-
-    def child(self, prefix: str) -> MappingWriter:
-        return MappingWriter(_Below(self.mapping, f"{check_key(prefix)}/"), f"{self.url}/{prefix}")
-
-    @contextmanager
-    def _named(self, key: str, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # a mapping is foreign code
-            cause = "there is no such key" if isinstance(error, KeyError) else repr(error)
-            raise StoreError(f"{self.url}/{key}", f"cannot be {what}: {cause}") from error
-
-
-class _Below(MutableMapping[str, Any]):
-    """The part of a mapping whose keys begin with a prefix, without it."""
-
-    def __init__(self, mapping: MutableMapping[str, Any], prefix: str) -> None:
-        self._mapping = mapping
-        self._prefix = prefix
-
-    def __getitem__(self, key: str) -> Any:
-        return self._mapping[self._prefix + key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._mapping[self._prefix + key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._mapping[self._prefix + key]
-
-    def __iter__(self) -> Iterator[str]:
-        start = self._prefix
-        keys = [key for key in self._mapping if isinstance(key, str) and key.startswith(start)]
-        return iter([key.removeprefix(start) for key in keys])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
