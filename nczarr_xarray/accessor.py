@@ -65,10 +65,10 @@ def register() -> None:
     """Let ``Dataset.to_netcdf(target, engine="nczarr")`` write NCZarr.
 
     xarray has no public way for this; the only module that does it is
-    `nczarr_xarray.backend._compat`. What only `to_nczarr` has (appends, regions, trees)
+    `nczarr_xarray.backend.compat`. What only `to_nczarr` has (appends, regions, trees)
     stays there.
     """
-    from nczarr_xarray.backend._compat import WRITEABLE_STORES
+    from nczarr_xarray.backend.compat import WRITEABLE_STORES
     from nczarr_xarray.export.to_netcdf import NetCDFTarget
 
     WRITEABLE_STORES["nczarr"] = NetCDFTarget  # type: ignore[index]  # a literal of its own names

@@ -137,7 +137,7 @@ def _commit(
     import icechunk
     import zarr
 
-    from nczarr_xarray.zarr._adopted import ZarrWriter
+    from nczarr_xarray.zarr.adopted import ZarrWriter
 
     session = repository.writable_session("main")
     zarr.group(session.store, overwrite=True)

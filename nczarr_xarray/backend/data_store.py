@@ -12,7 +12,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, caller_level
-from nczarr_xarray.backend._compat import (
+from nczarr_xarray.backend.compat import (
     VLEN_STRING,
     AbstractDataStore,
     Index,

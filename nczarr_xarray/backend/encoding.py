@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.codecs.registry import TABLE, as_zarr
 from nczarr_xarray.model import (
     Attribute,

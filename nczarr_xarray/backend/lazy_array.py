@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.backend._compat import (
+from nczarr_xarray.backend.compat import (
     VLEN_STRING,
     BackendArray,
     ExplicitIndexer,

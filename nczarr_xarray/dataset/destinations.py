@@ -23,7 +23,7 @@ def find_destination(target: Any, storage_options: Mapping[str, Any] | None = No
         from zarr.abc.store import Store
 
         if isinstance(target, Store):
-            from nczarr_xarray.zarr._adopted import adopt_for_writing
+            from nczarr_xarray.zarr.adopted import adopt_for_writing
 
             target = adopt_for_writing(target)
     return open_destination(target, storage_options)

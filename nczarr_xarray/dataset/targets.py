@@ -28,7 +28,7 @@ def open_target(
         from zarr.abc.store import Store
 
         if isinstance(target, Store):
-            from nczarr_xarray.zarr._adopted import adopt
+            from nczarr_xarray.zarr.adopted import adopt
 
             return Resolved(adopt(target))
     return resolve(target, storage_options, index_cache)

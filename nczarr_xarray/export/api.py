@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend._compat import dataarray_to_dataset
+from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend._compat import encode_for_netcdf, in_turn, without_indexes
+from nczarr_xarray.backend.compat import encode_for_netcdf, in_turn, without_indexes
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.contents import Contents, Item, Rounding

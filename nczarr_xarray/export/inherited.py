@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.backend._compat import time_numbers
+from nczarr_xarray.backend.compat import time_numbers
 from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.export.attributes import same_value
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type

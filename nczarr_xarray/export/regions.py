@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend._compat import without_indexes
+from nczarr_xarray.backend.compat import without_indexes
 from nczarr_xarray.export.update import Update
 from nczarr_xarray.export.write_options import RegionLike
 

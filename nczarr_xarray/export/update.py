@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.backend._compat import encode_for_netcdf, named_as_stored, without_indexes
+from nczarr_xarray.backend.compat import encode_for_netcdf, named_as_stored, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.backend.exact_fill import put_back, set_aside
 from nczarr_xarray.backend.unsigned import read_dtype

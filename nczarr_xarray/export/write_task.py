@@ -292,7 +292,7 @@ def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
     """Do as `in_turn`, of which only data of xarray have need."""
     if not variables:
         return nullcontext()
-    from nczarr_xarray.backend._compat import in_turn
+    from nczarr_xarray.backend.compat import in_turn
 
     return in_turn(variables)
 

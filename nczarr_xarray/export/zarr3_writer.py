@@ -59,7 +59,7 @@ class Zarr3Writer(ArrayWriter):
         self.check_lasts(self.store.url)
         if 0 in values.shape:
             return 0
-        from nczarr_xarray.zarr._sink import StoreSink
+        from nczarr_xarray.zarr.sink import StoreSink
 
         first = first or (0,) * values.ndim
         part = tuple(slice(at, at + size) for at, size in zip(first, values.shape, strict=True))

@@ -18,7 +18,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
-from nczarr_xarray.zarr._offered import StoreView
+from nczarr_xarray.zarr.offered import StoreView
 
 #: One of these is at the root of every tree.
 _ROOT_KEYS = (".zgroup", ".zmetadata", ".zattrs", ".zarray", "zarr.json", ".nczarr")

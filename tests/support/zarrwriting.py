@@ -7,7 +7,7 @@ import asyncio
 from zarr.core.buffer import Buffer
 
 from nczarr_fsspec.writable import WritableStore
-from nczarr_xarray.zarr._offered import StoreView
+from nczarr_xarray.zarr.offered import StoreView
 
 
 class WritingView(StoreView):

@@ -238,7 +238,7 @@ def test_every_command_has_a_module(command: str) -> None:
 
 #: What opening local datasets with xarray takes besides: the chunk engine, for coordinates.
 READING = {
-    *under("nczarr_xarray.backend", "_compat data_store encoding lazy_array"),
+    *under("nczarr_xarray.backend", "compat data_store encoding lazy_array"),
     *under(
         "nczarr_xarray.chunks",
         "cache decoder engine grid padding part pieces plan records result scatter "

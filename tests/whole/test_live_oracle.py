@@ -18,7 +18,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError
-from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from tests.support.marks import each_once, slow_but
 from tests.support.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
 from tests.support.ncwriter import FEW, WRITERS, grid

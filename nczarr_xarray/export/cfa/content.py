@@ -13,7 +13,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.writable import WritableStore
-from nczarr_xarray.backend._compat import VLEN_STRING, netcdf4_lock
+from nczarr_xarray.backend.compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.classic_types import (
     classic_attributes,

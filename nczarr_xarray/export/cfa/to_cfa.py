@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend._compat import dataarray_to_dataset
+from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.cfa.aggregation_change import plan_update
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, Mode, largest_fragment
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming

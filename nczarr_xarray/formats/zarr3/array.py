@@ -164,8 +164,8 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     """Make zarr-python's array of `metadata`."""
-    from nczarr_xarray.zarr._adopted import ZarrKeyStore
-    from nczarr_xarray.zarr._offered import StoreView
+    from nczarr_xarray.zarr.adopted import ZarrKeyStore
+    from nczarr_xarray.zarr.offered import StoreView
 
     zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
     array = array_in(zarr_store, path, metadata)

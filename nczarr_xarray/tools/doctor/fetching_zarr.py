@@ -14,7 +14,7 @@ from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_xarray.formats.zarr3.array import ZarrArray, array_in
 from nczarr_xarray.tools.doctor.patterns import Key
 from nczarr_xarray.tools.doctor.simulated import SimulatedStore, SimulatedTransport
-from nczarr_xarray.zarr._offered import StoreView
+from nczarr_xarray.zarr.offered import StoreView
 
 
 class _Fetched(SimulatedStore):

@@ -52,7 +52,7 @@ from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.writable import WritableStore, creating
-from nczarr_xarray.zarr._adopted import ZarrWriter
+from nczarr_xarray.zarr.adopted import ZarrWriter
 from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.disks import tiny_disk
 from tests.support.examples import examples

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 

@@ -19,7 +19,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
 from nczarr_xarray.export.dataset import Options

@@ -22,7 +22,7 @@ import zarr
 
 import nczarr_xarray
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.backend._compat import WRITEABLE_STORES
+from nczarr_xarray.backend.compat import WRITEABLE_STORES
 from tests.xarray.backend.test_xarray_suite import (  # noqa: F401  # fixtures among them
     CFEncodedBase,
     NCZarrDataset,

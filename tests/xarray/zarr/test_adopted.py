@@ -19,7 +19,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, ZipS
 import nczarr_xarray
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import ALL
-from nczarr_xarray.zarr._adopted import ZarrKeyStore, ZarrWriter
+from nczarr_xarray.zarr.adopted import ZarrKeyStore, ZarrWriter
 
 VALUES = np.arange(1e4).reshape(100, 100)
 

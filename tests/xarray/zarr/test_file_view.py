@@ -59,7 +59,7 @@ from nczarr_xarray.views.file_arrays import view_of
 from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
 from nczarr_xarray.views.references import references
 from nczarr_xarray.views.rows import CHUNK_BYTES, rows
-from nczarr_xarray.zarr._offered import StoreView
+from nczarr_xarray.zarr.offered import StoreView
 from nczarr_xarray.zarr.turns import Turn, settle
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.httpserver import Server

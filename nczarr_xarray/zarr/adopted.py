@@ -1,6 +1,6 @@
 """Stores of zarr-python as stores of ours: `ZarrKeyStore` to read them, `ZarrWriter` to write.
 
-The other direction is `nczarr_xarray.zarr._offered`.
+The other direction is `nczarr_xarray.zarr.offered`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, check_key
 from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.url import redact
 from nczarr_fsspec.writable import WritableStore, creating
-from nczarr_xarray.zarr._offered import StoreView
+from nczarr_xarray.zarr.offered import StoreView
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
