@@ -7,8 +7,6 @@ from typing import Literal, TypeAlias
 
 from nczarr_fsspec.errors import ExportError
 
-#: Where an aggregation has the data before files are added to it; None without an aggregation.
-Stored: TypeAlias = Literal["master", "files"] | None
 #: In the master: all values; or those of the first file, as others have the same. In files: as the
 #: aggregation has them already; or of all files, by a new table.
 Storing: TypeAlias = Literal["values", "first values", "old table", "table"]
@@ -17,7 +15,7 @@ Storing: TypeAlias = Literal["values", "first values", "old table", "table"]
 def decide(
     path: str,
     along: Sequence[str],
-    before: Stored,
+    before: Literal["master", "files"] | None,
     *,
     is_coordinate: bool,
     is_small: bool,
@@ -31,6 +29,8 @@ def decide(
         Of the variable.
     along
         Its dimensions along which files differ.
+    before
+        Where an aggregation has the data before files are added to it; None without an aggregation.
     is_coordinate
         Whether it tells where data are.
     is_small

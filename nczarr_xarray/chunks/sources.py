@@ -31,8 +31,8 @@ _LARGE, _PART = 1 << 24, 1 << 21
 _MANY = 256
 
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
-#: Bytes of a chunk; None if there is no such key.
-Stored: TypeAlias = "bytes | memoryview | None"
+#: Bytes of a chunk as they are stored; None if there is no such key.
+EncodedChunk: TypeAlias = "bytes | memoryview | None"
 #: Takes rows of a table and what is stored there, in no particular order.
 Receive: TypeAlias = Callable[[Any, list[Any]], Awaitable[None]]
 
@@ -63,7 +63,7 @@ class LocalSource(ABC):
         """Run `Array.locate`."""
 
     @abstractmethod
-    def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
+    def fetch(self, table: ChunkTable, most: int) -> Sequence[EncodedChunk]:
         """Fetch the chunks of a table, all of which exist as far as it says.
 
         Parameters
@@ -177,9 +177,9 @@ class LocalKeys(LocalSource):
                 return table._replace(start=np.where(present, table.start, -1))
         return table
 
-    def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
+    def fetch(self, table: ChunkTable, most: int) -> Sequence[EncodedChunk]:
         get, wanted = self._store.get, _keys_and_parts(table)
-        found: list[Stored] = []
+        found: list[EncodedChunk] = []
         if len(wanted) < 2 or wanted[0][1] == ALL:
             found += [get(key, part, most) for key, part in wanted]
         else:
@@ -235,7 +235,7 @@ class RemoteKeys(RemoteSource):
         numbers, coming, lacking = iter(range(len(keys))), len(keys), False
         # small chunks are handed over several together: each by itself costs more than it has
         several = max(1, INLINE_BYTES // 8 // max(1, nbytes))
-        arrived: list[tuple[int, Stored]] = []
+        arrived: list[tuple[int, EncodedChunk]] = []
 
         async def work() -> None:
             nonlocal coming, lacking
@@ -279,7 +279,7 @@ class LocalFile(LocalSource):
         table: ChunkTable = self._file.parse(locating)
         return table
 
-    def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
+    def fetch(self, table: ChunkTable, most: int) -> Sequence[EncodedChunk]:
         if table.source is not None:
             return _inline(table)
         return self._source.read_many(*_bounds(table))
@@ -377,7 +377,7 @@ def _bounds(table: ChunkTable) -> tuple[list[int], list[int]]:
     return table.start.tolist(), (table.start + table.size).tolist()
 
 
-def _inline(table: ChunkTable) -> list[Stored]:
+def _inline(table: ChunkTable) -> list[EncodedChunk]:
     """Return chunks that came with the metadata."""
     assert table.source is not None
     rows = zip(table.source.tolist(), *_bounds(table), strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.result import allocate
-from nczarr_xarray.chunks.sources import Stored
+from nczarr_xarray.chunks.sources import EncodedChunk
 from nczarr_xarray.chunks.windows import Window
 from nczarr_xarray.model import Array, ChunkTable, CodecConfig, grid_of
 
@@ -20,7 +20,7 @@ from nczarr_xarray.model import Array, ChunkTable, CodecConfig, grid_of
 _MOST = 1 << 20
 #: Fetches chunks of one member, given its number, theirs (ascending), and the bytes that one may
 #: have; None if the member has to be read in another way.
-Fetch: TypeAlias = Callable[[int, Sequence[int], int], "Sequence[Stored] | None"]
+Fetch: TypeAlias = Callable[[int, Sequence[int], int], "Sequence[EncodedChunk] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ChunkStack:
         if prepared is None or not prepared.is_for(members, key, points):
             prepared = self._prepared = self._prepare(members, key, points)
         plan, most = prepared.plan, self._grid.decoder.most
-        found: dict[int, Sequence[Stored]] = {}
+        found: dict[int, Sequence[EncodedChunk]] = {}
         for member in range(members):
             chunks = fetch(member, prepared.numbers, most)
             if chunks is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_xarray.chunks.sources import Stored
+from nczarr_xarray.chunks.sources import EncodedChunk
 from nczarr_xarray.chunks.stack import ChunkStack, Stacked
 from nczarr_xarray.dataset.file import DataFile, at_hand
 from nczarr_xarray.dataset.fragment_opener import Opening
@@ -149,7 +149,7 @@ class AlikeStack:
 
     def _fetch(
         self, files: Sequence[StackedFile], member: int, numbers: Sequence[int], most: int
-    ) -> Sequence[Stored] | None:
+    ) -> Sequence[EncodedChunk] | None:
         """Fetch chunks of a file: see `nczarr_xarray.chunks.stack.Fetch`."""
         file = files[member]
         if file is None:
@@ -158,7 +158,9 @@ class AlikeStack:
             return self._chunks_of(file, len(file), _nothing_more, numbers, most)
         return self._fetch_local(file, numbers, most)
 
-    def _fetch_local(self, path: str, numbers: Sequence[int], most: int) -> list[Stored] | None:
+    def _fetch_local(
+        self, path: str, numbers: Sequence[int], most: int
+    ) -> list[EncodedChunk] | None:
         try:
             descriptor = os.open(path, OPEN_FLAGS)
         except (OSError, ValueError):
@@ -186,14 +188,14 @@ class AlikeStack:
         rest: Callable[[int, int], bytes],
         numbers: Sequence[int],
         most: int,
-    ) -> list[Stored] | None:
+    ) -> list[EncodedChunk] | None:
         """Return chunks of a file, of which the start is given; None if it has another pattern."""
         places = self.places
         fits = len(start) >= places.stop and self.pattern.fits(start, size)
         extents = places.extents(start) if fits else None
         if extents is None:
             return None
-        data: list[Stored] = []
+        data: list[EncodedChunk] = []
         for number in numbers:
             extent = extents[number]
             if extent is None:

@@ -13,7 +13,7 @@ from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.grid import Grid
-from nczarr_xarray.chunks.sources import LocalSource, Stored, source_of
+from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import ChunkTable
@@ -60,7 +60,7 @@ class StoredChunks:
         self._grid.check_sizes(ids, table.size)
         return table
 
-    def fetch(self, table: ChunkTable) -> Sequence[Stored]:
+    def fetch(self, table: ChunkTable) -> Sequence[EncodedChunk]:
         """Fetch the chunks of a table, which exist as far as it says; None for a missing key.
 
         Raises
@@ -111,10 +111,10 @@ class StoredChunks:
             self._reader.explain(error)
             raise
 
-    async def _fetch_remote(self, table: ChunkTable) -> Sequence[Stored]:
+    async def _fetch_remote(self, table: ChunkTable) -> Sequence[EncodedChunk]:
         source, decoder = self._source, self._grid.decoder
         assert not isinstance(source, LocalSource)
-        found: list[Stored] = [None] * len(table.start)
+        found: list[EncodedChunk] = [None] * len(table.start)
 
         async def receive(numbers: Any, data: list[Any]) -> None:
             for number, stored in zip(numbers, data, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.export.stored import Stored
+from nczarr_xarray.export.stored import StorageProperties
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -69,7 +69,10 @@ def _folder_problem(path: str) -> str | None:
 
 
 def declare(
-    file: Any, root: Group, stored: Callable[[Variable], Stored], chunk_cache: int | None = None
+    file: Any,
+    root: Group,
+    stored: Callable[[Variable], StorageProperties],
+    chunk_cache: int | None = None,
 ) -> list[tuple[Variable, Any]]:
     """Make all of a dataset but its values, before these, because classic files are moved for that.
 
@@ -173,7 +176,9 @@ def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
             target.setncattr(attribute.name, attribute.value)
 
 
-def create_variable(file: Any, variable: Variable, stored: Stored, chunk_cache: int | None) -> Any:
+def create_variable(
+    file: Any, variable: Variable, stored: StorageProperties, chunk_cache: int | None
+) -> Any:
     """Make a variable without its values, which are to be put as they are stored."""
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)

@@ -14,7 +14,7 @@ from nczarr_xarray.model import CodecConfig, FileChunks, FileStrides, Variable
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StorageProperties:
     """Storage of a variable.
 
     Parameters
@@ -38,7 +38,7 @@ class Stored:
     unfilled: bool = False
 
 
-def stored_as(opened: Opened, variable: Variable) -> Stored:
+def stored_as(opened: Opened, variable: Variable) -> StorageProperties:
     """Return what to keep of the storage of a variable of an open dataset.
 
     The byte order is kept, except that of classic files, which have only one. HDF5's pipelines are
@@ -48,7 +48,7 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
     array = variable.array
     assert array is not None
     if array.codec_words == "zarr2":
-        return Stored(array.dtype, array.chunk_shape, array.codecs)
+        return StorageProperties(array.dtype, array.chunk_shape, array.codecs)
     classic = opened.hierarchy.generation.startswith("CDF-")
     dtype = variable.dtype.newbyteorder("=") if classic else variable.dtype
     unfilled = array.fill is None and not classic and isinstance(array, (FileChunks, FileStrides))
@@ -56,11 +56,11 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
         codecs = tuple(map(as_zarr, array.codecs)) if array.codec_words == "hdf5" else ()
         kept = all(codec(config["id"]).netcdf for config in codecs)
         chunks = tuple(max(1, length) for length in array.chunk_shape)
-        return Stored(dtype, chunks, codecs if kept else (), unfilled=unfilled)
+        return StorageProperties(dtype, chunks, codecs if kept else (), unfilled=unfilled)
     unlimited = [dimension.unlimited for dimension in variable.dimensions]
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
-    return Stored(dtype, chunks, contiguous=not any(unlimited), unfilled=unfilled)
+    return StorageProperties(dtype, chunks, contiguous=not any(unlimited), unfilled=unfilled)
 
 
 def netcdf_text(variable: Variable) -> Variable:

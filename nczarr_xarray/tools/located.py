@@ -12,7 +12,7 @@ from nczarr_fsspec.url import is_url
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.generations import GENERATIONS
 from nczarr_xarray.model import Variable
-from nczarr_xarray.tools.survey import Stored, survey
+from nczarr_xarray.tools.survey import StorageSize, survey
 
 #: Names, or paths below some group, and shapes.
 Wanted: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
@@ -33,7 +33,7 @@ class Located(NamedTuple):
     """
 
     format: str
-    places: Mapping[str, tuple[str, Stored | None]]
+    places: Mapping[str, tuple[str, StorageSize | None]]
 
 
 def is_address(source: str) -> bool:

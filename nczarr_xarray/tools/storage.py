@@ -19,7 +19,7 @@ from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.tools.chunk_grid_svg import chunk_grid_svg
 from nczarr_xarray.tools.located import Located, is_address, locate
-from nczarr_xarray.tools.survey import Stored
+from nczarr_xarray.tools.survey import StorageSize
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
 _UNKNOWN = "source unknown: not read from a dataset, or text (xarray drops its encoding)"
@@ -225,7 +225,7 @@ def _codecs(encoding: Mapping[str, Any]) -> str:
     return ", ".join(" ".join(text.split()) for text in found)
 
 
-def _bytes_stored(stored: Stored | None) -> str:
+def _bytes_stored(stored: StorageSize | None) -> str:
     """Return the bytes of a variable as stored; about, if not all of its chunks were looked at."""
     if stored is None:
         return "?"

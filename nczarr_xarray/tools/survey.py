@@ -35,8 +35,8 @@ _TO_BYTES = frozenset({"bytes", "transpose", "vlen-utf8", "vlen-bytes"})
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What is known of the chunks of a variable as they are stored.
+class StorageSize:
+    """What the chunks of a variable take as they are stored, as far as known.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class VariableStorage:
 
     variable: Variable
     array: Array
-    stored: Stored | None = None
+    stored: StorageSize | None = None
 
     @property
     def path(self) -> str:
@@ -241,17 +241,17 @@ def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
     return tuple(found)
 
 
-def _stored(facts: VariableStorage, table: ChunkTable | NCZarrError | None) -> Stored | None:
+def _stored(facts: VariableStorage, table: ChunkTable | NCZarrError | None) -> StorageSize | None:
     if table is None or isinstance(table, NCZarrError):
         return None
     there = table.start >= 0
     start, size = table.start[there], table.size[there]
     if table.source is not None or not len(start):  # with the metadata, or nowhere
-        return Stored(int(there.sum()), int(size.sum()))
+        return StorageSize(int(there.sum()), int(size.sum()))
     high = int((start + size).max())
     # other variables may lie between plain elements
     nbytes = int(size.sum()) if facts.array.strides is None else facts.nbytes
-    return Stored(len(start), nbytes, int(start.min()), high)
+    return StorageSize(len(start), nbytes, int(start.min()), high)
 
 
 def _in_tree(store: KeyStore, facts: list[VariableStorage]) -> Iterable[VariableStorage]:
@@ -268,7 +268,7 @@ def _in_tree(store: KeyStore, facts: list[VariableStorage]) -> Iterable[Variable
         mean = sum(there) / len(there) if there else 0.0
         count = len(there) if len(own) == one.objects else None
         nbytes = sum(there) if count is not None else round(mean * share * one.objects)
-        yield VariableStorage(one.variable, one.array, Stored(count, nbytes))
+        yield VariableStorage(one.variable, one.array, StorageSize(count, nbytes))
 
 
 def keys_of(facts: VariableStorage, most: int = SAMPLE) -> list[str]:

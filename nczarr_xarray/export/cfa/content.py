@@ -24,7 +24,7 @@ from nczarr_xarray.export.classic_types import (
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.netcdf_variables import declare, new_file, put
 from nczarr_xarray.export.new_dataset import WRITER
-from nczarr_xarray.export.stored import Stored
+from nczarr_xarray.export.stored import StorageProperties
 from nczarr_xarray.export.strings import longest
 from nczarr_xarray.export.write_task import put_all
 from nczarr_xarray.formats.nczarr.emit import documents
@@ -223,12 +223,12 @@ def as_classic(content: Content, shown: str) -> Content:
     return Content(attributes, members, dimensions)
 
 
-def _stored(member: Member) -> Stored:
+def _stored(member: Member) -> StorageProperties:
     variable, array = member.variable, member.variable.array
     assert isinstance(array, ChunkedArray)
     grows = any(d.unlimited or not d.size for d in variable.dimensions)
     plain = not array.codecs and not grows and not member.chunked
-    return Stored(array.dtype, array.chunk_shape, array.codecs, contiguous=plain)
+    return StorageProperties(array.dtype, array.chunk_shape, array.codecs, contiguous=plain)
 
 
 def _with_room(member: Member) -> Member:

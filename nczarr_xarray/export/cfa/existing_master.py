@@ -24,7 +24,7 @@ from nczarr_xarray.export.cfa.master_place import (
     MasterPlace,
     has_name,
 )
-from nczarr_xarray.export.stored import Stored, netcdf_text, stored_as
+from nczarr_xarray.export.stored import StorageProperties, netcdf_text, stored_as
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
@@ -206,12 +206,14 @@ class ExistingMaster:
             codecs=stored.codecs,
         )
 
-    def storage(self, variable: Variable) -> Stored:
+    def storage(self, variable: Variable) -> StorageProperties:
         """Return how a variable is stored; of an aggregation, how its first fragment is."""
         array = variable.array
         if not isinstance(array, FragmentArray):
             return stored_as(self.opened, variable)
-        plain = Stored(variable.dtype, tuple(max(1, n) for n in variable.shape), contiguous=True)
+        plain = StorageProperties(
+            variable.dtype, tuple(max(1, n) for n in variable.shape), contiguous=True
+        )
         opener = array.opener
         numbers = (n for n, address in enumerate(array.fragments.addresses) if address)
         first = next(numbers, None)
