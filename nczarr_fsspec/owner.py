@@ -17,12 +17,14 @@ from typing import Any
 #: failed and could not remove them.
 AT_WORK: set[str] = set()
 
-_MARK = re.compile(
+_IDENTITY = re.compile(
     r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]{1,18})-(?P<started>[a-z0-9]*)", re.DOTALL
 )
 #: no key is like this
 _TEMPORARY = ".nczarr-tmp-"
-_IS_TEMPORARY = re.compile(re.escape(_TEMPORARY) + "(?P<mark>.*)-[0-9a-f]{16}", re.DOTALL).fullmatch
+_IS_TEMPORARY = re.compile(
+    re.escape(_TEMPORARY) + "(?P<identity>.*)-[0-9a-f]{16}", re.DOTALL
+).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +66,16 @@ class Owner:
         return cls(pid=pid if isinstance(pid, int) else 0, **text)
 
     @classmethod
-    def of_mark(cls, mark: str) -> Owner | None:
-        """Return the owner with a mark; None if it is no mark."""
-        match = _MARK.fullmatch(mark)
+    def of_identity(cls, text: str) -> Owner | None:
+        """Return the owner with this `identity`; None if it is none."""
+        match = _IDENTITY.fullmatch(text)
         if match is None:
             return None
         host, system, pid, started = match.groups()
         return cls(host, system, int(pid), started, "")
 
     @property
-    def mark(self) -> str:
+    def identity(self) -> str:
         """A part of the names of files that tells which process writes them."""
         return f"{self.host}-{self.system}-{self.pid}-{self.started}"
 
@@ -109,18 +111,18 @@ class Owner:
 
 def temporary_name() -> str:
     """Return a new name for a file that is not complete; it tells that this process writes it."""
-    return f"{_TEMPORARY}{_own_mark(os.getpid())}-{os.urandom(8).hex()}"
+    return f"{_TEMPORARY}{_own_identity(os.getpid())}-{os.urandom(8).hex()}"
 
 
 def writer_of(key: str) -> Owner | None:
     """Return the process that writes a file that is not complete; None if its name is a key."""
     match = _IS_TEMPORARY(key.rpartition("/")[2])
-    return None if match is None else Owner.of_mark(match["mark"])
+    return None if match is None else Owner.of_identity(match["identity"])
 
 
 @cache
-def _own_mark(pid: int) -> str:  # noqa: ARG001 - a fork is another process
-    return Owner.here().mark
+def _own_identity(pid: int) -> str:  # noqa: ARG001 - a fork is another process
+    return Owner.here().identity
 
 
 def machine() -> tuple[str, str]:

@@ -19,12 +19,12 @@ from nczarr_fsspec.undo import whole_file
 
 #: Bytes of the name of a dataset that its replacements keep: their names may have 255.
 _NAME_BYTES = 80
-_PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
+_PARTIAL = re.compile(r"(?P<identity>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
 
 
 def partial_path(path: str) -> str:
     """Return a name beside `path` for its replacement; the name tells which process made it."""
-    partial = f"{_start(path)}{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
+    partial = f"{_start(path)}{Owner.here().identity}-{uuid.uuid4().hex[:8]}.partial"
     AT_WORK.add(partial)
     return os.path.join(os.path.dirname(path), partial)
 
@@ -48,7 +48,7 @@ def leftovers(path: str) -> list[tuple[str, Owner]]:
     with suppress(OSError):
         for other in os.listdir(parent):
             match = _PARTIAL.fullmatch(other[len(start) :]) if other.startswith(start) else None
-            owner = None if match is None else Owner.of_mark(match["mark"])
+            owner = None if match is None else Owner.of_identity(match["identity"])
             if owner is not None:
                 found.append((os.path.join(parent, other), owner))
     return found

@@ -191,7 +191,7 @@ def _remove_unneeded(place: MasterPlace, claim: dict[str, Any]) -> None:
     store, owner = place.store, Owner.parse(claim.get("owner"))
     if isinstance(store, DirectoryWriter):
         found = store.temporaries(place.stem)
-        store.delete([key for key, writer in found if writer.mark == owner.mark])
+        store.delete([key for key, writer in found if writer.identity == owner.identity])
     present = referred_keys(place)
     if present is None:
         return

@@ -269,7 +269,7 @@ class ExistingMaster:
                 owner = opened.hierarchy.root.attributes.get(OWNER)
         except NCZarrError:  # it is gone, or damaged
             return False
-        return owner is not None and owner.value == self.place.mark
+        return owner is not None and owner.value == self.place.name_in_fragments
 
 
 def keys_in(place: MasterPlace, tables: Iterable[Fragments]) -> set[str]:

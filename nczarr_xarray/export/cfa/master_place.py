@@ -85,7 +85,7 @@ class MasterPlace:
         return _UNSAFE.sub("_", stem if stem.strip(".") else f"{self.file.name}_fragments")
 
     @property
-    def mark(self) -> str:
+    def name_in_fragments(self) -> str:
         """How fragments name the master that they were written for: ASCII in every case."""
         return quote(os.fsencode(self.file.name))
 

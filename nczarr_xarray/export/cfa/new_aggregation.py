@@ -115,7 +115,7 @@ def flow_of(
     around = beside(variable, members, parts.coordinates)
     item = divided.item._replace(variable=as_fragments(variable, dialect))
     own = divided._replace(item=item)
-    owner = Attribute(OWNER, "char", place.mark)
+    owner = Attribute(OWNER, "char", place.name_in_fragments)
     attributes = [*parts.attributes.values(), owner]
     writer = FragmentWriter(place.store, own, names.kind, keys, attributes, around, old)
     return Flow(divided, writer)

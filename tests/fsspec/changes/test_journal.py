@@ -308,7 +308,7 @@ class TestOwner:
         assert not replace(dead_owner(), **other).is_dead()
         assert not Owner.parse({"pid": "x"}).is_dead()
         assert not replace(Owner.here(), pid=1 << 70).is_dead()
-        assert Owner.of_mark(f"h-0-{'9' * 5000}-a") is None
+        assert Owner.of_identity(f"h-0-{'9' * 5000}-a") is None
 
     def test_what_it_has_left(self) -> None:
         AT_WORK.add("a")

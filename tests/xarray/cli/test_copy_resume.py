@@ -370,7 +370,7 @@ def test_what_another_writer_has_begun_is_not_removed(source: Path, tmp_path: Pa
 def test_a_conflict_takes_no_work_away(source: Path, cut_off: Path) -> None:
     owner = replace(Owner.here(), pid=os.getppid(), started="")
     ours = cut_off.with_name(os.path.basename(partial_path(str(cut_off))))
-    other = ours.with_name(ours.name.replace(Owner.here().mark, owner.mark))
+    other = ours.with_name(ours.name.replace(Owner.here().identity, owner.identity))
     other.mkdir()
     assert main(["copy", str(source), str(cut_off), "--resume"]) == 1
     other.rmdir()

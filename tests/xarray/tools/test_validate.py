@@ -304,7 +304,7 @@ def test_what_a_dead_writer_left_beside_it(folder: Path) -> None:
 
 def test_temporary_files(folder: Path) -> None:
     dead, alive, away = (
-        folder / "t" / f".nczarr-tmp-{owner.mark}-{CHANGE}"
+        folder / "t" / f".nczarr-tmp-{owner.identity}-{CHANGE}"
         for owner in (DEAD, Owner.here(), replace(DEAD, host="elsewhere"))
     )
     for file in (dead, alive, away):

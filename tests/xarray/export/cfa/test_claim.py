@@ -96,14 +96,14 @@ def test_files_that_a_dead_writer_has_not_completed_are_removed(by: str, tmp_pat
     sample()[["count"]].nczarr.to_cfa(target, subarray_shape={"time": 8})
     left_by_a_dead_writer(target)
     before = names(tmp_path / "m")
-    mark = replace(Owner.here(), started="before").mark
-    for owner in (mark, Owner.here().mark):
+    mark = replace(Owner.here(), started="before").identity
+    for owner in (mark, Owner.here().identity):
         (tmp_path / "m" / f".nczarr-tmp-{owner}-{'0' * 16}").write_bytes(b"a part")
     if by == "recover":
         assert recover(target)
     else:
         Claim.begin(MasterPlace.find(target, None)).release()
-    kept = f".nczarr-tmp-{Owner.here().mark}-{'0' * 16}"  # of a writer of something else
+    kept = f".nczarr-tmp-{Owner.here().identity}-{'0' * 16}"  # of a writer of something else
     assert names(tmp_path / "m") == sorted({*before, kept} - {".m.nca.writing"})
 
 
