@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -41,8 +41,6 @@ BLOCKS: dict[str, Any] = {"cache_type": "blockcache", "block_size": 4 << 20}
 #: Stands for the time in the file that all others are made of.
 MARK = 123456.0
 SHAPE = {"remote": (90, 180), "local": (40, 80)}
-
-Program = Callable[[], Any]
 
 
 def run(options: Options) -> dict[str, Row]:

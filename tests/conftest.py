@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
@@ -47,6 +49,20 @@ def believed() -> Iterator[None]:
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are tried again at once."""
     monkeypatch.setattr("nczarr_fsspec.transport.policy.FIRST_WAIT", 0.0)
+
+
+@pytest.fixture
+def no_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without settings of AWS, S3netCDF4 and fsspec, rc files or a metadata service."""
+    for name in os.environ:
+        if name.startswith(("AWS_", "NCRCENV_", "S3_NC")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(fsspec.config, "conf", {})
+    monkeypatch.setattr("nczarr_fsspec.aws.fsspec_config", fsspec.config.conf)
+    monkeypatch.chdir(tmp_path)
 
 
 def pytest_configure(config: pytest.Config) -> None:

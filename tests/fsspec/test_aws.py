@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 import socket
 import sys
 import threading
@@ -34,18 +33,7 @@ RC = [Entry("AWS.PROFILE", "lab"), Entry("AWS.REGION", "rc1")]
 POOL = {"max_pool_connections": RemoteStore.concurrency}
 
 
-@pytest.fixture(autouse=True)
-def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without AWS settings, rc files or a metadata service."""
-    for name in os.environ:
-        if name.startswith(("AWS_", "NCRCENV_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(fsspec.config, "conf", {})
-    monkeypatch.setattr("nczarr_fsspec.aws.fsspec_config", fsspec.config.conf)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_aws")
 
 
 def write_aws(tmp_path: Path, name: str, text: str) -> None:

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from nczarr_fsspec.addresses import AddressPolicy
@@ -56,16 +54,7 @@ V9 = """
 """
 
 
-@pytest.fixture(autouse=True)
-def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.startswith(("AWS_", "NCRCENV_", "S3_NC")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.setattr(fsspec.config, "conf", {})
-    monkeypatch.setattr("nczarr_fsspec.aws.fsspec_config", fsspec.config.conf)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_aws")
 
 
 # ------------------------------------------------------------------------------------- the files

@@ -29,10 +29,11 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.hdf5 import checksum
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray
-from nczarr_xarray.formats.rounds import Read, read_rounds
+from nczarr_xarray.formats.rounds import Read
 from nczarr_xarray.model import FileChunks, FileStrides, Variable
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.filedamage import Anatomy, Damage, Span
+from tests.support.h5drive import drive
 
 #: Larger files are left out: damage would mostly hit data.
 LARGEST = 100_000
@@ -230,25 +231,13 @@ def _extents(data: bytes) -> tuple[dict[str, list[Span]], frozenset[str]]:
                 ]
             elif isinstance(array, FileChunks):
                 grid = (-(-n // c) for n, c in zip(array.shape, array.chunk_shape, strict=True))
-                table = _drive(array.index.locate(np.arange(math.prod(grid))), data)
+                table = drive(array.index.locate(np.arange(math.prod(grid))), data).result
                 found[variable.path] = [
                     (int(start), int(start + size))
                     for start, size in zip(table.start, table.size, strict=True)
                     if start >= 0
                 ]
     return found, frozenset(virtual)
-
-
-def _drive(parsing: Any, data: bytes) -> Any:
-    running = read_rounds(parsing)
-    try:
-        reads = next(running)
-        while True:
-            reads = running.send(
-                [memoryview(data)[read.start : read.start + read.length] for read in reads]
-            )
-    except StopIteration as stop:
-        return stop.value
 
 
 # -- sources -----------------------------------------------------------------------------------

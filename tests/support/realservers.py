@@ -161,6 +161,7 @@ http {{
     location {_MARK} {{ return 204; }}
     location /locked/ {{ auth_basic "who"; auth_basic_user_file {folder}/users; alias {root}/; }}
     location /moved/ {{ return 302 /x.bin; }}
+    location /gzip/ {{ gzip on; gzip_types *; alias {root}/; }}
   }}
 }}
 """)

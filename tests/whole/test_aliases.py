@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import fsspec
@@ -16,9 +15,7 @@ from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.resolve import resolve
 from nczarr_xarray.views.references import references
-from tests.support.s3server import S3Server, s3_server
-
-__all__ = ["s3_server"]
+from tests.support.s3server import S3Server
 
 DATA = Path(__file__).parents[1] / "data" / "cfa-vectors"
 
@@ -26,18 +23,13 @@ pytestmark = pytest.mark.servers
 
 
 @pytest.fixture
-def home(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(s3_server: S3Server, no_aws: None, tmp_path: Path) -> Path:
     """A home whose configuration names the server "weed", with keys, and "open", without."""
-    for name in os.environ:
-        if name.startswith(("AWS_", "NCRCENV_", "S3_NC")):
-            monkeypatch.delenv(name)
     url = s3_server.endpoint.removeprefix("http://")
     keys = {"accessKey": s3_server.access_key, "secretKey": s3_server.secret_key}
     weed = {"alias": "s3://weed", "url": url, **keys, "api": "S3v4"}
     hosts = {"weed": weed, "open": {"alias": "open", "url": s3_server.endpoint}}
     (tmp_path / ".s3nc4.json").write_text(json.dumps({"version": "8", "hosts": hosts}))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     fs = fsspec.filesystem("s3", **s3_server.signed())
     for bucket in (s3_server.public, s3_server.private):
         fs.pipe_file(f"{bucket}/run/x_tas_[0].nc", b"CDF\x01" + b"\0" * 28)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import os
 import pickle
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,7 +30,7 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.url import parse_url
 from tests.support.httpserver import Request, Server
 from tests.support.ports import free_port
-from tests.support.realservers import range_server
+from tests.support.realservers import Nginx, nginx, range_server
 
 CONTENT = bytes(range(256)) * 100
 
@@ -424,43 +422,12 @@ def wait_until(condition: Any) -> None:
 
 class TestNginx:
     @pytest.fixture
-    def nginx(self, tmp_path: Path) -> Iterator[str]:
-        program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-        if program is None:
-            reason = "nginx is not installed (Debian: nginx-light)"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(reason)
-        port = free_port()
-        temporary = "".join(
-            f"{kind}_temp_path {tmp_path}/tmp;"
-            for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        )
-        user = "user root;" if os.geteuid() == 0 else ""
-        config = tmp_path / "nginx.conf"
-        config.write_text(
-            f"daemon off; {user} pid {tmp_path}/pid; error_log {tmp_path}/error.log;"
-            f"events {{}} http {{ access_log off; {temporary} gzip on; gzip_types *;"
-            f"server {{ listen 127.0.0.1:{port}; root {tmp_path}/www; }} }}"
-        )
+    def real(self, tmp_path: Path) -> Iterator[Nginx]:
         (tmp_path / "www").mkdir()
-        process = subprocess.Popen(
-            [program, "-c", str(config), "-p", str(tmp_path)], stderr=subprocess.DEVNULL
-        )
+        with nginx(tmp_path / "www", tmp_path) as running:
+            yield running
 
-        def listening() -> bool:
-            assert process.poll() is None, (tmp_path / "error.log").read_text()
-            with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", port)) == 0
-
-        try:
-            wait_until(listening)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait()
-
-    def test_tree_and_zip(self, nginx: str, tmp_path: Path) -> None:
+    def test_tree_and_zip(self, real: Nginx, tmp_path: Path) -> None:
         vectors = Path(__file__).parents[2] / "data" / "vectors"
         source = vectors / "dims-nczarr+zip-4.10.1.dataset.zip"
         local = ZipStore(source)
@@ -475,7 +442,7 @@ class TestNginx:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(value)
         for target in ("d.zip", "tree%20%23%20%C3%A9#mode=nczarr"):
-            store = open_keystore(f"{nginx}/{target}")
+            store = open_keystore(f"{real.plain}/gzip/{target}")
             assert store.get_many(keys) == expected
             store.close()
 

@@ -58,8 +58,6 @@ from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixt
 
 CHUNK = DATASET["v/0.0"]
 
-Opened = tuple[KeyStore, bool]  # store, whether it can list
-
 
 @contextmanager
 def _directory(folder: Path) -> Iterator[KeyStore]:

@@ -44,7 +44,7 @@ from nczarr_fsspec import (
 from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.owner import Owner, writer_of
-from nczarr_fsspec.stores import write_fsspec, writers
+from nczarr_fsspec.stores import write_directory, write_fsspec
 from nczarr_fsspec.stores.write_directory import DirectoryWriter, _folders
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
@@ -646,7 +646,7 @@ class TestDirectoryWriter:
 
         names = ("open", "makedirs", "replace", "rmdir")
         instead = SimpleNamespace(**{**vars(os), **{name: watched(name) for name in names}})
-        monkeypatch.setattr(writers, "os", instead)
+        monkeypatch.setattr(write_directory, "os", instead)
         store = DirectoryWriter(tmp_path, atomic=False)
         steps: list[tuple[Callable[[], None], str]] = [
             (lambda: store.put("v/0", b""), "open"),

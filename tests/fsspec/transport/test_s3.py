@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import traceback
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,8 @@ KEY = "data/x"
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(no_aws: None, tmp_path: Path) -> Path:
     """Home directory of a machine without AWS settings and rc files."""
-    for name in os.environ:
-        if name.startswith(("AWS_", "NCRCENV_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.chdir(tmp_path)
     (tmp_path / ".aws").mkdir()
     return tmp_path
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import pickle
 import re
 import sys
@@ -27,7 +26,6 @@ from nczarr_fsspec.filesystem_place import open_filesystem
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.resolve import open_keystore, resolve
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import s3session
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.s3session import _seconds, session_of
@@ -85,15 +83,7 @@ class Bucket(Server):
         handler.wfile.write(body)
 
 
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
-    for name in os.environ:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+pytestmark = pytest.mark.usefixtures("no_aws", "no_waiting")
 
 
 @pytest.fixture
@@ -355,6 +345,10 @@ def test_when_keys_end(end: object, seconds: float) -> None:
 class TestProfiles:
     """What botocore renews by itself, with the name of a profile only."""
 
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        (tmp_path / ".aws").mkdir()
+
     def test_a_program(
         self, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -370,7 +364,7 @@ class TestProfiles:
             "    SessionToken='t', Expiration=end)))\n"
         )
         run = f"{sys.executable} {program} {tmp_path}/made"
-        (tmp_path / "config").write_text(f"[profile lab]\ncredential_process = {run}\n")
+        (tmp_path / ".aws" / "config").write_text(f"[profile lab]\ncredential_process = {run}\n")
         monkeypatch.setenv("AWS_PROFILE", "lab")
         source = opened(bucket)
         for extent in EXTENTS[:4]:
@@ -386,7 +380,7 @@ class TestProfiles:
         keys = {"accessKeyId": "SSO", "secretAccessKey": "s", "sessionToken": "t"}
         role = {"roleCredentials": {**keys, "expiration": 32472144000000}}
         start = "https://lab.awsapps.example/start"
-        (tmp_path / "config").write_text(
+        (tmp_path / ".aws" / "config").write_text(
             f"[profile lab]\nsso_start_url = {start}\nsso_region = eu-west-1\n"
             "sso_account_id = 123456789012\nsso_role_name = reader\n"
         )

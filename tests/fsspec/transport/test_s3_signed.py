@@ -25,7 +25,6 @@ from botocore.loaders import JSONFileLoader
 from nczarr_fsspec import FsspecStore, RemoteBytes, StoreError, open_source
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
@@ -60,13 +59,7 @@ class Keys(NamedTuple):
     token: str | None = None
 
 
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
-    for name in os.environ:
-        if name.startswith("AWS_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+pytestmark = pytest.mark.usefixtures("no_aws", "no_waiting")
 
 
 @pytest.fixture

@@ -416,10 +416,7 @@ class TestServers:
         assert "certificate" in str(error).lower()
         check(f"{real.plain}/locked/h5.nc".replace("://", "://me:hunter22@"), root / "h5.nc")
 
-    def test_s3(self, s3_server: S3Server, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in os.environ:
-            if name.startswith("AWS_"):
-                monkeypatch.delenv(name)
+    def test_s3(self, s3_server: S3Server, root: Path, no_aws: None) -> None:
         signed = s3_server.signed()
         fs = fsspec.filesystem("s3", **signed, skip_instance_cache=True)
         for bucket in (s3_server.public, s3_server.private):

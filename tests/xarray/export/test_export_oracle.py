@@ -39,12 +39,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:In a future version, xarray will not decode:FutureWarning"),
 ]
 
-#: As netCDF's model has it: nothing decoded, characters apart.
-RAW: dict[str, Any] = dict.fromkeys(
-    ("mask_and_scale", "decode_times", "decode_timedelta", "concat_characters", "decode_coords"),
-    False,
-)
-
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
