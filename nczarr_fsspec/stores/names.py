@@ -1,8 +1,8 @@
-"""Names of keys, for stores that know all their keys beforehand."""
+"""Names of keys, for stores that know what keys there may be."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def child_names(keys: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -23,3 +23,23 @@ def child_names(keys: Iterable[str]) -> dict[str, frozenset[str]]:
             siblings.add(name)
             key = parent
     return {prefix: frozenset(names) for prefix, names in children.items()}
+
+
+def chunk_number(words: Sequence[str], grid: Sequence[int]) -> int | None:
+    """Return the number of a chunk in its grid, by the `words` of its name; None for other names.
+
+    The chunk of a scalar is called 0.
+    """
+    if not grid:
+        return 0 if [*words] == ["0"] else None
+    if len(words) != len(grid):
+        return None
+    number = 0
+    for word, count in zip(words, grid, strict=True):
+        if not (word.isascii() and word.isdigit() and len(word) <= 19):
+            return None
+        position = int(word)
+        if position >= count or str(position) != word:
+            return None
+        number = number * count + position
+    return number

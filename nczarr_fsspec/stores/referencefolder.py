@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
-from nczarr_fsspec.stores.names import child_names
+from nczarr_fsspec.stores.names import child_names, chunk_number
 from nczarr_fsspec.stores.referenceformat import Found, Part, References, Row, part
 from nczarr_fsspec.stores.referencesigns import METADATA
 
@@ -160,20 +160,7 @@ class _Grid:
 
     def number(self, name: str) -> int | None:
         """Return the number of a chunk; None if there is no such chunk."""
-        words = name.split(self.separator)
-        if not self.counts:
-            return 0 if words == ["0"] else None
-        if len(words) != len(self.counts):
-            return None
-        number = 0
-        for word, count in zip(words, self.counts, strict=True):
-            if not (word.isascii() and word.isdigit() and len(word) <= 19):
-                return None
-            index = int(word)
-            if index >= count:
-                return None
-            number = number * count + index
-        return number
+        return chunk_number(name.split(self.separator), self.counts)
 
 
 class FolderReferences(References):

@@ -10,6 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.forks import cached_property
+from nczarr_fsspec.stores.names import chunk_number
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.result import same_fill
 from nczarr_xarray.codecs.registry import codec
@@ -114,19 +115,7 @@ class ArrayView:
 
     def number(self, name: str) -> int | None:
         """Return the chunk with this last segment of a key; None if there is none."""
-        parts = name.split(".") if self.grid else []
-        if not self.grid:
-            return 0 if name == "0" else None
-        if len(parts) != len(self.grid):
-            return None
-        number = 0
-        for part, count in zip(parts, self.grid, strict=True):
-            if not (part.isascii() and part.isdecimal() and part == str(int(part[:20]))):
-                return None
-            if int(part) >= count:
-                return None
-            number = number * count + int(part)
-        return number
+        return chunk_number(name.split("."), self.grid)
 
     def selection(self, number: int) -> tuple[slice, ...]:
         """Return the selection of the variable that lies in a chunk."""
