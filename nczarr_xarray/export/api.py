@@ -15,8 +15,8 @@ from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.write_options import RegionLike, WriteOptions, decide
-from nczarr_xarray.export.write_request import Mode, WriteRequest
+from nczarr_xarray.export.write_options import Mode, RegionLike, WriteOptions, decide, mode_of
+from nczarr_xarray.export.write_request import WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
 
 if TYPE_CHECKING:
@@ -216,7 +216,11 @@ def plan_groups(
         Returns what is asked for the group at a path.
     """
     write_target, profile, options = decide(target, options)
-    how = _mode(options, write_target.url)
+    if options.create and options.append_dim is None:
+        reason = "create=True goes with append_dim: give it, or leave create out"
+        raise ExportError(write_target.url, reason)
+    new: tuple[Mode, ...] = ("w-", "w", "a", "r+")
+    how = mode_of(write_target.url, options.mode, new, options.append_dim, options.region)
     for dataset in groups.values():
         refuse_other_chunks(write_target.url, dataset)
     request = WriteRequest(write_target, profile, groups, path, asked, options)
@@ -233,21 +237,6 @@ def plan_groups(
     if options.region is not None or how == "r+":
         return plan_values(request, {} if options.region is None else options.region)
     return plan_new(request, how)
-
-
-def _mode(options: WriteOptions, url: str) -> Mode:
-    appends, replaces = options.append_dim is not None, options.region is not None
-    default = "a" if appends else ("r+" if replaces else "w-")
-    allowed = {"a": ("a",), "r+": ("r+", "a"), "w-": ("w-", "w", "a", "r+")}[default]
-    mode = options.mode or default
-    if options.create and not appends:
-        raise ExportError(url, "create=True goes with append_dim: give it, or leave create out")
-    if appends and replaces:
-        raise ExportError(url, "append_dim and region exclude each other: give one of them")
-    if mode not in allowed:
-        given = "with append_dim " if appends else "with region " if replaces else ""
-        raise ExportError(url, f"mode is {mode!r}; {given}it is one of {', '.join(allowed)}")
-    return mode  # type: ignore[return-value]  # it is one of these
 
 
 def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.backend.compat import time_numbers
 from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.export.attributes import same_value
+from nczarr_xarray.export.packing import refuse_values
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     told = {name: variable.attrs[name] for name in ("_Unsigned",) if name in variable.attrs}
     check = overflow_check({**told, **variable.encoding})
     if variable.chunks is not None:
-        guard = partial(_guard, path, check, "" if asked else _CAME_WITH)
+        guard = partial(refuse_values, path, check, advice="" if asked else _CAME_WITH)
         variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
         return None
     try:
@@ -154,15 +154,6 @@ def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | 
         add_offset=encoding.get("add_offset"),
         units={key: encoding[key] for key in ("units", "calendar") if key in encoding},
     )
-
-
-def _guard(
-    path: str, check: Callable[[np.ndarray], str | None], advice: str, block: np.ndarray
-) -> np.ndarray:
-    problem = check(block)
-    if problem is not None:
-        raise FormatError(path, problem + advice)
-    return block
 
 
 def _overflow(

@@ -22,8 +22,8 @@ from nczarr_xarray.export.as_stored import same_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.new_dataset import flows_of, plan_contents
+from nczarr_xarray.export.write_options import Mode
 from nczarr_xarray.export.write_request import (
-    Mode,
     WriteRequest,
     aligned_item,
     array_of,

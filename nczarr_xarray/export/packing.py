@@ -39,12 +39,12 @@ def inexact(values: np.ndarray) -> str | None:
 
 
 def refuse_values(
-    path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray
+    path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray, advice: str = ""
 ) -> np.ndarray:
     """Return the values of a block, if they pass a check (`FormatError` if not)."""
     problem = check(block)
     if problem is not None:
-        raise FormatError(path, problem)
+        raise FormatError(path, problem + advice)
     return block
 
 

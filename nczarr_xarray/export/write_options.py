@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 
 #: Regions that a user may give: slices, or "auto" for some dimension or for all.
 RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
+
+Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
 _SWITCHES = (
     "compute", "create", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks",
@@ -56,6 +58,38 @@ class WriteOptions:
 
 #: What writes a new dataset as it is.
 AS_IT_IS = WriteOptions()
+
+
+def mode_of(
+    url: str,
+    mode: str | None,
+    new: tuple[Mode, ...],
+    append_dim: Hashable | None,
+    region: RegionLike | None,
+) -> Mode:
+    """Return the mode that is asked for, or the first that has a meaning here.
+
+    Parameters
+    ----------
+    new
+        Those that have one without `append_dim` and `region`.
+
+    Raises
+    ------
+    ExportError
+        If it has no meaning, or the options contradict each other.
+    """
+    if append_dim is not None and region is not None:
+        raise ExportError(url, "append_dim and region exclude each other: give one of them")
+    allowed, given = new, ""
+    if append_dim is not None:
+        allowed, given = ("a",), "with append_dim "
+    elif region is not None:
+        allowed, given = ("r+", "a"), "with region "
+    found = next((one for one in allowed if mode in (None, one)), None)
+    if found is None:
+        raise ExportError(url, f"mode is {mode!r}; {given}it is one of {', '.join(allowed)}")
+    return found
 
 
 def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, WriteOptions]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.chunk_shapes import aligned, shared_chunk
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from nczarr_xarray.export.dataset import Options
-
-Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
@@ -12,12 +12,10 @@ from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, Naming
 from nczarr_xarray.export.cfa.parts import SubarrayShape
-from nczarr_xarray.export.write_options import RegionLike
+from nczarr_xarray.export.write_options import Mode, RegionLike, mode_of
 
 #: Bytes of the largest fragment, where neither the caller nor S3netCDF4's configuration says it.
 DEFAULT_SIZE = "50MB"
-
-Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
 _FRAGMENTS = ("netCDF3", "netCDF4", "NCZarr")
 _NAMINGS = ("s3nc2", "seed")
@@ -65,18 +63,7 @@ class CfaRequest:
             if value not in words:
                 said = ", ".join(word for word in words if word)
                 raise ExportError(url, f"{option} is {value!r}; it is one of {said}")
-        if self.append_dim is not None and self.region is not None:
-            reason = "append_dim and region exclude each other: give one of them"
-            raise ExportError(url, reason)
-        allowed: tuple[str, ...] = ("w-", "w")
-        given = ""
-        if self.append_dim is not None:
-            allowed, given = ("a",), "with append_dim "
-        elif self.region is not None:
-            allowed, given = ("r+", "a"), "with region "
-        if self.mode not in (None, *allowed):
-            said = ", ".join(allowed)
-            raise ExportError(url, f"mode is {self.mode!r}; {given}it is one of {said}")
+        mode_of(url, self.mode, ("w-", "w"), self.append_dim, self.region)
         if self.format != "CFA3":
             return
         if self.version not in (None, "0.4"):

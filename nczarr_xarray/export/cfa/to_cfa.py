@@ -10,13 +10,13 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.cfa.aggregation_change import plan_update
-from nczarr_xarray.export.cfa.cfa_request import CfaRequest, Mode, largest_fragment
+from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.write_options import RegionLike
+from nczarr_xarray.export.write_options import Mode, RegionLike
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
