@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.s3nc import Configuration, located
-from nczarr_fsspec.url import MODES, NetCDFURL, is_url, parse_url, redact, split_chain
+from nczarr_fsspec.url import CONTROL, MODES, NetCDFURL, is_url, parse_url, redact, split_chain
 
 #: schemes of the URLs of servers
 SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
@@ -25,7 +25,6 @@ _DAP = {"dods": "http", "dap4": "https"}
 _DAP_MODES = frozenset({"dap2", "dap4"})
 _S3 = frozenset({"s3", "s3a", "gs3"})
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FILE = re.compile(r"(?i)file:")
 _SCHEME = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)://([^/?#]*)")
 _HOST = re.compile(r"(?i)(?:\[[0-9a-f:.]+\]|[\w.\-]+)(?::[0-9]+)?")
@@ -202,7 +201,7 @@ def locate(address: str, master: Place | None, shown: str, aliases: Configuratio
     AccessDeniedError
         If it leads out of the bucket or the server.
     """
-    if not address.strip() or _CONTROL.search(address):
+    if not address.strip() or CONTROL.search(address):
         raise URLError(shown, "is empty or has control characters")
     if not is_absolute(address):
         if master is None:
@@ -340,7 +339,7 @@ def _decoded(relative: str, shown: str) -> str:
         decoded = unquote(relative, errors="strict")
     except UnicodeDecodeError:
         raise URLError(shown, "is percent-encoded, but not as UTF-8") from None
-    if _CONTROL.search(decoded):
+    if CONTROL.search(decoded):
         raise URLError(shown, "has control characters")
     return decoded
 

@@ -56,7 +56,7 @@ _HIERARCHY = re.compile(r"//(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.
 _AUTHORITY = re.compile(
     r"(?i)(?:(?P<userinfo>.*)@)?(?P<host>\[[0-9a-f:.]+\]|[^:@\[\]]+)(?::(?P<port>[0-9]{1,5}))?"
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _AMAZON = re.compile(
     r"(?:(?P<bucket>.+)\.)?(?P<service>s3(?:-fips|-accelerate)?(?:\.dualstack)?"
@@ -158,7 +158,7 @@ def _parsed(text: str) -> NetCDFURL:
     shown = redact(text)
     if not is_url(text):
         raise URLError(repr(shown), "is not a URL (scheme://...)")
-    if _CONTROL.search(text):
+    if CONTROL.search(text):
         raise URLError(repr(shown), "contains control characters")
     location, _, fragment = text.partition("#")
     mode, options = _parse_fragment(fragment, shown)
@@ -302,7 +302,7 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
     path = unquote(path) if http else path
     bucket, _, key = f"{place.bucket or ''}/{path.strip('/')}".strip("/").partition("/")
     key = key.strip("/")
-    if not bucket or _CONTROL.search(bucket + key):
+    if not bucket or CONTROL.search(bucket + key):
         raise URLError(url.text, "names no S3 bucket")
     google = place.google or scheme == "gs3" or url.mode & {"s3", "gs3"} == {"gs3"}
     protocol = "gs3" if google else "s3"

@@ -81,7 +81,7 @@ class Inside:
                 self._folders = {""}
             self._folders.add(above)
 
-    def open(self, path: str, flags: int, mode: int = 0) -> int:
+    def open(self, path: str, flags: int) -> int:
         """Open the file at a `path` of this tree.
 
         Raises
@@ -92,15 +92,15 @@ class Inside:
             If it cannot be opened.
         """
         if self.follow:
-            return os.open(path, flags, mode)
+            return os.open(path, flags)
         if not _NO_LINK and os.path.islink(path):
             path = self._resolve(path)
         try:
-            return os.open(path, flags | _NO_LINK, mode)
+            return os.open(path, flags | _NO_LINK)
         except OSError as error:
             if error.errno not in _IS_LINK:
                 raise
-        return os.open(self._resolve(path), flags | _NO_LINK, mode)
+        return os.open(self._resolve(path), flags | _NO_LINK)
 
     def holds(self, path: str) -> bool:
         """Tell whether what a link at `path` leads to is inside."""

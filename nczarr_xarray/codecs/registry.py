@@ -40,9 +40,9 @@ BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _BLOSC_NAMES = {f"blosc_{name.removeprefix('blosc')}": name for name in _BLOSC_COMPRESSORS}
 
 
-def _level(position: int, default: int) -> Callable[[tuple[int, ...]], dict[str, Any]]:
-    """Return the level of a filter, among its parameters."""
-    return lambda values: {"level": values[position] if values else default}
+def _level(default: int) -> Callable[[tuple[int, ...]], dict[str, Any]]:
+    """Return the level of a filter, which is the first of its parameters."""
+    return lambda values: {"level": values[0] if values else default}
 
 
 def _compression(name: str, below: int = 4) -> Callable[[CodecConfig], dict[str, Any]]:
@@ -190,7 +190,7 @@ TABLE: tuple[Codec, ...] = (
     Codec(
         id="zstd",
         decode=compressor(decompress.unzstd),
-        hdf5=HDF5Filter(32015, _level(0, 3)),
+        hdf5=HDF5Filter(32015, _level(3)),
         netcdf=with_level("zstd", "zstd", range(23), shuffled=True, below=1),
         options=_compression("zstd", below=1),
         compressor=True,
@@ -201,7 +201,7 @@ TABLE: tuple[Codec, ...] = (
     Codec(
         id="bz2",
         decode=compressor(decompress.bunzip2),
-        hdf5=HDF5Filter(307, _level(0, 9)),
+        hdf5=HDF5Filter(307, _level(9)),
         netcdf=with_level("bz2", "bzip2", range(1, 10), shuffled=True),
         options=_compression("bzip2"),
         compressor=True,

@@ -9,7 +9,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
-from nczarr_xarray.formats.rounds import caught, read_some, together
+from nczarr_xarray.formats.rounds import all_of, caught, read_some
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Longer than any superblock.
@@ -150,7 +150,7 @@ async def _find(url: str, size: int) -> tuple[int, memoryview]:
     blocks = [head[start : start + _LONGEST] for start in starts if start < len(head)]
     if not any(bytes(block[:8]) == SIGNATURE for block in blocks):
         behind = starts[len(blocks) :]
-        blocks += await together(_some(start) for start in behind)
+        blocks += await all_of(read_some(start, _LONGEST) for start in behind)
     for start, block in zip(starts, blocks, strict=False):
         if bytes(block[:8]) == SIGNATURE and len(block) > 8:
             return start, block
@@ -159,10 +159,6 @@ async def _find(url: str, size: int) -> tuple[int, memoryview]:
         if bytes(head).lstrip().startswith(beginning):
             begins += f", {kind}"
     raise FormatError(url, f"is neither a classic netCDF file nor HDF5: {begins}")
-
-
-async def _some(start: int) -> memoryview:
-    return await read_some(start, _LONGEST)
 
 
 def _frame(cursor: Cursor, offset_size: int, length_size: int) -> Frame:
