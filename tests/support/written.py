@@ -26,11 +26,5 @@ def by_netcdf(path: Path, name: str, kind: str = "nczarr") -> np.ndarray[Any, An
         return np.asarray(file[name][...])
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every object of a dataset."""
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
 def problems(error: pytest.ExceptionInfo[ExportError]) -> list[str]:
     return [line.strip() for line in error.value.reason.splitlines()[1:]]

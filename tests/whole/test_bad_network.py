@@ -29,6 +29,7 @@ from tests.support.killing import SCENARIOS, Target, ours
 from tests.support.marks import SLOW, slow_but
 from tests.support.realservers import nginx
 from tests.support.s3server import S3Server
+from tests.support.trees import read_tree, write_tree
 
 #: how the three kinds of datasets are called
 KINDS = {"tree": "t#mode=nczarr", "zip": "z.zip", "file": "h.nc"}
@@ -75,8 +76,7 @@ def files(dataset: xr.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict
     to_nczarr(dataset, folder / "t", encoding=encoding)
     to_nczarr(dataset, folder / "z.zip", encoding=encoding)
     dataset.to_netcdf(folder / "h.nc", encoding={"a": {"chunksizes": (4, 250), "zlib": True}})
-    found = [path for path in folder.rglob("*") if path.is_file()]
-    return {f"/{path.relative_to(folder)}": path.read_bytes() for path in found}
+    return read_tree(folder, "/")
 
 
 @pytest.fixture
@@ -104,10 +104,7 @@ def over_nginx(
     """A server that others have made: it keeps connections, and has conditional answers."""
     root, folder = tmp_path / "root", tmp_path / "nginx"
     folder.mkdir()
-    for name, data in files.items():
-        path = root / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_tree(root, {name.lstrip("/"): data for name, data in files.items()})
     with nginx(root, folder) as server, network(server.plain) as net:
         yield net, net.endpoint, {}
 

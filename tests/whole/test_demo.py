@@ -18,21 +18,14 @@ from matplotlib.image import imread
 
 from nczarr_xarray.cli import demo
 from nczarr_xarray.cli.main import build_parser, main
+from tests.support.trees import read_tree
 
 ROOT = Path(__file__).parents[2]
 GROUPS = ("/", "relief", "nino12", "mauna_loa")
 
 
-def files(directory: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(directory).as_posix(): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
-
-
 def test_dataset_is_nczarr_of_netcdf_c_and_small() -> None:
-    content = files(demo.DATASET)
+    content = read_tree(demo.DATASET)
     assert b'"_NCProperties": "version=2,netcdf=4.10.1,nczarr=2.0.0"' in content[".zattrs"]
     assert sum(map(len, content.values())) < 400_000
 
@@ -59,7 +52,7 @@ def test_wheel_and_sdist_carry_the_whole_dataset(tmp_path: Path) -> None:
         capture_output=True,
     )
     place = demo.DATASET.relative_to(ROOT).as_posix()
-    expected = {f"{place}/{name}": hash_of(data) for name, data in files(demo.DATASET).items()}
+    expected = {f"{place}/{name}": hash_of(data) for name, data in read_tree(demo.DATASET).items()}
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         in_wheel = {name: hash_of(archive.read(name)) for name in archive.namelist()}

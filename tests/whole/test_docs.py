@@ -24,6 +24,7 @@ from nczarr_xarray.cli.commands import COMMANDS as OFFERED
 from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.cli.main import build_parser, main
 from tests.support.httpserver import Server
+from tests.support.trees import read_tree
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -97,11 +98,7 @@ def servers(
     tmp_path_factory: pytest.TempPathFactory, netcdf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Server]]:
     """Web servers with the demo dataset as a tree, a zip and a file; a netrc for the second."""
-    content = {
-        f"/ocean.nczarr/{path.relative_to(DATASET).as_posix()}": path.read_bytes()
-        for path in DATASET.rglob("*")
-        if path.is_file()
-    }
+    content = read_tree(DATASET, "/ocean.nczarr/")
     folder = tmp_path_factory.mktemp("served")
     archive = shutil.make_archive(str(folder / "a"), "zip", DATASET)
     content |= {"/ocean.zip": Path(archive).read_bytes(), "/ocean.nc": netcdf.read_bytes()}

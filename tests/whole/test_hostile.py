@@ -17,6 +17,7 @@ import xarray as xr
 from nczarr_xarray import FormatError, NCZarrError, NCZarrWarning, open_hierarchy
 from tests.support import damage, promises, samples
 from tests.support.marks import slow_but
+from tests.support.trees import write_tree
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:h5py is running against:UserWarning", "ignore::RuntimeWarning"
@@ -85,10 +86,7 @@ def test_hostile_names_in_group_lists(tmp_path: Path, name: str) -> None:
     structure["_nczarr_group"]["arrays"].append(name)
     structure["_nczarr_group"]["groups"].append(name)
     inside = tmp_path / "inside"
-    for key, data in {**NAMED, ".zattrs": json.dumps(structure).encode()}.items():
-        path = inside / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_tree(inside, {**NAMED, ".zattrs": json.dumps(structure).encode()})
     with pytest.warns(NCZarrWarning):
         groups = xr.open_groups(inside, engine="nczarr")
     assert {"/", "/g1", "/g1/sub", "/emptygrp"} == set(groups)

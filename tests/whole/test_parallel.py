@@ -21,6 +21,7 @@ import xarray as xr
 from tests.support.clusters import two_processes
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
+from tests.support.trees import read_tree
 
 SHAPE, CHUNKS = (40, 30, 50), (8, 30, 25)
 
@@ -122,13 +123,8 @@ def test_pickle_before_and_after_reading(tree: Path) -> None:
 
 @pytest.mark.slow
 def test_remote_dataset_in_other_processes(tree: Path) -> None:
-    files = {
-        f"/x.file/{path.relative_to(tree)}": path.read_bytes()
-        for path in tree.rglob("*")
-        if path.is_file()
-    }
     context = multiprocessing.get_context("spawn")
-    with Server(files) as server:
+    with Server(read_tree(tree, "/x.file/")) as server:
         with xr.open_dataset(f"{server.url}/x.file", engine="nczarr", cache=False) as ds:
             with ProcessPoolExecutor(1, mp_context=context) as pool:
                 assert pool.submit(total, ds).result() == total(ds)

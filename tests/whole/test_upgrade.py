@@ -24,7 +24,7 @@ from tests.support.marks import slow_but
 from tests.support.nc_adapter import ncdump
 from tests.support.netcdf_c import netcdf_model, netcdf_values
 from tests.support.samples import DATA, NCZARR, Objects, vector
-from tests.support.written import tree
+from tests.support.trees import read_tree, write_tree
 
 #: A crash of netCDF-C while it wrote left no array in it.
 VECTORS = [name for name in rewritable() if name != "quantize-nczarr+file-4.9.0"]
@@ -33,10 +33,7 @@ QUICK = ("dims-nczarr+file-4.8.0", "types-nczarr+file-4.8.1", "strings-nczarr+fi
 
 
 def unpacked(name: str, path: Path) -> Path:
-    for key, data in vector(name).items():
-        (path / key).parent.mkdir(parents=True, exist_ok=True)
-        (path / key).write_bytes(data)
-    return path
+    return write_tree(path, vector(name))
 
 
 def url_of(path: Path) -> str:
@@ -65,13 +62,13 @@ def chunks(objects: Objects) -> Objects:
 @pytest.mark.parametrize("name", slow_but(OLD, *QUICK))
 def test_todays_netcdf_c_reads_what_old_releases_wrote(name: str, tmp_path: Path) -> None:
     path = unpacked(name, tmp_path / "x.file")
-    before = tree(path)
+    before = read_tree(path)
     with open_hierarchy(path) as opened:
         root, data = opened.hierarchy.root, values(opened)
     assert upgrade(path).is_needed
     assert list(differences(without_sizes(root), netcdf_model(url_of(path)), netcdf_c=True)) == []
     assert values_by_netcdf_c(path) == data
-    assert chunks(tree(path)) == chunks(before)
+    assert chunks(read_tree(path)) == chunks(before)
     assert [f for f in validate(path, data=True) if f.is_fault] == []
     assert not upgrade(path).is_needed
 
@@ -88,7 +85,7 @@ def without_sizes(root: Group) -> Group:
 @pytest.mark.parametrize("name", slow_but(VECTORS, *QUICK))
 def test_netcdf_c_4_9_0_reads_what_it_can_hold(name: str, tmp_path: Path) -> None:
     path = unpacked(name, tmp_path / "x")
-    before = tree(path)
+    before = read_tree(path)
     large = name.startswith("chunks")  # millions of numbers, as text
     with open_hierarchy(path) as opened:
         pieces: list[str] = []
@@ -98,9 +95,9 @@ def test_netcdf_c_4_9_0_reads_what_it_can_hold(name: str, tmp_path: Path) -> Non
         upgrade(path, "4.8.1")
     except ExportError as error:
         assert error.lines
-        assert tree(path) == before
+        assert read_tree(path) == before
         return
-    assert chunks(tree(path)) == chunks(before)
+    assert chunks(read_tree(path)) == chunks(before)
     text = ncdump(*(["-h"] if large else []), url_of(path))
     assert text.split("\n") == "".join(pieces).split("\n")
 
@@ -196,10 +193,10 @@ def test_nothing_to_upgrade(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = unpacked("dims-nczarr+file-4.8.0", tmp_path / "x")
-    before = tree(path)
+    before = read_tree(path)
     assert main(["upgrade", str(path), "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert tree(path) == before
+    assert read_tree(path) == before
     assert "--- .nczarr" in lines
     assert "+++ /dev/null" in lines
     assert '+  "_nczarr_superblock": {' in lines
@@ -243,7 +240,7 @@ def test_killed_upgrade_leaves_the_old_form_or_the_new_one(tmp_path: Path) -> No
         upgrade(target.url)
         assert seen_by_us(target) == content
         main(["validate", target.url, "--fix"])
-        left = {key for key in tree(Path(target.url)) if ".nczarr-tmp-" not in key}
-        assert left == tree(Path(first.url)).keys(), run.killed
+        left = {key for key in read_tree(Path(target.url)) if ".nczarr-tmp-" not in key}
+        assert left == read_tree(Path(first.url)).keys(), run.killed
         assert not any(f.is_fault for f in validate(target.url))
     assert forms == {"G2U", "G2A"}

@@ -31,6 +31,7 @@ from nczarr_fsspec.url import parse_url
 from tests.support.httpserver import Request, Server
 from tests.support.ports import free_port
 from tests.support.realservers import Nginx, nginx, range_server
+from tests.support.trees import write_tree
 
 CONTENT = bytes(range(256)) * 100
 
@@ -436,11 +437,8 @@ class TestNginx:
         assert sum(value is not None for value in expected) >= 4
         www = tmp_path / "www"
         shutil.copy(source, www / "d.zip")
-        for key, value in zip(keys, expected, strict=True):
-            if isinstance(value, bytes):
-                path = www / "tree # é" / key
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(value)
+        found = zip(keys, expected, strict=True)
+        write_tree(www / "tree # é", {k: data for k, data in found if isinstance(data, bytes)})
         for target in ("d.zip", "tree%20%23%20%C3%A9#mode=nczarr"):
             store = open_keystore(f"{real.plain}/gzip/{target}")
             assert store.get_many(keys) == expected

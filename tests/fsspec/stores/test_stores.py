@@ -55,13 +55,14 @@ from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.filesystems import own_memory
 from tests.support.httpserver import Server
 from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixture
+from tests.support.trees import write_tree
 
 CHUNK = DATASET["v/0.0"]
 
 
 @contextmanager
 def _directory(folder: Path) -> Iterator[KeyStore]:
-    yield DirectoryStore(write_tree(folder / "d"))
+    yield DirectoryStore(write_tree(folder / "d", DATASET))
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def _sync_in_threads(folder: Path) -> Iterator[KeyStore]:
 
 @contextmanager
 def _mapper(folder: Path) -> Iterator[KeyStore]:
-    yield open_keystore(fsspec.get_mapper(f"file://{write_tree(folder / 'd')}"))
+    yield open_keystore(fsspec.get_mapper(f"file://{write_tree(folder / 'd', DATASET)}"))
 
 
 KINDS: dict[str, Callable[[Path], Any]] = {
@@ -127,14 +128,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyStore]:
     with KINDS[request.param](tmp_path) as opened:
         yield opened
         opened.close()
-
-
-def write_tree(root: Path) -> Path:
-    for key, content in DATASET.items():
-        path = root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return root
 
 
 @contextmanager
@@ -269,7 +262,7 @@ def test_bytes_go_into_a_buffer(tmp_path: Path, kind: str, room: int) -> None:
 
 class TestDirectoryStore:
     def test_what_cannot_be_read_is_named(self, tmp_path: Path) -> None:
-        write_tree(tmp_path)
+        write_tree(tmp_path, DATASET)
         (tmp_path / "loop").symlink_to("loop")
         os.mkfifo(tmp_path / "fifo")
         store = DirectoryStore(tmp_path)
@@ -359,7 +352,7 @@ class TestDirectoryStore:
         def refuse(*args: object) -> int:
             raise PermissionError(13, "Permission denied")
 
-        store = DirectoryStore(write_tree(tmp_path))
+        store = DirectoryStore(write_tree(tmp_path, DATASET))
         monkeypatch.setattr(os, "open", refuse)
         with pytest.raises(StoreError, match=r"v/0\.0: cannot be read: Permission denied"):
             store.get("v/0.0")
@@ -367,7 +360,7 @@ class TestDirectoryStore:
     def test_pickle_does_not_depend_on_the_working_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        write_tree(tmp_path / "d")
+        write_tree(tmp_path / "d", DATASET)
         monkeypatch.chdir(tmp_path)
         blob = pickle.dumps(DirectoryStore("d"))
         monkeypatch.chdir("/")
@@ -376,7 +369,7 @@ class TestDirectoryStore:
     def test_reads_in_pieces_where_the_system_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        store, pread = DirectoryStore(write_tree(tmp_path)), os.pread
+        store, pread = DirectoryStore(write_tree(tmp_path, DATASET)), os.pread
         monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 100), at))
         assert store.get("v/0.0") == CHUNK
         assert store.get("v/0.0", slice(5, 700)) == CHUNK[5:700]
@@ -535,7 +528,7 @@ class TestFilesystems:
 
 class TestResolve:
     def test_directory_by_path_and_url(self, tmp_path: Path) -> None:
-        root = write_tree(tmp_path / "d.file")
+        root = write_tree(tmp_path / "d.file", DATASET)
         for target in (
             str(root),
             root,
@@ -552,7 +545,7 @@ class TestResolve:
     def test_a_mode_that_a_directory_contradicts(
         self, tmp_path: Path, mode: str, place: str
     ) -> None:
-        root = write_tree(tmp_path / "d.file")
+        root = write_tree(tmp_path / "d.file", DATASET)
         url = f"file://{root}"
         if place == "memory":
             fsspec.filesystem("memory").put(str(root), f"/{tmp_path.name}", recursive=True)
@@ -563,12 +556,12 @@ class TestResolve:
 
     def test_urls_as_python_makes_them(self, tmp_path: Path) -> None:
         """``Path.as_uri`` encodes, netCDF-C does not decode: what is there counts."""
-        root = write_tree(tmp_path / "a b%c#d")
+        root = write_tree(tmp_path / "a b%c#d", DATASET)
         for suffix in ("", "#mode=nczarr,file"):
             store = open_keystore(root.as_uri() + suffix)
             assert (store.url, store.get_many(["v/0.0"])) == (str(root), [CHUNK])
-        literal = write_tree(tmp_path / "a%20b")
-        write_tree(tmp_path / "a b")
+        literal = write_tree(tmp_path / "a%20b", DATASET)
+        write_tree(tmp_path / "a b", DATASET)
         assert open_keystore(f"file://{literal}").url == str(literal)
         assert open_keystore((tmp_path / "a b").as_uri()).url == str(literal)
 
@@ -595,11 +588,11 @@ class TestResolve:
         assert open_keystore(path).get_many(["v/0.0"]) == [CHUNK]
 
     def test_an_existing_path_wins_over_a_fragment(self, tmp_path: Path) -> None:
-        root = write_tree(tmp_path / "d#mode=zarr")
+        root = write_tree(tmp_path / "d#mode=zarr", DATASET)
         assert open_keystore(str(root)).get_many(["v/0.0"]) == [CHUNK]
 
     def test_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        write_tree(tmp_path / "d")
+        write_tree(tmp_path / "d", DATASET)
         monkeypatch.setenv("HOME", str(tmp_path))
         assert open_keystore("~/d").get_many(["v/0.0"]) == [CHUNK]
 
@@ -641,7 +634,7 @@ class TestResolve:
                 chained.close()
 
     def test_mappers(self, tmp_path: Path) -> None:
-        root = write_tree(tmp_path / "d")
+        root = write_tree(tmp_path / "d", DATASET)
         assert isinstance(open_keystore(fsspec.get_mapper(str(root))), DirectoryStore)
         with memory_tree("mapper") as fs:
             for target in (
@@ -710,7 +703,7 @@ class TestResolve:
             open_keystore(5)
 
     def test_options_that_cannot_be_used_are_an_error(self, tmp_path: Path) -> None:
-        root = write_tree(tmp_path / "d")
+        root = write_tree(tmp_path / "d", DATASET)
         for target in (root, f"file://{root}", DATASET, MappingStore(DATASET)):
             with pytest.raises(URLError, match="storage_options"):
                 open_keystore(target, {"anon": True})

@@ -21,6 +21,7 @@ from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
+from tests.support.trees import read_tree
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links take privileges there")
 
@@ -237,7 +238,7 @@ class TestWriting:
     @pytest.mark.parametrize("atomic", [True, False])
     def test_nothing_is_changed_outside(self, tree: Path, atomic: bool) -> None:
         outside = tree.parent.parent / "outside"
-        before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+        before = read_tree(outside)
         link_array(tree)
         store = DirectoryWriter(tree, atomic=atomic)
         for change in (
@@ -255,7 +256,7 @@ class TestWriting:
         again = pickle.loads(pickle.dumps(store))
         with pytest.raises(StoreError, match="leads out"):
             again.put("v/0", b"bad")
-        assert {p: p.read_bytes() for p in outside.rglob("*") if p.is_file()} == before
+        assert read_tree(outside) == before
         # the link itself is an object
         assert "v" in store.keys_below("")
         store.delete(["v"])
@@ -272,12 +273,12 @@ class TestWriting:
     @pytest.mark.filterwarnings("ignore::nczarr_fsspec.errors.NCZarrWarning")
     def test_updates(self, tree: Path, mode: Any) -> None:
         outside = tree.parent.parent / "outside"
-        before = {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()}
+        before = read_tree(outside)
         link_array(tree)
         new = xr.Dataset({"v": ("x", DATA * 7)})
         with pytest.raises(NCZarrError, match=r"leads out|do not belong to a dataset"):
             to_nczarr(new, tree, mode=mode)
-        assert {p: p.read_bytes() for p in outside.rglob("*") if p.is_file()} == before
+        assert read_tree(outside) == before
         np.testing.assert_array_equal(load(tree, storage_options=FOLLOW).v, DATA)
         to_nczarr(new, tree, mode="r+", storage_options=FOLLOW)
         np.testing.assert_array_equal(load(outside).v, DATA * 7)

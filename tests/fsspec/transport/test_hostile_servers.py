@@ -40,6 +40,7 @@ from tests.support.filesystems import own_memory
 from tests.support.httpserver import Server
 from tests.support.memory import little_memory
 from tests.support.rawserver import RawServer
+from tests.support.trees import read_tree
 
 PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"
 
@@ -47,12 +48,6 @@ PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"
 def dataset() -> xr.Dataset:
     values = np.arange(20.0).reshape(4, 5)
     return xr.Dataset({"v": (("y", "x"), values, {"units": "m"})}, attrs={"title": "here"})
-
-
-def served(folder: Path) -> dict[str, bytes]:
-    """The files below `folder`, as `Server` takes them, below ``/d``."""
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {f"/d/{path.relative_to(folder).as_posix()}": path.read_bytes() for path in paths}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,7 +62,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> None:
 def test_a_page_for_what_is_missing(tmp_path: Path, mode: str) -> None:
     where = f"file://{tmp_path}/d#mode={mode},file"
     to_nczarr(dataset(), where, consolidated=mode == "zarr")
-    with Server(served(tmp_path / "d"), missing_status=200, missing_body=PAGE) as server:
+    with Server(read_tree(tmp_path / "d", "/d/"), missing_status=200, missing_body=PAGE) as server:
         target = f"{server.url}/d#mode={mode}"
         with xr.open_dataset(target, engine="nczarr") as found:
             xr.testing.assert_identical(found.load(), dataset())
@@ -131,7 +126,7 @@ UNREAD = 24 << 20
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("files")
     to_nczarr(dataset(), folder / "d")
-    return served(folder / "d")
+    return read_tree(folder / "d", "/d/")
 
 
 class TestBodiesOverHTTP:

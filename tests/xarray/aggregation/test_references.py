@@ -21,6 +21,7 @@ from nczarr_xarray.cli.main import main
 from tests.support.httpserver import Server
 from tests.support.manyfiles import TIME, field, step, write
 from tests.support.marks import each_once
+from tests.support.trees import read_tree
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
 
@@ -344,8 +345,8 @@ def test_nothing_is_written_into_a_folder_of_references(
     pytest.importorskip("pyarrow")
     target = tmp_path / "refs.parq"
     aggregate(three(tmp_path), target)
-    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    before = read_tree(target)
     ds = xr.Dataset({"tas": (("time", "x"), np.zeros((1, 3)))}, {"time": [5.0]})
     with pytest.raises(ExportError, match="are kerchunk references, and what they refer to"):
         to_nczarr(ds, target, **how)
-    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
+    assert read_tree(target) == before

@@ -18,6 +18,7 @@ from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.files import Read, RemoteFiles
 from tests.support.httpserver import Server
 from tests.support.manyfiles import field, step
+from tests.support.trees import read_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -99,9 +100,7 @@ def test_trees_and_files_mixed(tmp_path: Path) -> None:
     files = served(tmp_path, 2)
     with xr.open_dataset(step(tmp_path / "2.nc", [2]), decode_times=False) as ds:
         ds.nczarr.to_nczarr(tmp_path / "t.zarr", consolidated=True)
-    for path in (tmp_path / "t.zarr").rglob("*"):
-        if path.is_file():
-            files[f"/data/t.zarr/{path.relative_to(tmp_path / 't.zarr')}"] = path.read_bytes()
+    files |= read_tree(tmp_path / "t.zarr", "/data/t.zarr/")
     here = step(tmp_path / "3.nc", [3])
     with Server(files) as server:
         targets = [f"{server.url}/data/{name}" for name in ("t.zarr", "1.nc", "0.nc")]

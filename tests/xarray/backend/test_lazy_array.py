@@ -18,6 +18,7 @@ from nczarr_xarray import FormatError, StoreError
 from nczarr_xarray.backend import lazy_array
 from tests.support.httpserver import Server
 from tests.support.s3server import S3Server
+from tests.support.trees import read_tree
 
 #: Variables of the datasets here, and the bytes of each: a file does not come with its beginning.
 COUNT, NBYTES = 40, 32 << 10
@@ -46,8 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def server(folder: Path) -> Iterator[Server]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    with Server({f"/{p.relative_to(folder)}": p.read_bytes() for p in files}) as server:
+    with Server(read_tree(folder, "/")) as server:
         yield server
 
 

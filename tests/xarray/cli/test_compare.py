@@ -15,6 +15,7 @@ from nczarr_xarray import URLError, compare, open_hierarchy, to_nczarr, trace
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools.compare import check_digests, write_digests
 from tests.support.httpserver import Server
+from tests.support.trees import read_tree
 
 DATASET = xr.Dataset(
     {"v": (("x", "y"), np.arange(600.0).reshape(20, 30)), "name": ((), "héllo")},
@@ -125,11 +126,7 @@ def test_a_chunk_that_cannot_be_read_is_trouble(
 def test_remote_datasets_are_compared_by_requests_that_go_out_together(tmp_path: Path) -> None:
     local = str(tmp_path / "a")
     to_nczarr(xr.Dataset({f"v{i}": ("x", np.arange(9.0) + i) for i in range(60)}), local)
-    files = {
-        f"/a/{path.relative_to(local).as_posix()}": path.read_bytes()
-        for path in Path(local).rglob("*")
-        if path.is_file()
-    }
+    files = read_tree(Path(local), "/a/")
     with Server(files) as server, open_hierarchy(f"{server.url}/a#mode=nczarr") as remote:
         with trace() as found:
             assert compare(remote, local).equal

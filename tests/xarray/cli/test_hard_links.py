@@ -18,6 +18,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.support.copying import copy, failed
 from tests.support.ncwriter import ramp
+from tests.support.trees import read_tree
 
 CHUNKS = tuple(f"v/{row}.{column}" for row in range(5) for column in range(4))
 
@@ -43,14 +44,6 @@ def linked(source: Path, target: Path) -> set[str]:
         name
         for name in names
         if (source / name).exists() and os.path.samefile(source / name, target / name)
-    }
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
     }
 
 
@@ -95,7 +88,7 @@ def test_changes_of_one_leave_the_other(
     target, other = tmp_path / "copy", source
     if changed == "source":
         target, other = other, target
-    before = contents(other)
+    before = read_tree(other)
     if change == "append":
         to_nczarr(cube().isel(time=slice(18, 20)).drop_vars("x"), target, "a", append_dim="time")
     elif change == "region":
@@ -105,7 +98,7 @@ def test_changes_of_one_leave_the_other(
         to_nczarr(-cube(), target, "w")
     else:
         assert main(["upgrade", str(target), "--compat", "4.9.2"]) == 0
-    assert contents(other) == before
+    assert read_tree(other) == before
 
 
 @pytest.mark.parametrize("foreign", [False, True])
@@ -115,12 +108,12 @@ def test_a_copy_replaces_one_with_the_same_links(
     """Two links to one file cannot replace each other by renaming; nothing is left behind."""
     target = tmp_path / "copy"
     copy(source, target, "--hard-links")
-    names = set(contents(target))
+    names = set(read_tree(target))
     if foreign:  # then each file is put in place by itself
         (target / "notes").write_text("of a user")
         names.add("notes")
     copy(source, target, "--hard-links", "--overwrite")
-    assert set(contents(target)) == names
+    assert set(read_tree(target)) == names
     assert linked(source, target) == whole(source)
     assert not [path for path in target.rglob("*") if path.is_dir() and not any(path.iterdir())]
 
@@ -134,7 +127,7 @@ def test_links_that_the_system_refuses_are_copies(
     monkeypatch.setattr(os, "link", refuse)
     copy(source, tmp_path / "copy", "--hard-links")
     assert linked(source, tmp_path / "copy") == set()
-    assert contents(tmp_path / "copy").keys() == contents(source).keys()
+    assert read_tree(tmp_path / "copy").keys() == read_tree(source).keys()
 
 
 def test_what_is_a_symbolic_link_is_copied(source: Path, tmp_path: Path) -> None:
@@ -157,7 +150,7 @@ def test_a_file_that_is_replaced_meanwhile_is_no_link(tmp_path: Path) -> None:
         (tmp_path / "new").write_bytes(b"new")
         os.replace(tmp_path / "new", tmp_path / "source/k")
         DirectoryWriter(tmp_path / "tree").put_range("a/k", part, link=True)
-    assert contents(tmp_path / "tree") == {"a/k": b"old"}
+    assert read_tree(tmp_path / "tree") == {"a/k": b"old"}
 
 
 @pytest.mark.parametrize("part", [slice(0, 2), slice(1, 3)])
@@ -169,7 +162,7 @@ def test_a_part_of_a_file_is_copied(tmp_path: Path, part: slice) -> None:
             assert found is not None
             store = DirectoryWriter(tmp_path / "tree", atomic=atomic)
             store.put_range("k", found, link=True)
-        assert contents(tmp_path / "tree") == {"k": b"abc"[part]}
+        assert read_tree(tmp_path / "tree") == {"k": b"abc"[part]}
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -188,8 +181,8 @@ def test_a_link_is_never_written_into(tmp_path: Path, atomic: bool) -> None:
     link()
     assert linked(tmp_path / "source", tmp_path / "tree") == {"k"}
     store.put("k", b"other")
-    assert contents(tmp_path / "source") == {"k": b"abc"}
-    assert contents(tmp_path / "tree") == {"k": b"other"}
+    assert read_tree(tmp_path / "source") == {"k": b"abc"}
+    assert read_tree(tmp_path / "tree") == {"k": b"other"}
 
 
 class TestRefused:

@@ -19,6 +19,7 @@ from nczarr_xarray.chunks.decoder import Decoder
 from tests.support.httpserver import Server
 from tests.support.marks import SLOW
 from tests.support.treereads import tree_reads
+from tests.support.trees import read_tree
 
 #: A grid of 6 by 8 chunks, of which every third is nothing but fill values.
 SHAPE, CHUNK = (60, 80), 10
@@ -75,8 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(folder: Path) -> Iterator[Server]:
     memory.clear()
-    files = (path for path in folder.rglob("*") if path.is_file())
-    with Server({f"/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in files}) as server:
+    with Server(read_tree(folder, "/")) as server:
         yield server
 
 

@@ -34,6 +34,7 @@ from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
 from tests.support.remotefiles import FORMATS, expected, write_file
 from tests.support.s3server import S3Server
+from tests.support.trees import read_tree
 
 #: Without it these tests do not run; the extra "parquet" has it.
 NEEDS_PYARROW = "NO REFERENCES IN PARQUET TESTED: pip install 'nczarr-xarray[parquet]'"
@@ -441,10 +442,7 @@ def test_parquet_over_http(tmp_path: Path) -> None:
     refs = json.loads(json.dumps(combined(paths)).replace(f'"{tmp_path}/', '"data/'))
     folder = Path(write_parquet(tmp_path / "r.parq", refs))
     files = {f"/data/{path.name}": path.read_bytes() for path in paths}
-    for path in folder.rglob("*"):
-        if path.is_file():
-            files[f"/r.parq/{path.relative_to(folder).as_posix()}"] = path.read_bytes()
-    with Server(files) as server:
+    with Server(files | read_tree(folder, "/r.parq/")) as server:
         xr.testing.assert_equal(opened(f"{server.url}/r.parq"), there)
 
 

@@ -25,15 +25,12 @@ from tests.support.httpserver import Server
 from tests.support.s3server import S3Server
 from tests.support.samples import CONSOLIDATED, NCZARR, vector
 from tests.support.samples import DATA as VECTORS
+from tests.support.trees import read_tree, write_tree
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> xr.Dataset:
-    for key, data in NCZARR.items():
-        path = tmp_path / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return xr.open_dataset(tmp_path, engine="nczarr").load()
+    return xr.open_dataset(write_tree(tmp_path, NCZARR), engine="nczarr").load()
 
 
 def served(objects: dict[str, bytes], prefix: str = "/data/x.file") -> Server:
@@ -124,10 +121,8 @@ def test_a_dataset_of_zarr_3_that_is_removed(
     xr.Dataset({"v": ("x", values)}).to_zarr(tmp_path / "z", zarr_format=3, encoding=encoding)
     (tmp_path / "z" / "v" / "c" / "0").unlink()
     values[: 4 if shards else 2] = np.nan
-    files = {path.relative_to(tmp_path): path for path in (tmp_path / "z").rglob("*")}
-    objects = {f"/{key}": path.read_bytes() for key, path in files.items() if path.is_file()}
     with (
-        Server(objects) as server,
+        Server(read_tree(tmp_path / "z", "/z/")) as server,
         xr.open_dataset(f"{server.url}/z", engine="nczarr", cache=False) as opened,
     ):
         ds = pickle.loads(pickle.dumps(opened)) if pickled else opened
@@ -160,9 +155,8 @@ def test_a_removed_array_of_zarr_3_is_not_missing_data(
     chunks = {"v": {"chunks": (2, 2), "shards": shards}}
     ds.to_zarr(tmp_path / "x", zarr_format=3, consolidated=False, encoding=chunks)
     fs = fsspec.filesystem("s3", **options)
-    for path in (tmp_path / "x").rglob("*"):
-        if path.is_file():
-            fs.pipe_file(f"{root}/{path.relative_to(tmp_path / 'x').as_posix()}", path.read_bytes())
+    for path, data in read_tree(tmp_path / "x", f"{root}/").items():
+        fs.pipe_file(path, data)
     fs.rm(f"{root}/v/c/0/0")
     with xr.open_dataset(f"s3://{root}", engine="nczarr", storage_options=options) as opened:
         monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)

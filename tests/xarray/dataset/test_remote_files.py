@@ -34,6 +34,7 @@ from tests.support.marks import slow_but
 from tests.support.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.support.remotefiles import FORMATS, STEPS, check, expected, write_file
 from tests.support.s3server import S3Server
+from tests.support.trees import read_tree
 
 
 @pytest.fixture(autouse=True)
@@ -213,11 +214,7 @@ class TestTargets:
         """nginx answers 403 for a directory, others a page, or 404."""
         dataset = expected(root / "c1.nc")
         to_nczarr(dataset, f"file://{root}/tree.nc#mode=nczarr,file", mode="w")
-        objects = {
-            f"/{path.relative_to(root)}": path.read_bytes()
-            for path in (root / "tree.nc").rglob("*")
-            if path.is_file()
-        }
+        objects = read_tree(root / "tree.nc", "/tree.nc/")
         page = {"/tree.nc": b"<!DOCTYPE HTML>\n<title>Directory listing</title>"}
         with Server(objects | page) as listing, Server(objects) as bare:
             for url in (real.plain, listing.url, bare.url):

@@ -20,6 +20,7 @@ from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
+from tests.support.trees import read_tree
 
 
 def dataset(rows: int, value: float) -> xr.Dataset:
@@ -152,15 +153,10 @@ def archived(tree: Path, place: str) -> Any:
     """Put a tree in a place whose objects can be removed."""
     if place == "directory":
         return tree
-    objects = {
-        path.relative_to(tree).as_posix(): path.read_bytes()
-        for path in tree.rglob("*")
-        if path.is_file()
-    }
     if place == "mapping":
-        return objects
+        return read_tree(tree)
     memory = fsspec.filesystem("memory")
-    memory.pipe({f"/{tree.name}-replaced/{key}": data for key, data in objects.items()})
+    memory.pipe(read_tree(tree, f"/{tree.name}-replaced/"))
     return f"memory://{tree.name}-replaced"
 
 

@@ -40,6 +40,7 @@ from tests.support.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.marks import SLOW, slow_but
 from tests.support.realservers import RangeServer, range_server
 from tests.support.treereads import tree_reads
+from tests.support.trees import read_tree
 
 SHAPE = (300, 40, 50)
 VALUES = np.arange(np.prod(SHAPE), dtype="<f8").reshape(SHAPE)
@@ -85,11 +86,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def content(files: Path) -> dict[str, bytes]:
-    return {
-        f"/{path.relative_to(files).as_posix()}": path.read_bytes()
-        for path in files.rglob("*")
-        if path.is_file()
-    }
+    return read_tree(files, "/")
 
 
 @pytest.fixture(scope="module")
@@ -179,8 +176,7 @@ def square(tmp_path: Path) -> Iterator[tuple[xr.DataArray, Callable[[], list[int
     values = np.arange(1e6, dtype="f4").reshape(1000, 1000)
     plain = {"compressor": None, "filters": None, "_FillValue": None, "chunks": (1000, 1000)}
     to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": plain})
-    content = {f"/d/{p.relative_to(tmp_path / 'd')}": p for p in (tmp_path / "d").rglob("*")}
-    files = {name: path.read_bytes() for name, path in content.items() if path.is_file()}
+    files = read_tree(tmp_path / "d", "/d/")
     with (
         Server(files) as server,
         xr.open_dataset(f"{server.url}/d#mode=nczarr", engine="nczarr", cache=False) as ds,
@@ -249,8 +245,7 @@ def test_a_server_without_ranges_sends_a_chunk_once(tmp_path: Path) -> None:
     values = np.arange(1e6, dtype="f4").reshape(1000, 1000)
     plain = {"compressor": None, "filters": None, "_FillValue": None, "chunks": (1000, 1000)}
     to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": plain})
-    content = {f"/d/{p.relative_to(tmp_path / 'd')}": p for p in (tmp_path / "d").rglob("*")}
-    files = {name: path.read_bytes() for name, path in content.items() if path.is_file()}
+    files = read_tree(tmp_path / "d", "/d/")
     memory.clear()
     with (
         Server(files, ranges="ignored") as server,

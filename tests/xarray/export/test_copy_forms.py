@@ -18,6 +18,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.support.marks import each_once
 from tests.support.strictjson import strict
+from tests.support.trees import write_tree
 
 
 def copied(source: object, target: str, *options: str) -> None:
@@ -199,9 +200,7 @@ def foreign(folder: Path) -> dict[str, bytes]:
     }
     members = ", ".join(f'"{key}": {text}' for key, text in documents.items())
     documents[".zmetadata"] = f'{{"metadata": {{{members}}}, "zarr_consolidated_format": 1}}'
-    for key, text in documents.items():
-        (folder / key).parent.mkdir(parents=True, exist_ok=True)
-        (folder / key).write_text(text)
+    write_tree(folder, {key: text.encode() for key, text in documents.items()})
     (folder / "v/0").write_bytes(np.array([1.0, 2.0]).tobytes())
     return {key: text.encode() for key, text in documents.items()}
 

@@ -29,7 +29,8 @@ from nczarr_xarray.cli.main import main
 from tests.support.examples import examples
 from tests.support.marks import each_once
 from tests.support.nc_adapter import ncdump
-from tests.support.written import by_netcdf, opened, problems, tree
+from tests.support.trees import read_tree
+from tests.support.written import by_netcdf, opened, problems
 
 
 def days(first: int, count: int, **attributes: Any) -> xr.Dataset:
@@ -67,10 +68,10 @@ def target(tmp_path: Path) -> Path:
 
 def refused(target: Path, new: xr.Dataset, append_dim: str = "day", **options: Any) -> list[str]:
     """What is said when an append is refused; nothing has changed then."""
-    before = tree(target)
+    before = read_tree(target)
     with pytest.raises(ExportError) as error:
         to_nczarr(new, target, append_dim=append_dim, **options)
-    assert tree(target) == before
+    assert read_tree(target) == before
     return problems(error)
 
 
@@ -327,10 +328,10 @@ def test_types_and_attributes(target: Path) -> None:
 
 
 def test_encoding_is_refused(target: Path) -> None:
-    before = tree(target)
+    before = read_tree(target)
     with pytest.raises(ExportError, match="encoding"):
         to_nczarr(days(3, 1), target, append_dim="day", encoding={"value": {"zlib": False}})
-    assert tree(target) == before
+    assert read_tree(target) == before
 
 
 # -- what does not grow --------------------------------------------------------------

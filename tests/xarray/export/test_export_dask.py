@@ -35,7 +35,8 @@ from tests.support.clusters import two_processes
 from tests.support.examples import examples
 from tests.support.marks import slow_but
 from tests.support.s3server import S3Server
-from tests.support.written import by_netcdf, opened, tree
+from tests.support.trees import read_tree
+from tests.support.written import by_netcdf, opened
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -269,7 +270,7 @@ def test_threads_may_share_chunks(change: str, tmp_path: Path) -> None:
 def test_processes_may_not(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     path = tmp_path / "d"
     to_nczarr(rows((5,)).compute(), path, encoding={"v": {"chunks": (4,)}})
-    before = tree(path)
+    before = read_tree(path)
     using: AbstractContextManager[Any]
     if where == "distributed":
         using = request.getfixturevalue("client").as_current()
@@ -277,7 +278,7 @@ def test_processes_may_not(where: str, request: pytest.FixtureRequest, tmp_path:
         using = dask.config.set(scheduler="processes")
     with using, pytest.raises(StoreError, match="only one process can write; use align_chunks"):
         to_nczarr(rows((1,) * 6), path, append_dim="x", safe_chunks=False)
-    assert tree(path) == before
+    assert read_tree(path) == before
 
 
 def test_threads_of_a_cluster_in_this_process_may(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
 from tests.support.marks import slow_but
 from tests.support.samples import DATA
-from tests.support.written import by_netcdf, opened, problems, tree
+from tests.support.trees import read_tree
+from tests.support.written import by_netcdf, opened, problems
 
 RAW = {"decode_cf": False, "mask_and_scale": False}
 
@@ -67,11 +68,11 @@ def test_packed_values_of_more_digits(tmp_path: Path) -> None:
 def test_other_attributes(value: Any, tmp_path: Path) -> None:
     ds = xr.Dataset({"v": ("x", np.arange(3), {"a": [1, 2, 3]})})
     to_nczarr(ds, tmp_path / "d")
-    before = tree(tmp_path / "d")
+    before = read_tree(tmp_path / "d")
     new = xr.Dataset({"v": ("x", [7], {"a": value})})
     with pytest.raises(ExportError, match="v: has other attributes than those stored: a "):
         to_nczarr(new, tmp_path / "d", region={"x": slice(0, 1)})
-    assert tree(tmp_path / "d") == before
+    assert read_tree(tmp_path / "d") == before
 
 
 # -- which part ----------------------------------------------------------------------
@@ -119,14 +120,14 @@ def test_open_ends(table: xr.Dataset, written: Path, given_part: slice, means: s
     ],
 )
 def test_slices_that_mean_nothing(table: xr.Dataset, written: Path, region: Any, says: str) -> None:
-    before = tree(written)
+    before = read_tree(written)
     new = table[["value"]].isel(day=slice(0, 2)).drop_vars(["day", "place"])
     with pytest.raises(ExportError) as error:
         to_nczarr(new, written, region=region)
     first, *more = problems(error)
     assert says in first
     assert not more or "hour" in region  # of 'day' nothing is said that follows from that
-    assert tree(written) == before
+    assert read_tree(written) == before
 
 
 def test_a_region_with_a_dimension_that_is_not_stored(written: Path) -> None:
@@ -136,7 +137,7 @@ def test_a_region_with_a_dimension_that_is_not_stored(written: Path) -> None:
 
 
 def test_every_reason_at_once(table: xr.Dataset, written: Path) -> None:
-    before = tree(written)
+    before = read_tree(written)
     new = xr.Dataset(
         {
             "value": (("day", "place"), np.zeros((2, 7), complex)),
@@ -151,7 +152,7 @@ def test_every_reason_at_once(table: xr.Dataset, written: Path) -> None:
     assert len(reasons) == len(set(reasons)) >= 5
     for word in ("slice(5, 7", "value:", "count", "other:", "version"):
         assert any(word in reason for reason in reasons), (word, reasons)
-    assert tree(written) == before
+    assert read_tree(written) == before
 
 
 @pytest.mark.parametrize("region", ["auto", {"day": "auto", "place": "auto"}])
@@ -196,10 +197,10 @@ def test_dimensions_without_labels_are_taken_whole(tmp_path: Path) -> None:
 def test_labels_out_of_order(
     table: xr.Dataset, written: Path, choice: list[int], says: str
 ) -> None:
-    before = tree(written)
+    before = read_tree(written)
     with pytest.raises(ExportError, match=says):
         to_nczarr(table[["value"]].isel(day=choice), written, region={"day": "auto"})
-    assert tree(written) == before
+    assert read_tree(written) == before
 
 
 def test_labels_that_are_not_there(table: xr.Dataset, written: Path) -> None:
@@ -229,10 +230,10 @@ def test_labels_of_several_levels(tmp_path: Path) -> None:
     coordinates = xr.Coordinates.from_pandas_multiindex(levels, "x")
     dataset = xr.Dataset({"v": ("x", np.arange(4.0))}, coordinates)
     to_nczarr(dataset.reset_index("x"), tmp_path / "d")
-    before = tree(tmp_path / "d")
+    before = read_tree(tmp_path / "d")
     with pytest.raises(ExportError, match="x: is not in /"):
         to_nczarr(-dataset, tmp_path / "d", region="auto")
-    assert tree(tmp_path / "d") == before
+    assert read_tree(tmp_path / "d") == before
 
 
 # -- labels and scalars, as in to_zarr -----------------------------------------------
@@ -240,14 +241,14 @@ def test_labels_of_several_levels(tmp_path: Path) -> None:
 
 def test_labels_stay_what_they_are(table: xr.Dataset, written: Path) -> None:
     part = {"day": slice(2, 4)}
-    before = tree(written)
+    before = read_tree(written)
     some = table[["value"]].isel(part).drop_vars("place")
     to_nczarr(some, written, region=part)
-    assert tree(written) == before
+    assert read_tree(written) == before
     other = some.assign_coords(day=table.day[:2].values)
     with pytest.raises(ExportError, match="day: the labels are not those stored there"):
         to_nczarr(other, written, region=part)
-    assert tree(written) == before
+    assert read_tree(written) == before
 
 
 def test_variables_without_a_dimension_of_the_region(table: xr.Dataset, written: Path) -> None:
@@ -276,7 +277,7 @@ def test_new_values_without_a_region(table: xr.Dataset, written: Path) -> None:
 
 
 def test_what_r_plus_does_not_do(table: xr.Dataset, written: Path, tmp_path: Path) -> None:
-    before = tree(written)
+    before = read_tree(written)
     with pytest.raises(ExportError, match="other: is not in /; write it with mode='a'"):
         to_nczarr(xr.Dataset({"other": ((), 1)}), written, mode="r+")
     with pytest.raises(ExportError, match="has length 5 along 'day', where 6 is to be replaced"):
@@ -287,7 +288,7 @@ def test_what_r_plus_does_not_do(table: xr.Dataset, written: Path, tmp_path: Pat
         to_nczarr(table, tmp_path / "nothing", mode="r+")
     with pytest.raises(DatasetNotFoundError, match="no group '/deep'"):
         to_nczarr(table, written, mode="r+", group="deep")
-    assert tree(written) == before
+    assert read_tree(written) == before
 
 
 @pytest.mark.parametrize("region", ["automatic", 3, slice(0, 2)])
@@ -322,14 +323,14 @@ def test_modes_that_do_not_go_with_a_region(table: xr.Dataset, written: Path, mo
 )
 def test_types_that_would_lose_something(tmp_path: Path, new: str, stored: str) -> None:
     to_nczarr(xr.Dataset({"v": ("x", np.zeros(4, stored))}), tmp_path / "d")
-    before = tree(tmp_path / "d")
+    before = read_tree(tmp_path / "d")
     with pytest.raises(
         ExportError, match=r"v: is of type .*, stored as .*; convert it with astype"
     ):
         to_nczarr(
             xr.Dataset({"v": ("x", np.zeros(2, new))}), tmp_path / "d", region={"x": slice(2)}
         )
-    assert tree(tmp_path / "d") == before
+    assert read_tree(tmp_path / "d") == before
 
 
 @pytest.mark.parametrize(
@@ -445,7 +446,7 @@ def test_consolidated_metadata_stay_right(
             assert len(names) == len(set(names))
             objects = {n.partition("d/")[2] or n: archive.read(n) for n in names}
     else:
-        objects = tree(tmp_path / "d")
+        objects = read_tree(tmp_path / "d")
     (key,) = (key for key in objects if key.endswith(".zmetadata"))
     above = key.removesuffix(".zmetadata")
     for name, document in json.loads(objects[key])["metadata"].items():
@@ -467,10 +468,10 @@ def test_pure_zarr_of_zarr_python(table: xr.Dataset, tmp_path: Path) -> None:
 
 def test_zarr_3_is_refused(table: xr.Dataset, tmp_path: Path) -> None:
     table.to_zarr(tmp_path / "d", zarr_format=3, consolidated=False)
-    before = tree(tmp_path / "d")
+    before = read_tree(tmp_path / "d")
     with pytest.raises(FormatError, match="is Zarr 3, which is changed with zarr-python"):
         to_nczarr(table[["value"]], tmp_path / "d", mode="r+")
-    assert tree(tmp_path / "d") == before
+    assert read_tree(tmp_path / "d") == before
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -535,10 +536,10 @@ def agree(path: Path, name: str, kind: str, ours: xr.Dataset) -> bool:
 @pytest.mark.parametrize("case", ["chunks", "psafe"])
 def test_datasets_of_the_first_release(case: str, tmp_path: Path) -> None:
     path = unpack(f"{case}-nczarr+file-4.8.0", tmp_path / "d")
-    before = tree(path)
+    before = read_tree(path)
     with pytest.raises(FormatError, match=r"4\.8\.0: copy the dataset first \(nczarr copy\)"):
         to_nczarr(opened(path), path, mode="r+")
-    assert tree(path) == before
+    assert read_tree(path) == before
 
 
 # -- any region of anything ----------------------------------------------------------
@@ -703,10 +704,10 @@ def test_bounds_without_their_coordinate(tmp_path: Path, region: Any, lazy: bool
 def test_bounds_do_not_change_with_the_units_of_their_coordinate(tmp_path: Path) -> None:
     table = with_bounds("2000-01-01")
     to_nczarr(table, tmp_path / "d", encoding={"day": {"units": "hours since 1999-12-31"}})
-    before, other = tree(tmp_path / "d"), {"day": {"units": "days since 1990-01-01"}}
+    before, other = read_tree(tmp_path / "d"), {"day": {"units": "days since 1990-01-01"}}
     with pytest.raises(ExportError, match=r"/ends is stored in the units of /day, 'hours .*write"):
         to_nczarr(table[["day"]], tmp_path / "d", mode="a", encoding=other)
-    assert tree(tmp_path / "d") == before
+    assert read_tree(tmp_path / "d") == before
     same = {"day": {"units": "hours since 1999-12-31 00:00:00"}}
     to_nczarr(table[["day"]], tmp_path / "d", mode="a", encoding=same)
     xr.testing.assert_equal(opened(tmp_path / "d").load(), table)

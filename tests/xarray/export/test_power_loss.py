@@ -16,6 +16,7 @@ import xarray as xr
 
 from tests.support.killing import SCENARIOS, Target, ours
 from tests.support.syscalls import WRITES, watched
+from tests.support.trees import write_tree
 
 pytestmark = pytest.mark.slow  # a dataset is read for every call of its writer
 
@@ -54,10 +55,7 @@ class Disk:
 def put_back(files: Files, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_tree(folder, files)
 
 
 def judge(files: Files, name: str, folder: Path) -> Any:

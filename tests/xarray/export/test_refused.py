@@ -13,6 +13,7 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import DatasetExistsError, ExportError, open_hierarchy, to_nczarr
+from tests.support.trees import read_tree
 
 DATA = np.arange(4, dtype="i4")
 
@@ -97,14 +98,10 @@ def test_what_does_not_go_with_what_is_there(
 ) -> None:
     own = xr.Dataset({"v": ("x", DATA)})
     to_nczarr(xr.DataTree.from_dict({"/": own, "/g": own}), tmp_path / "d")
-    before = files_in(tmp_path / "d")
+    before = read_tree(tmp_path / "d")
     with pytest.raises((ExportError, DatasetExistsError), match=message):
         to_nczarr(new, tmp_path / "d", **{"mode": "a", **options})
-    assert files_in(tmp_path / "d") == before
-
-
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert read_tree(tmp_path / "d") == before
 
 
 @pytest.mark.parametrize("encoding", [{}, {"dtype": "S1"}])

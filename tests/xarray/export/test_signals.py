@@ -14,6 +14,7 @@ import xarray as xr
 
 from nczarr_xarray import recover, to_nczarr
 from tests.support.killing import sample
+from tests.support.trees import read_tree
 
 #: Runs its arguments as code; a chunk that is written says so and then waits for a signal. A signal
 #: that comes before the wait begins ends it, too, which with `signal.pause` it would not.
@@ -74,11 +75,11 @@ def test_copy_leaves_nothing(source: Path, name: str) -> None:
 def test_copy_over_something_leaves_what_was_there(source: Path) -> None:
     target = source.parent.parent / "out" / "d"
     to_nczarr(sample(3, 1), target)
-    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    before = read_tree(target)
     code = f"sys.exit(main(['copy', '--overwrite', {str(source)!r}, {str(target)!r}]))"
     assert ended(code, signal.SIGHUP) == 128 + signal.SIGHUP
     assert [target] == list(target.parent.iterdir())
-    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
+    assert read_tree(target) == before
 
 
 @pytest.mark.parametrize("name", ["d", "d.zip"])

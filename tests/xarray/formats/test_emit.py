@@ -47,15 +47,12 @@ from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump
 from tests.support.netcdf_c import netcdf_model
 from tests.support.samples import vector
+from tests.support.trees import write_tree
 
 
 def write(target: Path, objects: Mapping[str, bytes]) -> str:
     """Put objects into a directory; returns its URL without a mode."""
-    for key, data in objects.items():
-        path = target / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return f"file://{target}"
+    return f"file://{write_tree(target, objects)}"
 
 
 # -- round trips ---------------------------------------------------------------------

@@ -17,6 +17,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from tests.support.httpserver import Server
+from tests.support.trees import read_tree
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 #: Formats besides the one of the page: of trees, around others, and none.
@@ -125,13 +126,8 @@ class Found(NamedTuple):
 
 @pytest.fixture(scope="module")
 def found(folder: Path) -> Found:
-    files = {
-        "/" + path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    with Server(files) as server:
+    with Server(read_tree(folder, "/")) as server:
         places = [
             place
             for name in [*NAMES, "cut.toy"]

@@ -16,6 +16,7 @@ from nczarr_xarray.formats.nczarr.walk import walk
 from nczarr_xarray.formats.objects import Answer, ReadRound
 from nczarr_xarray.model import Hierarchy
 from tests.support.samples import CONSOLIDATED, NCZARR, vector
+from tests.support.trees import read_tree
 
 
 def drive(
@@ -68,9 +69,7 @@ def test_500_variables_in_20_groups_need_no_more_rounds(
             group.createDimension("x", 10)
             for v in range(25):
                 group.createVariable(f"v{v:02}", "f4", ("x",)).units = "K"
-    tree = tmp_path / "x.file"
-    files = (path for path in tree.rglob("*") if path.is_file())
-    objects = {path.relative_to(tree).as_posix(): path.read_bytes() for path in files}
+    objects = read_tree(tmp_path / "x.file")
     for listable in (True, False):
         nodes, rounds = drive(objects, listable=listable, tree=True, remote=True)
         assert len(rounds) <= most

@@ -20,6 +20,7 @@ import xarray as xr
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, open_hierarchy
 from tests.support.httpserver import Server
 from tests.support.marks import each_once
+from tests.support.trees import write_tree
 from tests.support.zarr2 import ARRAY as ARRAY_2
 from tests.support.zarr2 import GROUP
 
@@ -132,11 +133,10 @@ def test_nothing_but_consolidated_metadata(store: Any, consolidated: bool | None
 def test_nothing_but_consolidated_metadata_in_files_and_over_http(
     tmp_path: Path, name: str
 ) -> None:
-    for key, data in ONLY_CONSOLIDATED[name].items():
-        path = tmp_path / "x.zarr" / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    assert silently(tmp_path / "x.zarr").v.values.tolist() == DATA.tolist()
+    assert (
+        silently(write_tree(tmp_path / "x.zarr", ONLY_CONSOLIDATED[name])).v.values.tolist()
+        == DATA.tolist()
+    )
     files = {f"/x.zarr/{key}": data for key, data in ONLY_CONSOLIDATED[name].items()}
     with Server(files) as server:
         ds = silently(f"{server.url}/x.zarr", consolidated=True)
@@ -169,9 +169,7 @@ def test_consolidated_metadata_of_the_wanted_group() -> None:
 
 @pytest.mark.parametrize("store", [group_3() | array_3(), {".zgroup": GROUP_2} | array_2()])
 def test_the_mode_consolidated_is_a_wish(tmp_path: Path, store: Store) -> None:
-    for key, data in store.items():
-        (tmp_path / "x" / key).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "x" / key).write_bytes(data)
+    write_tree(tmp_path / "x", store)
     url = f"file://{tmp_path}/x#mode=nczarr,consolidated"
     ds, message = warned(url)
     assert ds.v.values.tolist() == DATA.tolist()
@@ -398,9 +396,7 @@ def test_unnamed_dimensions_are_called_as_wanted(tmp_path: Path) -> None:
     store = group_3() | array_3(attributes={"_ARRAY_DIMENSIONS": ["x"]}) | array_3("w")
     ds = silently(store, anonymous_dimension_prefix="dim")
     assert (ds.v.dims, ds.w.dims) == (("x",), ("dim3",))
-    for key, data in store.items():
-        (tmp_path / key).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / key).write_bytes(data)
+    write_tree(tmp_path, store)
     ds = silently(f"file://{tmp_path}#mode=nczarr,noxarray")
     assert ds.v.dims == ("_Anonymous_Dim_3",)
 

@@ -21,6 +21,7 @@ from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, Stor
 from nczarr_xarray.formats.zarr3.array import array_in
 from tests.support.httpserver import Server
 from tests.support.marks import each_once
+from tests.support.trees import read_tree
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -111,7 +112,7 @@ def test_groups(tmp_path: Path) -> None:
 
 def test_other_stores(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zarr", chunks=(10, 10), shards=(30, 40))
-    files = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    files = read_tree(path)
     archive = tmp_path / "x.zip"
     with zipfile.ZipFile(archive, "w") as packed:
         for key, data in files.items():

@@ -35,6 +35,7 @@ from tests.support.marks import slow_but
 from tests.support.remotefiles import write_file
 from tests.support.s3server import S3Server
 from tests.support.traces import LASTING
+from tests.support.trees import read_tree
 from tests.support.virtualnet import run
 
 
@@ -49,12 +50,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """A file and a tree, by path."""
     path = write_file(tmp_path_factory.mktemp("traced") / "h5.nc")
-    tree = {
-        f"/ocean.nczarr/{key.relative_to(DATASET).as_posix()}": key.read_bytes()
-        for key in DATASET.rglob("*")
-        if key.is_file()
-    }
-    return {"/h5.nc": path.read_bytes(), **tree}
+    return {"/h5.nc": path.read_bytes(), **read_tree(DATASET, "/ocean.nczarr/")}
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from tests.support.damage import mutate
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
 from tests.support.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector
+from tests.support.trees import read_tree, write_tree
 
 #: A process that has certainly ended: no system has such a number.
 DEAD = replace(Owner.here(), pid=2**22 + 1, started="")
@@ -267,14 +268,7 @@ def test_damage_gives_findings_or_one_clear_error(seed: int) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The sample as a directory tree."""
-    return written(NCZARR, tmp_path / "x.nczarr")
-
-
-def written(objects: Objects, path: Path) -> Path:
-    for key, data in objects.items():
-        (path / key).parent.mkdir(parents=True, exist_ok=True)
-        (path / key).write_bytes(data)
-    return path
+    return write_tree(tmp_path / "x.nczarr", NCZARR)
 
 
 def sibling(path: Path, owner: Owner) -> Path:
@@ -524,20 +518,20 @@ def test_export_of_fragments_that_was_cut_off(tmp_path: Path, suffix: str) -> No
     [code for code in TREES if code.startswith(("leftover", "consolidated-s", "consolidated-d"))],
 )
 def test_fix_puts_it_right_once(code: str, tmp_path: Path) -> None:
-    path = written(TREES[code](), tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", TREES[code]())
     found = validate(path)
     assert any(fixable(f) and f.code == code for f in found)
     repair(path, found)
     assert not any(fixable(f) for f in validate(path))
-    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    before = read_tree(path)
     repair(path, validate(path))
-    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+    assert read_tree(path) == before
 
 
 @pytest.mark.parametrize("code", [code for code in TREES if code != "leftover-journal"])
 def test_fix_touches_no_data_and_nothing_foreign(code: str, tmp_path: Path) -> None:
     objects = TREES[code]()
-    path = written(objects, tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", objects)
     repair(path, validate(path))
     for key, data in objects.items():
         if not key.startswith((".zmetadata", ".zgroup", ".nczarr_export/")):
@@ -545,7 +539,7 @@ def test_fix_touches_no_data_and_nothing_foreign(code: str, tmp_path: Path) -> N
 
 
 def test_valid_change_of_a_dead_writer_is_carried_out(tmp_path: Path) -> None:
-    path = written(journal(DEAD), tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", journal(DEAD))
     repair(path, validate(path))
     assert (path / "x" / "0").read_bytes() == NCZARR["x/0"][::-1]
 
@@ -553,7 +547,7 @@ def test_valid_change_of_a_dead_writer_is_carried_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", [("x/.zarray",), ("x/.zarray", "x/.zattrs", "x/0"), (".zattrs",)])
 def test_only_copy_of_a_document_is_kept(gone: tuple[str, ...], tmp_path: Path) -> None:
     objects = {key: data for key, data in CONSOLIDATED.items() if key not in gone}
-    path = written(objects, tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", objects)
     found = validate(path)
     assert "consolidated-only" in {f.code for f in found}
     repair(path, found)
@@ -580,7 +574,7 @@ def test_dataset_of_consolidated_metadata_and_chunks() -> None:
 
 def test_writer_at_work_is_left_alone(tmp_path: Path) -> None:
     objects = {**lock(replace(DEAD, host="elsewhere")), f"{STAGED}/{CHANGE}/x/0": b"new"}
-    path = written(objects, tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", objects)
     found = validate(path)
     assert not any(fixable(f) for f in found)
     repair(path, found)
@@ -602,7 +596,7 @@ def test_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_command_fixes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(TREES["consolidated-damaged"](), tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", TREES["consolidated-damaged"]())
     assert main(["validate", str(path)]) == 1
     assert main(["validate", str(path), "--fix"]) == 0
     assert "fixed    consolidated-damaged  .zmetadata" in capsys.readouterr().out

@@ -26,6 +26,7 @@ from nczarr_xarray.tools.doctor.patterns import PATTERNS
 from nczarr_xarray.tools.doctor.predict import cost_of
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.survey import survey
+from tests.support.trees import read_tree
 from tests.support.virtualhttp import Make, Reply, Session, serving
 from tests.support.virtualnet import Loop
 
@@ -132,12 +133,7 @@ def test_of_a_file(folder: Path, loop: Loop, name: str, pattern: str) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_of_a_tree(folder: Path, loop: Loop, pattern: str) -> None:
     root = folder / "tree.nczarr"
-    objects = {
-        f"/x/{path.relative_to(root).as_posix()}": path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
-    }
-    server = Counted(serving(objects, LATENCY, RATE))
+    server = Counted(serving(read_tree(root, "/x/"), LATENCY, RATE))
     with open_hierarchy(root) as opened:
         array = opened.hierarchy.root.variables["v"]
 
