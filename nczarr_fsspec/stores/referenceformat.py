@@ -45,6 +45,11 @@ class Part(NamedTuple):
     start: int = 0
     stop: int | None = None
 
+    @property
+    def size(self) -> int | None:
+        """Of its bytes; None if that is not known."""
+        return None if self.stop is None else self.stop - self.start
+
 
 class Row(NamedTuple):
     """Where the reference of a key is: a row of a file of references."""

@@ -168,8 +168,11 @@ class _Keys(KeyStore):
     def _named(self, key: str) -> str:
         return f"{self.url}: reference {key!r}"
 
-    def _check(self, found: Part, key: str, most: int | None) -> None:
-        if most is not None and found.stop is not None and found.stop - found.start > most:
+    def _check(self, found: bytes | Part | None, key: str, part: slice, most: int | None) -> None:
+        if most is None or part != ALL:
+            return
+        size = found.size if isinstance(found, Part) else len(found or b"")
+        if size is not None and size > most:
             raise too_large(self._named(key), most)
 
     def _explained(self, error: NCZarrError, key: str) -> StoreError:
@@ -177,21 +180,15 @@ class _Keys(KeyStore):
         kind = type(error) if isinstance(error, StoreError) else StoreError
         return kind(error.object, f"{error.reason} (reference {key!r} of {self.url})")
 
-    def _inside(self, data: bytes, key: str, which: slice, most: int | None) -> bytes:
-        if most is not None and which == ALL and len(data) > most:
-            raise too_large(self._named(key), most)
-        return data[which]
-
 
 class LocalReferences(_Keys, LocalStore):
     """References whose files are on this machine, as far as is known. Others are waited for."""
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         found = self._find(key)
+        self._check(found, key, part, most)
         if not isinstance(found, Part):
-            return None if found is None else self._inside(found, key, part, most)
-        if part == ALL:
-            self._check(found, key, most)
+            return None if found is None else found[part]
         try:
             file = self._file(found.address)
             if isinstance(file, LocalBytes):
@@ -202,8 +199,7 @@ class LocalReferences(_Keys, LocalStore):
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
         found = self._find(key)
-        if isinstance(found, Part) and found.stop is not None:
-            count = found.stop - found.start
+        if isinstance(found, Part) and (count := found.size) is not None:
             if count > len(buffer):
                 return count
             try:
@@ -290,10 +286,9 @@ class RemoteReferences(_Keys, RemoteStore):
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         found = await self._find(key)
+        self._check(found, key, part, most)
         if not isinstance(found, Part):
-            return None if found is None else self._inside(found, key, part, most)
-        if part == ALL:
-            self._check(found, key, most)
+            return None if found is None else found[part]
         try:
             file = self._file(found.address)
             if isinstance(file, LocalBytes):

@@ -14,6 +14,7 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.renames import exchange
+from nczarr_fsspec.stores.names import chunk_number
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.aggregation.combine import Aggregated
@@ -143,21 +144,14 @@ def parquet(references: References) -> Iterator[tuple[str, bytes]]:
     for key, value in references.items():
         path, _, name = key.rpartition("/")
         if path in grids and not name.startswith("."):
-            number = _number(grids[path], name)
+            number = chunk_number(name.split("."), grids[path])
+            assert number is not None
             rows[path].setdefault(number // _RECORD, {})[number % _RECORD] = value
     for path, files in rows.items():
         for file, records in files.items():
             count = min(_RECORD, math.prod(grids[path]) - file * _RECORD)
             yield f"{path}/refs.{file}.parq", _file(records, count)
     yield ".zmetadata", json.dumps(metadata).encode()
-
-
-def _number(grid: Sequence[int], name: str) -> int:
-    """Return the number of a chunk, in C order."""
-    number = 0
-    for word, length in zip(name.split("."), grid, strict=False):  # "0" of a scalar
-        number = number * length + int(word)
-    return number
 
 
 def _file(records: Mapping[int, Any], count: int) -> bytes:

@@ -324,5 +324,5 @@ def sizes_of(store: KeyStore, keys: Sequence[str]) -> dict[str, int | None]:
 
 def _length(found: bytes | Part | None) -> int | None:
     if isinstance(found, Part):
-        return None if found.stop is None else found.stop - found.start
+        return found.size
     return None if found is None else len(found)
