@@ -14,6 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.export.write_task import WriteTask
 from tests.support.remotefiles import files_root, files_server  # noqa: F401
 from tests.support.s3server import s3_server  # noqa: F401
@@ -63,6 +64,20 @@ def no_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec.config, "conf", {})
     monkeypatch.setattr("nczarr_fsspec.aws.fsspec_config", fsspec.config.conf)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many chunks each call decoded."""
+    counts: list[int] = []
+    decode = Decoder.decode
+
+    def counted(self: Decoder, data: Any, name: Any) -> Any:
+        counts.append(len(data))
+        return decode(self, data, name)
+
+    monkeypatch.setattr(Decoder, "decode", counted)
+    return counts
 
 
 def pytest_configure(config: pytest.Config) -> None:

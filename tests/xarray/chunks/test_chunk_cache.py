@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.cache import CACHE, OVERHEAD, ChunkCache
-from nczarr_xarray.chunks.decoder import Decoder
 from tests.support.realservers import range_server
 
 VALUES = np.arange(40 * 30 * 20, dtype="f4").reshape(40, 30, 20)
@@ -32,20 +31,6 @@ def empty_cache() -> Iterator[None]:
     CACHE.clear()
     yield
     CACHE.clear()
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many chunks each call decoded."""
-    counts: list[int] = []
-    decode = Decoder.decode
-
-    def count(self: Decoder, data: Any, name: Callable[[int], str]) -> Any:
-        counts.append(len(data))
-        return decode(self, data, name)
-
-    monkeypatch.setattr(Decoder, "decode", count)
-    return counts
 
 
 def written(folder: Path, kind: str) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec import FormatError
 from nczarr_xarray.chunks.padding import padded_selection
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from tests.support.keys import outer, outer_keys, point_keys, pointwise
 
 
 def read(stored: np.ndarray[Any, Any], key: tuple[Any, ...], *, points: bool) -> Any:
@@ -43,42 +44,19 @@ def whole(shape: tuple[int, ...], stored: np.ndarray[Any, Any]) -> np.ndarray[An
 @given(case=cases(), data=st.data())
 def test_boxes(case: Any, data: st.DataObject) -> None:
     shape, stored = case
-    key: list[Any] = []
-    for n in shape:
-        bound = st.none() | st.integers(-n - 1, n + 1)
-        step = st.sampled_from([None, 1, 2, -1, -2])
-        key.append(
-            data.draw(
-                st.builds(slice, bound, bound, step)
-                | st.integers(-n, n - 1)
-                | st.lists(st.integers(-n, n - 1), max_size=5).map(lambda x: np.array(x, dtype=int))
-            )
-        )
+    key = data.draw(outer_keys(shape))
     padded = padded_selection(key, shape, stored.shape, -9, points=False, path="/v")
     got = padded.finish(read(stored, padded.key, points=False))
-    expected = whole(shape, stored)
-    for axis in reversed(range(len(key))):
-        expected = expected[(*[slice(None)] * axis, key[axis])]
-    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(got, outer(whole(shape, stored), key))
 
 
 @given(case=cases(), data=st.data())
 def test_points(case: Any, data: st.DataObject) -> None:
     shape, stored = case
-    count = data.draw(st.integers(0, 5))
-    axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
-    key = tuple(
-        np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=count, max_size=count)), int)
-        if axis in axes
-        else slice(None, None, data.draw(st.sampled_from([1, 2, -1])))
-        for axis, n in enumerate(shape)
-    )
+    key = data.draw(point_keys(shape))
     padded = padded_selection(key, shape, stored.shape, -9, points=True, path="/v")
     got = padded.finish(read(stored, padded.key, points=True))
-    order = sorted(axes)
-    moved = np.moveaxis(whole(shape, stored), order, range(len(order)))
-    rest = [key[axis] for axis in range(len(shape)) if axis not in axes]
-    np.testing.assert_array_equal(got, moved[tuple(key[a] for a in order)][(slice(None), *rest)])
+    np.testing.assert_array_equal(got, pointwise(whole(shape, stored), key))
 
 
 def test_what_no_memory_holds_is_refused() -> None:

@@ -22,7 +22,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.model import ChunkedArray
-from tests.support.keys import an_index, outer
+from tests.support.keys import outer, outer_keys, point_keys, pointwise
 
 
 class CountingStore(MappingStore):
@@ -72,7 +72,7 @@ ORDERS: Any = st.sampled_from("CF")
 @given(grids(), SHUFFLED, ORDERS, st.data())
 def test_outer_equals_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> None:
     data, chunks = grid
-    key = draws.draw(st.composite(lambda draw: tuple(an_index(draw, n) for n in data.shape))())
+    key = draws.draw(outer_keys(data.shape))
     array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_outer(key, data.shape, chunks)
     result = ChunkReader(array, store, None).read(plan)
@@ -85,25 +85,13 @@ def test_outer_equals_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> N
 @given(grids(), SHUFFLED, ORDERS, st.data())
 def test_points_equal_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> None:
     data, chunks = grid
-    points = draws.draw(st.integers(0, 20))
-    key: list[Any] = []
-    for size in data.shape:
-        if size and draws.draw(st.booleans()):
-            values = st.lists(st.integers(-size, size - 1), min_size=points, max_size=points)
-            key.append(np.array(draws.draw(values), dtype=np.intp))
-        else:
-            key.append(
-                draws.draw(st.sampled_from([slice(None), slice(None, None, -2), slice(1, 3)]))
-            )
-    if not any(isinstance(index, np.ndarray) for index in key):
+    if not any(data.shape):
         return
+    key = draws.draw(point_keys(data.shape))
     array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_points(key, data.shape, chunks)
     result = ChunkReader(array, store, None).read(plan)
-    indexed = [axis for axis, index in enumerate(key) if isinstance(index, np.ndarray)]
-    sliced = [axis for axis in range(data.ndim) if axis not in indexed]
-    turned = data.transpose(indexed + sliced)
-    expected = turned[tuple(key[axis] for axis in indexed + sliced)]
+    expected = pointwise(data, key)
     assert result.shape == expected.shape
     assert np.array_equal(result, expected)
     # each chunk is read once, however many points fall into it

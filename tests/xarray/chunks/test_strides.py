@@ -20,6 +20,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileStrides
+from tests.support.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.memory import little_memory
 
 
@@ -52,24 +53,6 @@ def layouts(draw: st.DrawFn) -> Layout:
     return values, b"".join(rows), (first, *stride[1:])
 
 
-def selections(data: st.DataObject, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    key: list[Any] = []
-    for length in shape:
-        kind = data.draw(st.sampled_from(["all", "slice", "slice", "int", "array"]))
-        if kind == "all":
-            key.append(slice(None))
-        elif kind == "slice":
-            bound = st.none() | st.integers(-length - 2, length + 2)
-            step = data.draw(st.sampled_from([None, 1, 2, 3, -1, -2]))
-            key.append(slice(data.draw(bound), data.draw(bound), step))
-        elif kind == "int":
-            key.append(data.draw(st.integers(-length, length - 1)))
-        else:
-            index = st.lists(st.integers(-length, length - 1), max_size=6)
-            key.append(np.array(data.draw(index), dtype=int))
-    return tuple(key)
-
-
 def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]:
     """Read the runs of a plan in a random order, in random groups."""
     values, stored, stride = layout
@@ -98,41 +81,23 @@ def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]
     return plan.finish(result)
 
 
-def orthogonal(values: np.ndarray[Any, Any], key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    for axis in reversed(range(len(key))):
-        values = values[(*[slice(None)] * axis, key[axis])]
-    return values
-
-
 @pytest.mark.parametrize("long", [strides.LONG_RUN, 64])
 @given(layout=layouts(), data=st.data())
 def test_boxes(long: int, layout: Layout, data: st.DataObject) -> None:
     values = layout[0]
-    key = selections(data, values.shape)
+    key = data.draw(outer_keys(values.shape))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strides, "LONG_RUN", long)
         got = fill(plan_outer(key, values.shape, values.shape), layout, data)
-    np.testing.assert_array_equal(got, orthogonal(values, key))
+    np.testing.assert_array_equal(got, outer(values, key))
 
 
 @given(layout=layouts(), data=st.data())
 def test_points(layout: Layout, data: st.DataObject) -> None:
     values = layout[0]
-    shape = values.shape
-    count = data.draw(st.integers(0, 6))
-    axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
-    key = tuple(
-        np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=count, max_size=count)), int)
-        if axis in axes
-        else slice(None, None, data.draw(st.sampled_from([1, 2, -1])))
-        for axis, n in enumerate(shape)
-    )
-    got = fill(plan_points(key, shape, shape), layout, data)
-    order = sorted(axes)
-    moved = np.moveaxis(values, order, range(len(order)))
-    rest = [key[axis] for axis in range(len(shape)) if axis not in axes]
-    expected = moved[tuple(key[axis] for axis in order)][(slice(None), *rest)]
-    np.testing.assert_array_equal(got, expected)
+    key = data.draw(point_keys(values.shape))
+    got = fill(plan_points(key, values.shape, values.shape), layout, data)
+    np.testing.assert_array_equal(got, pointwise(values, key))
 
 
 @pytest.mark.parametrize("limits", ["as they are"], indirect=True)
@@ -213,7 +178,7 @@ def test_a_scalar_and_nothing() -> None:
 @given(layout=layouts(), data=st.data())
 def test_the_end_is_known_beforehand(layout: Layout, data: st.DataObject) -> None:
     values, _, stride = layout
-    plan = plan_outer(selections(data, values.shape), values.shape, values.shape)
+    plan = plan_outer(data.draw(outer_keys(values.shape)), values.shape, values.shape)
     ends = [
         int(r.starts.max()) + r.length for r in strides.plan_runs(plan, stride, values.dtype, 0)
     ]

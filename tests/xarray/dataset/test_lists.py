@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import xarray as xr
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.chunks.decoder import Decoder
 from tests.support.httpserver import Server
 from tests.support.marks import SLOW
 from tests.support.treereads import tree_reads
@@ -78,20 +77,6 @@ def server(folder: Path) -> Iterator[Server]:
     memory.clear()
     with Server(read_tree(folder, "/")) as server:
         yield server
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many chunks were decoded, each time."""
-    seen: list[int] = []
-    decode: Callable[..., Any] = Decoder.decode
-
-    def counted(self: Decoder, data: Any, name: Any) -> Any:
-        seen.append(len(data))
-        return decode(self, data, name)
-
-    monkeypatch.setattr(Decoder, "decode", counted)
-    return seen
 
 
 def touched(selection: dict[str, Any]) -> Counter[tuple[int, int]]:
