@@ -198,13 +198,15 @@ def _divided(source: Positions, target: Positions, stride: int, block: int) -> l
     block
         Bytes of what is wanted at each position.
     """
+    if not isinstance(target, slice):  # of several dimensions, it has the shape of all of them
+        target = target.ravel()
     if isinstance(source, slice) and (source.step or 1) * stride - block < FAR_APART:
         return [_Near(*bounded(source), target)]  # of any length
-    numbers, places = as_list(source).ravel(), as_list(target).ravel()
+    numbers, places = as_list(source).ravel(), as_list(target)
     order = np.argsort(numbers, kind="stable")
     far = np.flatnonzero(np.diff(numbers[order]) * stride - block >= FAR_APART) + 1
     if not far.size:
-        return [_Near(*bounded(numbers), target if isinstance(target, slice) else places)]
+        return [_Near(*bounded(numbers), target)]
     return [
         _Near(*bounded(as_slice(numbers[members])), as_slice(places[members]))
         for members in np.split(order, far)

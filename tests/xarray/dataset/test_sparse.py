@@ -258,6 +258,17 @@ def test_a_server_without_ranges_sends_a_chunk_once(tmp_path: Path) -> None:
     assert asked == ["bytes=0-0", None]  # what the server does, and then all, which is remembered
 
 
+def test_lists_that_turn_back_in_two_dimensions(tmp_path: Path) -> None:
+    """Of each chunk one element is wanted, whose place in the result is known by two lists."""
+    values = np.arange(160_000.0).reshape(400, 400)
+    plain = {"compressor": None, "filters": None, "_FillValue": None, "chunks": (200, 200)}
+    to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": plain})
+    with xr.open_dataset(tmp_path / "d", engine="nczarr") as ds:
+        for key in {"y": [300, 3], "x": [300, 3]}, {"y": [300, 3, 4], "x": [300, 3, 9]}:
+            expected = xr.DataArray(values, dims=("y", "x")).isel(key)
+            np.testing.assert_array_equal(ds.v.isel(key), expected)
+
+
 def test_elements_that_are_far_apart_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
