@@ -6,7 +6,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.alike import FARTHEST, HierarchyPattern
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
-from nczarr_xarray.formats.rounds import read, together
+from nczarr_xarray.formats.rounds import all_of, read
 
 #: A superblock of version 2 or 3 at the beginning of the file: behind what comes first are where
 #: the file ends and a checksum, which differ from file to file.
@@ -42,13 +42,9 @@ async def read_pattern(
         return None
     spans = [(part.start, superblock[part]) for part in (_BEFORE_END, _ROOT)]
     merged = _merged(notes)
-    found = await together(_bytes(at, length) for at, length in merged)
-    spans += [(at, data) for (at, _), data in zip(merged, found, strict=True)]
+    found = await all_of(read(at, length) for at, length in merged)
+    spans += [(at, bytes(data)) for (at, _), data in zip(merged, found, strict=True)]
     return HierarchyPattern(tuple(spans), max(stop, _ROOT.stop), _END, 0, hierarchy)
-
-
-async def _bytes(start: int, length: int) -> bytes:
-    return bytes(await read(start, length))
 
 
 def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
