@@ -16,6 +16,8 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, loads, same
 
 KEY = ".zmetadata"
+#: Documents that every dataset of Zarr 2 may have.
+_FILES = frozenset({*spellings.GROUP_FILES, *spellings.ARRAY_FILES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ def only_copies(
     nodes = {key.rpartition("/")[0] for key in documents}
     found = []
     for key, document in known.items():
-        node = key.rpartition("/")[0]
-        if document and node in nodes:
+        node, _, name = key.rpartition("/")
+        if document and node in nodes and name in _FILES:
             lost = node in broken and not _is(document, documents.get(key, b""))
             if lost or key not in documents:
                 found.append(key)
