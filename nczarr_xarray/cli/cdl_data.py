@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nczarr_xarray.cli.cdl_text import columns, name, quoted_row
+from nczarr_xarray.cli.cdl_text import columns, name, row_text
 from nczarr_xarray.cli.cdl_values import Values, spelling
 from nczarr_xarray.model import Variable, position_of
 
@@ -120,15 +120,29 @@ def _number_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple
 
 
 def _char_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:
-    """Yield each row of characters as one token."""
+    """Yield the text of a row, or of a part of a long one, and whether the row ends with it.
+
+    NULs at the end of a row are dropped.
+    """
     length = variable.shape[-1] if variable.shape else 1
-    pending = b""
+    left, nuls = length, 0
     for block in blocks:
-        pending += block.tobytes()
-        stop = len(pending) - len(pending) % length
-        for start in range(0, stop, length):
-            yield [quoted_row(pending[start : start + length])], True
-        pending = pending[stop:]
+        data = block.tobytes()
+        start = 0
+        while start < len(data):
+            opening = '"' if left == length else ""
+            part = data[start : start + min(left, TEXT_ELEMENTS)]
+            start += len(part)
+            left -= len(part)
+            text = part.rstrip(b"\0")
+            if text:
+                part, nuls = bytes(nuls) + text, len(part) - len(text)
+                opening += row_text(part)
+            else:
+                nuls += len(part)
+            yield [opening if left else f'{opening}"'], left == 0
+            if left == 0:
+                left, nuls = length, 0
 
 
 class Line:

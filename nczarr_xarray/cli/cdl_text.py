@@ -50,15 +50,14 @@ def quoted_element(text: str) -> str:
     return f'"{text.translate(_ELEMENT_ESCAPES)}"'
 
 
-def quoted_row(row: bytes) -> str:
-    r"""Spell one row of a char variable.
+def row_text(part: bytes) -> str:
+    r"""Spell a part of a row of a char variable, without quotes.
 
-    Trailing NULs are dropped, bytes beyond ASCII become octal escapes, and
-    after each newline the text goes on in a string on a line of its own.
+    Bytes beyond ASCII become octal escapes, and after each newline the text goes on
+    in a string on a line of its own.
     """
-    lines = row.rstrip(b"\0").decode("latin-1").split("\n")
-    text = '\\n",\n    "'.join(line.translate(_BYTE_ESCAPES) for line in lines)
-    return f'"{text}"'
+    lines = part.decode("latin-1").split("\n")
+    return '\\n",\n    "'.join(line.translate(_BYTE_ESCAPES) for line in lines)
 
 
 def columns(token: str) -> int:

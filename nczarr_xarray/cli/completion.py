@@ -157,7 +157,7 @@ def _zsh_argument(argument: argparse.Action) -> str:
         return f"'{before}{value}'"
     if not _has_value(argument):
         value = ""
-    more = "*" if isinstance(argument.default, list) else ""  # may be repeated
+    more = "*" if "may be repeated" in _help(argument) else ""  # else zsh offers it once
     return " ".join(
         f"'{more}{flag}[{_in_zsh(_help(argument))}]{value}'" for flag in argument.option_strings
     )

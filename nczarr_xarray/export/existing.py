@@ -26,6 +26,7 @@ from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -210,6 +211,10 @@ class Existing:
         everything = {}
         if consolidated or isinstance(old, bytes):
             everything = self._everything(removed)
+        if isinstance(old, bytes):
+            replaced = {key.rpartition("/")[0] for key in self.changed}
+            if lost := only_copies(old, everything, self._broken - replaced):
+                raise ExportError(self.url, lost_copies(lost))
         if self.profile.spelling is None:  # pure Zarr, for which strict parsers exist
             found, everything = (
                 {key: amend.standard(data, key) for key, data in documents.items()}
@@ -218,6 +223,12 @@ class Existing:
         if everything:
             found[CONSOLIDATED] = consolidate(everything)
         return found
+
+    @property
+    def _broken(self) -> set[str]:
+        """Paths of the arrays that cannot be read."""
+        variables = self.opened.hierarchy.root.all_variables()
+        return {v.path.strip("/") for v in variables if v.error is not None}
 
     def _everything(self, removed: Iterable[str]) -> dict[str, bytes]:
         gone = set(removed) - self.changed.keys()

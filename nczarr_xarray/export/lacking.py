@@ -14,8 +14,8 @@ _SHOWN = 5
 _TRAILING = "NULs at the end of text are left out"
 _REPLACED = "bytes that are not UTF-8 become U+FFFD"
 FLAGS = (
-    "enums become integers with flag_values and flag_meanings (a copy to netCDF-4 makes enums of "
-    "them again)"
+    "enums become integers with flag_values and flag_meanings (a copy from NCZarr or Zarr to "
+    "netCDF-4 makes enums of them again)"
 )
 WIDENED = "classic netCDF lacks some types: their values become others that can hold them"
 CHARACTERS = "strings become char, with a dimension for their bytes"

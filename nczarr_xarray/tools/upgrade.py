@@ -25,6 +25,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import problems
@@ -145,6 +146,8 @@ def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
         after = documents(hierarchy.root, profile, WRITER)
         before = _documents(opened, after)
     if CONSOLIDATED in before:
+        if lost := only_copies(before[CONSOLIDATED], before):
+            raise ExportError(place.url, lost_copies(lost))
         after[CONSOLIDATED] = consolidate(after)
     return Upgrade(before, after)
 

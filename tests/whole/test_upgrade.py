@@ -244,3 +244,14 @@ def test_killed_upgrade_leaves_the_old_form_or_the_new_one(tmp_path: Path) -> No
         assert left == read_tree(Path(first.url)).keys(), run.killed
         assert not any(f.is_fault for f in validate(target.url))
     assert forms == {"G2U", "G2A"}
+
+
+@pytest.mark.parametrize("gone", [".zattrs", "v/.zattrs"])
+def test_what_only_consolidated_metadata_have_is_not_lost(gone: str, tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(xr.Dataset({"v": ("x", [1, 2])}, attrs={"title": "t"}), path, consolidated=True)
+    (path / gone).unlink()
+    before = tree(path)
+    with pytest.raises(ExportError, match=rf"{gone}: only \.zmetadata has this"):
+        upgrade(path)
+    assert tree(path) == before

@@ -7,15 +7,17 @@ without a check. So it is compared with the root objects before it is used, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import Listing
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, same
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, loads, same
 
 KEY = ".zmetadata"
+#: Documents that every dataset of Zarr 2 may have.
+_FILES = frozenset({*spellings.GROUP_FILES, *spellings.ARRAY_FILES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +97,48 @@ class Consolidated:
             if there != named:
                 names = ", ".join(sorted(there ^ named)[:5])
                 raise FormatError(KEY, f"is stale: it and the store differ in {names}")
+
+
+def only_copies(
+    data: bytes, documents: Mapping[str, bytes], broken: Collection[str] = ()
+) -> list[str]:
+    """Return the documents that only ``.zmetadata`` has, though their node has others.
+
+    Parameters
+    ----------
+    data
+        ``.zmetadata`` as it is stored; damaged one has none.
+    documents
+        All documents of the dataset.
+    broken
+        Paths of arrays that cannot be read by their own documents.
+    """
+    try:
+        known = Consolidated.parse(loads(data, KEY)).documents
+    except FormatError:
+        return []
+    nodes = {key.rpartition("/")[0] for key in documents}
+    found = []
+    for key, document in known.items():
+        node, _, name = key.rpartition("/")
+        if document and node in nodes and name in _FILES:
+            lost = node in broken and not _is(document, documents.get(key, b""))
+            if lost or key not in documents:
+                found.append(key)
+    return sorted(found)
+
+
+def _is(document: JSON, data: bytes) -> bool:
+    """Tell whether an object has the content of a document."""
+    try:
+        return same(document, loads(data, KEY))
+    except FormatError:
+        return False
+
+
+def lost_copies(keys: Collection[str]) -> str:
+    """Return the reason why metadata cannot be written that would end the only copies of some."""
+    return (
+        f"{', '.join(keys)}: only {KEY} has this, and it would be lost: write it under its own "
+        "key, or remove it there (nczarr validate says more)"
+    )

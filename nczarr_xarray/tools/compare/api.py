@@ -31,7 +31,7 @@ from nczarr_xarray.tools.compare.structure import (
     unreadable,
 )
 from nczarr_xarray.tools.compare.tally import SHOWN, Tally
-from nczarr_xarray.tools.compare.values import Tolerance, differing
+from nczarr_xarray.tools.compare.values import EXACT, Tolerance, differing
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
@@ -96,7 +96,8 @@ def compare(
         progress.expect(sum(counts if sample is None else (min(sample, n) for n in counts)))
         for part, (one, other) in read_parts(sides, _parts(divided, sample), tally):
             progress.advance()
-            mask = differing(one, other, allowed)
+            # the numbers of an enum stand for names
+            mask = differing(one, other, allowed if part.variables[0].enum is None else EXACT)
             if mask.any():
                 tally.differ(part.path, int(mask.sum()), _shown(part, mask, one, other))
         progress.advance(progress.total - progress.done)  # of what cannot be read

@@ -82,6 +82,16 @@ def test_tolerance_and_variables(tmp_path: Path) -> None:
     assert main(["compare", a, b, "--var", "name", "--var", "v"]) == 1
 
 
+def test_members_of_enums_have_no_tolerance(tmp_path: Path) -> None:
+    for name, values in (("a", [0, 1]), ("b", [1, 1])):
+        with netCDF4.Dataset(tmp_path / name, "w") as file:
+            file.createDimension("x", 2)
+            sky = file.createEnumType("u1", "sky", {"clear": 0, "cloudy": 1})
+            file.createVariable("v", sky, ("x",))[:] = values
+    found = compare(tmp_path / "a", tmp_path / "b", tolerance=1)
+    assert found.differing == {"/v": 1}
+
+
 def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nczarr_xarray.tools.compare.api._SAMPLE_BYTES", 8)
     a, b = written(tmp_path / "a"), written(tmp_path / "b")

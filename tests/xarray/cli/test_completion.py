@@ -29,6 +29,8 @@ CASES = [
     ("info ", {"sst.nc", "sst.zarr"}, {"dump"}),
     ("copy --digests ss", {"sst.nc"}, {"--chunks"}),
     ("trace -- python ", {"sst.nc"}, {"info"}),
+    ("copy --slice x=1: --sl", {"--slice"}, {"--chunks"}),
+    ("compare --var v --va", {"--var"}, {"--json"}),
 ]
 
 

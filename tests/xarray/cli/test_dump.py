@@ -304,6 +304,26 @@ def test_blocks_are_small_and_the_text_the_same(
     assert all(math.prod(shape) * size <= max(limit, size) for shape in reads.shapes)
 
 
+@pytest.mark.parametrize("text", [b"", b"a", b"\0" * 20 + b"b\n", b"\nab\0\0c\xe9" * 5, b"abcdefg"])
+@pytest.mark.parametrize("shape", [(40,), (2, 40)])
+def test_long_row_of_text_is_written_in_pieces(
+    text: bytes, shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        dims = [file.createDimension(f"d{axis}", length).name for axis, length in enumerate(shape)]
+        variable = file.createVariable("v", "S1", dims)
+        variable[:] = np.broadcast_to(np.frombuffer(text.ljust(40, b"\0"), "S1"), shape)
+    monkeypatch.setattr(cdl_data, "READ_BYTES", 16)
+    monkeypatch.setattr(cdl_data, "TEXT_ELEMENTS", 7)
+    pieces: list[str] = []
+    with open_hierarchy(path) as opened:
+        write_cdl("model", opened.hierarchy.root, pieces.append, replace(opened, exact=True).read)
+    assert "".join(pieces) == run_ncdump(str(path)).stdout
+    data = pieces[pieces.index("data:\n") :]
+    assert max(map(len, data)) <= 7 * 10 + 30  # of 7 characters, after NULs
+
+
 def test_blocks_end_where_chunks_end(monkeypatch: pytest.MonkeyPatch) -> None:
     root, _ = model_of("short", np.zeros((50, 4)))
     variable = root.variables["v"]

@@ -896,3 +896,31 @@ def test_text_that_cannot_be_stored_is_named(tmp_path: Path, text: str, reason: 
     to_nczarr(xr.Dataset({"v": ("x", ["abcdef"])}), tmp_path / "x")
     with pytest.raises(ExportError, match=f"v: holds a text .*{reason}"):
         to_nczarr(xr.Dataset({"v": ("x", [text])}), tmp_path / "x", append_dim="x")
+
+
+@pytest.mark.filterwarnings("ignore:variable '/height' cannot be read")
+@pytest.mark.parametrize("how", [{"append_dim": "day"}, {"mode": "a"}])
+@pytest.mark.parametrize("file", [".zattrs", ".zarray"])
+def test_what_only_consolidated_metadata_have_is_not_lost(
+    file: str, how: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "d"
+    to_nczarr(days(0, 3), path, consolidated=True, unlimited_dims=["day"])
+    document = path / "height" / file
+    if file == ".zattrs":
+        document.unlink()
+    else:
+        document.write_text(document.read_text().replace("<f8", "<q9"))
+    before = tree(path)
+    with pytest.raises(ExportError, match=rf"height/\{file}: only \.zmetadata has this"):
+        to_nczarr(days(3, 3)[["value", "count"]], path, **how)
+    assert tree(path) == before
+
+
+def test_broken_variable_that_consolidated_metadata_had_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(days(0, 3), path, consolidated=True)
+    document = path / "height" / ".zarray"
+    document.write_text(document.read_text().replace("<f8", "<q9"))
+    to_nczarr(days(0, 3)[["height"]], path, mode="a")
+    assert opened(path)["height"].equals(days(0, 3)["height"])

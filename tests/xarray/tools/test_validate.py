@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import nczarr_xarray.tools.validate.data
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
@@ -112,7 +113,7 @@ TREES: dict[str, Callable[[], Objects]] = {
     "array-dimensions": lambda: edited(NCZARR, "t/.zattrs", _ARRAY_DIMENSIONS=["x"]),
     "dialect": lambda: {**NCZARR, "x/.zarray": NCZARR["x/.zarray"].replace(b"9.96921e+36", b"NaN")},
     "consolidated-damaged": lambda: {**CONSOLIDATED, ".zmetadata": b"[]"},
-    "consolidated-stale": lambda: {**CONSOLIDATED, "x/.zarray": CONSOLIDATED["t/.zarray"]},
+    "consolidated-stale": lambda: edited(CONSOLIDATED, "x/.zattrs", units="m"),
     "consolidated-only": lambda: {**CONSOLIDATED, "x/.zarray": b"{"},
     "foreign": lambda: {**NCZARR, "t/.zattrs.~1~": b"{}"},
     "unlisted": lambda: {**NCZARR, "more/.zarray": NCZARR["x/.zarray"]},
@@ -552,6 +553,34 @@ def test_only_copy_of_a_document_is_kept(gone: tuple[str, ...], tmp_path: Path) 
     assert "consolidated-only" in {f.code for f in found}
     repair(path, found)
     assert (path / ".zmetadata").read_bytes() == CONSOLIDATED[".zmetadata"]
+
+
+@pytest.mark.parametrize(
+    ("key", "damaged"),
+    [
+        ("x/.zarray", CONSOLIDATED["x/.zarray"].replace(b'"dtype": "<', b'"dtype": "?')),
+        ("x/.zarray", CONSOLIDATED["t/.zarray"]),
+        ("x/.zattrs", b"[]"),
+        ("x/.zattrs", CONSOLIDATED["x/.zattrs"].replace(b"_nczarr_array", b"_nczarr_brray")),
+    ],
+)
+def test_damaged_document_does_not_replace_its_sound_copy(
+    key: str, damaged: bytes, tmp_path: Path
+) -> None:
+    assert damaged != CONSOLIDATED[key]
+    path = written({**CONSOLIDATED, key: damaged}, tmp_path / "x.nczarr")
+    found = validate(path)
+    assert "consolidated-only" in {f.code for f in found}
+    repair(path, found)
+    assert (path / ".zmetadata").read_bytes() == CONSOLIDATED[".zmetadata"]
+
+
+def test_groups_that_zarr_python_consolidated_are_sound(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    group = zarr.open_group(path, mode="w", zarr_format=2).create_group("g")
+    group.create_array("v", data=np.arange(3))
+    zarr.consolidate_metadata(path, zarr_format=2)
+    assert without(validate(path)) == []
 
 
 def test_array_that_was_removed_makes_metadata_stale(tmp_path: Path) -> None:
