@@ -586,7 +586,7 @@ def test_of_a_whole_file_no_more_than_a_part_comes() -> None:
         found = [store.run(store.get("a", part, 10)) for part in parts]
         assert found == [DATA[part] for part in parts]
         assert server.bytes_sent < 4 * 4096
-        with pytest.raises(StoreError, match="beyond the end.*reference 'a'"):
+        with pytest.raises(StoreError, match=r"beyond the end.*reference 'a'"):
             store.run(store.get("a", slice(5, len(DATA) + 1)))
         assert store.run(store.get("a", slice(-5, None))) == DATA[-5:]
         store.close()
