@@ -7,7 +7,9 @@ import atexit
 import inspect
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
@@ -61,8 +63,7 @@ class SharedFilesystem:
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
         # hand out files that are still being written. Then one call at a time.
-        alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
-        self._lock = threading.Lock() if alone else None
+        self._alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
 
     @classmethod
     def like(cls, recipe: AbstractFileSystem, timeout: Timeout) -> SharedFilesystem:
@@ -101,12 +102,21 @@ class SharedFilesystem:
         """Call `method` of the filesystem; a synchronous one waits in a thread."""
         if is_async(self.fs):
             return await getattr(self.fs, f"_{method}")(*args, **kwargs)
-        return await asyncio.to_thread(self._call, method, *args, **kwargs)
+        called = partial(copy_context().run, self._call, method, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, called)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        """Those that wait for a synchronous filesystem.
+
+        They are not those of the loop: what is below a cache may wait for the same loop, which
+        looks up the names of hosts in its own.
+        """
+        return ThreadPoolExecutor(1 if self._alone else None, "nczarr-fsspec")
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        if self._lock is not None:
-            with self._lock:
-                return getattr(self.fs, method)(*args, **kwargs)
+        if self._alone:
+            return getattr(self.fs, method)(*args, **kwargs)
         # one connection per thread: those of ftplib and paramiko mix up answers otherwise
         if not hasattr(self._per_thread, "fs"):
             self._per_thread.fs = _alike(self.fs)
