@@ -51,7 +51,7 @@ class SharedFilesystem:
         self.pid = os.getpid()
         self.timeout = timeout
         self.users: WeakSet[object] = WeakSet()
-        self.fs = _alike(recipe) if is_async(recipe) else recipe
+        self.fs = alike(recipe) if is_async(recipe) else recipe
         self._most = most_connections()
         self._throttles: dict[str, Throttle] = {}
         if is_s3(recipe):
@@ -119,7 +119,7 @@ class SharedFilesystem:
             return getattr(self.fs, method)(*args, **kwargs)
         # one connection per thread: those of ftplib and paramiko mix up answers otherwise
         if not hasattr(self._per_thread, "fs"):
-            self._per_thread.fs = _alike(self.fs)
+            self._per_thread.fs = alike(self.fs)
         return getattr(self._per_thread.fs, method)(*args, **kwargs)
 
     def close(self) -> None:
@@ -198,16 +198,16 @@ async def _close(session: Any) -> None:
         )
 
 
-def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
+def alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     """Return a filesystem like `fs` that shares no connection and caches no listing."""
     if isinstance(fs, MemoryFileSystem):
         return fs  # its content may be its own
     args, options = arguments(fs)
     like = type(fs)(
-        *(_alike(arg) if isinstance(arg, AbstractFileSystem) else arg for arg in args),
+        *(alike(arg) if isinstance(arg, AbstractFileSystem) else arg for arg in args),
         skip_instance_cache=True,
         **{
-            name: _alike(value) if isinstance(value, AbstractFileSystem) else value
+            name: alike(value) if isinstance(value, AbstractFileSystem) else value
             for name, value in options.items()
             if name not in ("asynchronous", "loop", "skip_instance_cache")
         },
