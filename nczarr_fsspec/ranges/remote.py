@@ -161,7 +161,7 @@ class RemoteFileBytes(RemoteBytes):
         lacking = [
             extent for extent, data in zip(extents, answer.parts, strict=True) if data is None
         ]
-        if len(lacking) == len(extents) > 1:
+        if lacking and len(extents) > 1:  # or one of them would come with each request in turn
             self._route.ranges = 1
         rest = iter(await self.fetch(lacking) if lacking else [])
         found = [next(rest) if data is None else data for data in answer.parts]

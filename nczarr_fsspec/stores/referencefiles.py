@@ -32,10 +32,14 @@ async def read_part(
     file: RemoteFileBytes, batches: Batches | None, found: Part, which: slice, most: int | None
 ) -> bytes:
     """Return bytes of a part of a file behind a network, together with others if there are any."""
-    if found.stop is None:
+    if found.stop is not None:
+        start, stop = within(found, which, file)
+    elif which.stop is not None:  # parts of large files come again and again
+        start = which.start or 0
+        stop = max(start, which.stop)
+    else:
         data = await file.fetch_all(most if which == ALL else None)
         return bytes(data[which])
-    start, stop = within(found, which, file)
     if start == stop:
         return b""
     if batches is not None:

@@ -17,7 +17,7 @@ from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.filesystems import describe, holds_open_file, join
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.request import Answer, Request
-from nczarr_fsspec.transport.shared import SharedFilesystem
+from nczarr_fsspec.transport.shared import SharedFilesystem, alike
 from nczarr_fsspec.transport.throttle import Attempt, Throttle
 from nczarr_fsspec.transport.watch import Watch
 
@@ -51,7 +51,7 @@ class Transport(ABC):
         self.recipe = recipe
         self.timeout = timeout or self.timeout_of(recipe)
         self._shared: SharedFilesystem | None = None
-        self._home = os.getpid() if holds_open_file(recipe) else None
+        self._home = os.getpid()
 
     def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:
         """Return what the options of a filesystem say."""
@@ -66,8 +66,11 @@ class Transport(ABC):
         StoreError
             If that reads a file which the parent of this process has opened.
         """
-        if self._home not in (None, os.getpid()):
-            raise StoreError(self.describe(""), FORKED)
+        if self._home != os.getpid():
+            if holds_open_file(self.recipe):
+                raise StoreError(self.describe(""), FORKED)
+            # the filesystems below caches insist on the process that made them
+            self.recipe, self._home = alike(self.recipe), os.getpid()
         shared = self._shared
         if shared is None or shared.pid != os.getpid():
             shared = self._shared = SharedFilesystem.like(self.recipe, self.timeout)

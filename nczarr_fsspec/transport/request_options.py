@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.cookies import CookieError
 from typing import Any
 
 import aiohttp
@@ -83,7 +84,8 @@ def understood() -> Iterator[None]:
     """Raise `URLError` for options that aiohttp, or yarl, does not take."""
     try:
         yield
-    except TypeError as error:  # aiohttp's own messages name its functions
+    # aiohttp's own messages name its functions
+    except (TypeError, AttributeError, CookieError) as error:
         unknown = re.search("unexpected keyword argument '([^']+)'", str(error))
         reason = f"HTTP cannot use them: {error}"
         if unknown is not None:

@@ -46,6 +46,8 @@ _SAME = frozenset({"304", "NotModified"})
 #: what botocore raises when time is up, and when a connection goes
 _LATE = (ReadTimeoutError, ConnectTimeoutError, TimeoutError)
 _BROKEN = (*S3_RETRYABLE_ERRORS, *_LATE, ConnectionError)
+#: what s3fs cuts a key at: the rest is the version that is wanted
+_VERSION = "?versionId="
 #: bytes of a body that are copied at a time, at most
 _PIECE = 1 << 18
 
@@ -65,11 +67,17 @@ class S3Transport(FsspecTransport):
         given = {ours: config[name] for name, ours in names.items() if name in config}
         return Timeout.parse(given, type(recipe).__name__)
 
+    def join(self, root: str, key: str) -> str:
+        path = super().join(root, key)
+        if _VERSION in path:  # another object would be read, or replaced
+            raise StoreError(self.describe(path), f"has {_VERSION!r}, which names another object")
+        return path
+
     async def _attempt(self, request: Request, left: float) -> Answer | None:
         fs, clock = self.shared.fs, asyncio.get_running_loop().time
         end = clock() + left
         bucket, _, key = request.path.partition("/")
-        forms = await forms_of(fs, bucket) if key and "?versionId=" not in key else None
+        forms = await forms_of(fs, bucket) if key and _VERSION not in key else None
         if forms is not None and bucket not in forms.known:
             if bucket not in forms.looking:
                 return await forms.look(fs, bucket, key, self._by_s3fs(request, left))

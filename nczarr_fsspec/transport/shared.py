@@ -7,7 +7,9 @@ import atexit
 import inspect
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
@@ -49,7 +51,7 @@ class SharedFilesystem:
         self.pid = os.getpid()
         self.timeout = timeout
         self.users: WeakSet[object] = WeakSet()
-        self.fs = _alike(recipe) if is_async(recipe) else recipe
+        self.fs = alike(recipe) if is_async(recipe) else recipe
         self._most = most_connections()
         self._throttles: dict[str, Throttle] = {}
         if is_s3(recipe):
@@ -61,8 +63,7 @@ class SharedFilesystem:
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
         # hand out files that are still being written. Then one call at a time.
-        alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
-        self._lock = threading.Lock() if alone else None
+        self._alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
 
     @classmethod
     def like(cls, recipe: AbstractFileSystem, timeout: Timeout) -> SharedFilesystem:
@@ -101,15 +102,24 @@ class SharedFilesystem:
         """Call `method` of the filesystem; a synchronous one waits in a thread."""
         if is_async(self.fs):
             return await getattr(self.fs, f"_{method}")(*args, **kwargs)
-        return await asyncio.to_thread(self._call, method, *args, **kwargs)
+        called = partial(copy_context().run, self._call, method, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, called)
+
+    @cached_property
+    def _threads(self) -> ThreadPoolExecutor:
+        """Those that wait for a synchronous filesystem.
+
+        They are not those of the loop: what is below a cache may wait for the same loop, which
+        looks up the names of hosts in its own.
+        """
+        return ThreadPoolExecutor(1 if self._alone else None, "nczarr-fsspec")
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        if self._lock is not None:
-            with self._lock:
-                return getattr(self.fs, method)(*args, **kwargs)
+        if self._alone:
+            return getattr(self.fs, method)(*args, **kwargs)
         # one connection per thread: those of ftplib and paramiko mix up answers otherwise
         if not hasattr(self._per_thread, "fs"):
-            self._per_thread.fs = _alike(self.fs)
+            self._per_thread.fs = alike(self.fs)
         return getattr(self._per_thread.fs, method)(*args, **kwargs)
 
     def close(self) -> None:
@@ -188,16 +198,16 @@ async def _close(session: Any) -> None:
         )
 
 
-def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
+def alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     """Return a filesystem like `fs` that shares no connection and caches no listing."""
     if isinstance(fs, MemoryFileSystem):
         return fs  # its content may be its own
     args, options = arguments(fs)
     like = type(fs)(
-        *(_alike(arg) if isinstance(arg, AbstractFileSystem) else arg for arg in args),
+        *(alike(arg) if isinstance(arg, AbstractFileSystem) else arg for arg in args),
         skip_instance_cache=True,
         **{
-            name: _alike(value) if isinstance(value, AbstractFileSystem) else value
+            name: alike(value) if isinstance(value, AbstractFileSystem) else value
             for name, value in options.items()
             if name not in ("asynchronous", "loop", "skip_instance_cache")
         },

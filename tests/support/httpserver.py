@@ -65,7 +65,8 @@ class Server:
         ``"ok"``, ``"ignored"`` (200 and the whole file), ``"no-suffix"``
         (``bytes=-N`` ignored), ``"no-suffix-501"`` (refused), ``"shifted"``
         (honestly another range), ``"unsaid"`` (no ``Content-Range``),
-        ``"no-total"`` (``Content-Range: bytes a-b/*``), ``"gzip"`` (compressed).
+        ``"no-total"`` (``Content-Range: bytes a-b/*``), ``"gzip"`` (compressed), ``"first"``
+        (of several only the first).
     gzip
         Compress whole answers, whatever the client accepts.
     password
@@ -201,7 +202,10 @@ class Server:
     def _content(
         self, request: Request, content: bytes, headers: dict[str, str]
     ) -> tuple[int, bytes]:
-        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.range or "")
+        wanted = request.range or ""
+        if self.ranges == "first":
+            wanted = wanted.partition(",")[0]
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)
         suffix = asked is not None and not asked[1]
         if suffix and self.ranges == "no-suffix-501":
             return 501, b""

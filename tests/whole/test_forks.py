@@ -274,6 +274,18 @@ def test_requests_of_threads_that_are_gone_for_references(folder: Path) -> None:
         fork_while_reading(in_engine(f"{server.url}/refs.json"), 3)
 
 
+@pytest.mark.parametrize("cache", ["simplecache", "filecache", "blockcache"])
+def test_a_cache_over_a_network(folder: Path, cache: str) -> None:
+    """Chunks that the parent has not read yet are fetched by the child."""
+    paths = (folder / "tree.nczarr").rglob("*")
+    files = {f"/{p.relative_to(folder)}": p.read_bytes() for p in paths if p.is_file()}
+    with Server(files) as server:
+        read = in_engine(f"{cache}::{server.url}/tree.nczarr")
+        assert check(read, 0, 5) == RIGHT
+        with forked(lambda: check(read, 1, 5)):
+            assert check(read, 2, 5) == RIGHT
+
+
 class TestProcessLock:
     def test_one_at_a_time(self) -> None:
         lock = ProcessLock()

@@ -235,6 +235,13 @@ class TestRequests:
         assert fetch(source) == expected()
         assert server.requests == 2 + 2 * len(EXTENTS)
 
+    def test_a_server_that_answers_the_first_of_several_is_asked_for_one(self, opened: Any) -> None:
+        with Server({"/x.bin": CONTENT}, ranges="first") as server:
+            source = opened(f"{server.url}/x.bin")
+            assert fetch(source) == expected()
+            assert source.limits.ranges == 1
+            assert len(server.requests) == 1 + len(EXTENTS)
+
     def test_redirects_are_remembered(self, server: RangeServer, opened: Any) -> None:
         server.set(redirect=1)
         source = opened(f"{server.url}/x.bin")

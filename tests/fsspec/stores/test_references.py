@@ -578,6 +578,20 @@ def test_servers_that_serve_ranges_badly(ranges: str) -> None:
         store.close()
 
 
+def test_of_a_whole_file_no_more_than_a_part_comes() -> None:
+    with Server({"/data": DATA}) as server:
+        store = remote(server, {"a": ["data"]})
+        assert isinstance(store, RemoteStore)
+        parts = [slice(5, 9), slice(None, 7), slice(100, 200), slice(3, 3)]
+        found = [store.run(store.get("a", part, 10)) for part in parts]
+        assert found == [DATA[part] for part in parts]
+        assert server.bytes_sent < 4 * 4096
+        with pytest.raises(StoreError, match=r"beyond the end.*reference 'a'"):
+            store.run(store.get("a", slice(5, len(DATA) + 1)))
+        assert store.run(store.get("a", slice(-5, None))) == DATA[-5:]
+        store.close()
+
+
 def test_a_remote_file_that_changes_is_an_error() -> None:
     with Server({"/data": DATA}, etag='"1"') as server:
         store = remote(server, {"a": ["data", 50, 10], "b": ["data", 60, 10]})

@@ -1022,6 +1022,20 @@ def test_whether_an_upload_was_stored_whose_answer_was_lost(
     s3.writer.close()
 
 
+def test_what_s3fs_takes_for_a_version_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The object ``d/a`` would be replaced, by each chunk in turn."""
+    writer = _Answers(monkeypatch).writer
+    key = "a?versionId=b/.zarray"
+    for use in (partial(writer.put, key, b""), partial(writer.create, key, b"")):
+        with pytest.raises(StoreError, match="which names another object"):
+            use()
+    with pytest.raises(StoreError, match="which names another object"):
+        writer.delete([key])
+    (found,) = writer.reader().get_many([key])
+    assert isinstance(found, StoreError)
+    writer.close()
+
+
 @contextmanager
 def _s3_writer(server: S3Server, folder: str) -> Iterator[FsspecWriter]:
     store = FsspecWriter(s3fs.S3FileSystem(**server.signed()), f"{server.private}/{folder}")

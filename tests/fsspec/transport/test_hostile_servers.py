@@ -487,6 +487,8 @@ def test_an_option_that_http_does_not_have(target: str) -> None:
         ({"headers": {"X": 5}}, "storage_options: HTTP cannot use them: .*5"),
         ({"params": {"a": None}}, "storage_options: HTTP cannot use them: .*None"),
         ({"ssl": 5}, "storage_options: HTTP cannot use them: ssl should be"),
+        ({"cookies": {"a b": "Qz7"}}, "storage_options: HTTP cannot use them: Illegal key 'a b'"),
+        ({"client_kwargs": {"connector": 5}}, "storage_options: HTTP cannot use them: .*int"),
         ({"client_kwargs": 5}, "client_kwargs: is a mapping, not int"),
         ({"client_kwargs": {"foo": 1}}, "storage_options: HTTP has no option 'foo'"),
         ({"netrc": 5}, "netrc: is a path, True or False, not int"),
