@@ -251,7 +251,7 @@ def test_what_only_consolidated_metadata_have_is_not_lost(gone: str, tmp_path: P
     path = tmp_path / "d"
     to_nczarr(xr.Dataset({"v": ("x", [1, 2])}, attrs={"title": "t"}), path, consolidated=True)
     (path / gone).unlink()
-    before = tree(path)
+    before = read_tree(path)
     with pytest.raises(ExportError, match=rf"{gone}: only \.zmetadata has this"):
         upgrade(path)
-    assert tree(path) == before
+    assert read_tree(path) == before

@@ -568,7 +568,7 @@ def test_damaged_document_does_not_replace_its_sound_copy(
     key: str, damaged: bytes, tmp_path: Path
 ) -> None:
     assert damaged != CONSOLIDATED[key]
-    path = written({**CONSOLIDATED, key: damaged}, tmp_path / "x.nczarr")
+    path = write_tree(tmp_path / "x.nczarr", {**CONSOLIDATED, key: damaged})
     found = validate(path)
     assert "consolidated-only" in {f.code for f in found}
     repair(path, found)
