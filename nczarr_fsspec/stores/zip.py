@@ -68,7 +68,12 @@ class ZipStore(LocalStore):
     @property
     def directory(self) -> str:
         """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
-        return self._open()[1].directory
+        return self.archive.directory
+
+    @property
+    def archive(self) -> Archive:
+        """The members of the dataset, and what is beside it."""
+        return self._open()[1]
 
     def list(self, prefix: str) -> frozenset[str]:
         return self._open()[1].children.get(prefix, frozenset())
@@ -152,7 +157,7 @@ class RemoteZipStore(RemoteStore):
 
     @property
     def archive(self) -> Archive:
-        """The members of the dataset."""
+        """The members of the dataset, and what is beside it."""
         return self.run(self._open())[0]
 
     async def list(self, prefix: str) -> frozenset[str]:

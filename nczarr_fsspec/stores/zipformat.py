@@ -20,7 +20,7 @@ import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
@@ -94,11 +94,14 @@ class Archive:
     ----------
     directory
         Where they are in the archive, with a slash; ``""`` if that is its top.
+    others
+        What is beside that directory, by its path in the archive.
     """
 
     url: str
     members: dict[str, Member]
     directory: str = ""
+    others: dict[str, Member] = field(default_factory=dict)
 
     @cached_property
     def children(self) -> dict[str, frozenset[str]]:
@@ -243,13 +246,15 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
     named = {_path(entry): entry for entry in entries}
     prefix = _prefix(url, named) if prefix is None else prefix
     members: dict[str, Member] = {}
+    others: dict[str, Member] = {}
     for name, entry in named.items():
         key = name.removeprefix(prefix)
-        if not name.startswith(prefix) or not all(map(is_safe_name, key.split("/"))):
+        if not all(map(is_safe_name, key.split("/"))):
             continue  # a directory, or a name that no key can ever have
         following = min(bisect_right(offsets, entry.header_offset), len(offsets) - 1)
         longest = 30 + 4 * len(name) + 8 + _LONGEST_EXTRA + entry.compress_size + 24
-        members[key] = Member(
+        found = members if name.startswith(prefix) else others
+        found[key] = Member(
             entry.header_offset,
             # a gap, left by a deleted member, is not read in full
             min(offsets[following], entry.header_offset + longest),
@@ -259,7 +264,7 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
             entry.compress_type,
             entry.flag_bits,
         )
-    return Archive(url, members, prefix)
+    return Archive(url, members, prefix, others)
 
 
 def _path(entry: zipfile.ZipInfo) -> str:

@@ -11,7 +11,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 from nczarr_fsspec.stores.zipformat import (
     LOCAL_HEADER,
+    Archive,
     Member,
     check_readable,
     data_offset,
@@ -38,8 +39,7 @@ _METHOD_OPTIONS = 0x6
 class _Base(NamedTuple):
     """An archive to take members from."""
 
-    url: str
-    members: Mapping[str, Member]
+    archive: Archive
     read: Callable[[int, int], bytes]
 
 
@@ -50,6 +50,7 @@ def pack(
     *,
     base: ZipStore | RemoteZipStore | None,
     removed: Callable[[str], bool],
+    stay: Collection[str] = (),
     private: str = "",
 ) -> None:
     """Write a zip archive of the files in a directory tree.
@@ -67,9 +68,12 @@ def pack(
         of Zarr look.
     base
         An archive whose members are taken over, as they are stored, where
-        `tree` has no file for the key and it is not `removed`.
+        `tree` has no file for the key and it is not `removed`. What is beside
+        the dataset there stays where it is.
     removed
         Whether a key of `base` is left out.
+    stay
+        Keys of `base` that stay where they are in the archive, too.
     private
         The beginning of keys of files that are left out; "" if there are none.
 
@@ -82,14 +86,26 @@ def pack(
     if name is not None and not is_safe_name(name):
         raise StoreError(archive, f"{name!r} cannot be the name of a directory in an archive")
     old = _open(base)
-    below = DirectoryWriter(tree).keys_below("")
-    files = frozenset(key for key in below if not (private and key.startswith(private)))
-    keys = sorted(files.union(key for key in old.members if not removed(key)))
+    keys: dict[str, str | Member] = {
+        key: member
+        for key, member in old.archive.members.items()
+        if key not in stay and not removed(key)
+    }
+    for key in DirectoryWriter(tree).keys_below(""):
+        if not (private and key.startswith(private)):
+            keys[key] = os.path.join(tree, key)
+    paths = {key if name is None else f"{name}/{key}": keys[key] for key in sorted(keys)}
+    directory = old.archive.directory
+    beside = old.archive.others | {f"{directory}{key}": old.archive.members[key] for key in stay}
+    if clashes := sorted(beside.keys() & paths.keys()):
+        some = ", ".join(clashes[:5])
+        raise StoreError(archive, f"has other files where the dataset is to be written: {some}")
+    paths |= {path: beside[path] for path in sorted(beside)}
     try:
         with Path(archive).open("xb") as file:
             try:
                 with zipfile.ZipFile(file, "w") as target:
-                    _fill(target, name, keys, tree, files, old)
+                    _fill(target, name, paths, old)
                 file.flush()
                 os.fsync(file.fileno())  # renaming it may replace the only copy
             except BaseException:
@@ -105,24 +121,21 @@ def pack(
 
 def _open(base: ZipStore | RemoteZipStore | None) -> _Base:
     if base is None:
-        return _Base("", {}, lambda _start, _stop: b"")
+        return _Base(Archive("", {}), lambda _start, _stop: b"")
     if isinstance(base, RemoteZipStore):
         remote = base
-        members = remote.archive.members
-        return _Base(remote.url, members, lambda start, stop: remote.run(remote.read(start, stop)))
+        return _Base(remote.archive, lambda start, stop: remote.run(remote.read(start, stop)))
     read, archive = base._open()  # noqa: SLF001
-    return _Base(base.url, archive.members, read)
+    return _Base(archive, read)
 
 
 def _fill(
     target: zipfile.ZipFile,
     name: str | None,
-    keys: Iterable[str],
-    tree: str,
-    files: frozenset[str],
+    paths: Mapping[str, str | Member],
     base: _Base,
 ) -> None:
-    """Write `keys` below the directory `name`: from `tree` if they are in `files`."""
+    """Write members at `paths`: files, or members of `base`; the directory `name` comes first."""
     folders: set[str] = set()
 
     def add_folder(path: str) -> None:
@@ -134,14 +147,13 @@ def _fill(
 
     if name is not None:
         add_folder(name)
-    for key in keys:
-        path = key if name is None else f"{name}/{key}"
+    for path, source in paths.items():
         add_folder(path.rpartition("/")[0])
         entry = _entry(path, _FILE)
-        if key in files:
-            _add(target, entry, _file_content(entry, os.path.join(tree, key)))
+        if isinstance(source, str):
+            _add(target, entry, _file_content(entry, source))
         else:
-            _add(target, entry, _member_content(entry, key, base))
+            _add(target, entry, _member_content(entry, path, source, base))
 
 
 def _entry(path: str, attributes: int) -> zipfile.ZipInfo:
@@ -193,9 +205,11 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
         raise StoreError(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def _member_content(entry: zipfile.ZipInfo, key: str, base: _Base) -> Iterator[bytes]:
+def _member_content(
+    entry: zipfile.ZipInfo, path: str, member: Member, base: _Base
+) -> Iterator[bytes]:
     """Yield blocks of a member of another archive, after `entry` is set to what it is there."""
-    name, member, read = f"{base.url}: member {key!r}", base.members[key], base.read
+    name, read = f"{base.archive.url}: member {path!r}", base.read
     check_readable(name, member)
     entry.compress_type, entry.flag_bits = member.method, member.flags & _METHOD_OPTIONS
     entry.CRC, entry.file_size = member.crc, member.size

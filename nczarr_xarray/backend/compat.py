@@ -274,18 +274,20 @@ def _float_scale(variable: Variable) -> Variable:
 def _fine_times(variable: Variable) -> Variable:
     """Return times and durations with the resolution of their units, where that is finer.
 
-    xarray (2026.9) would divide them by zero, and store NaT or infinity.
+    xarray (2026.9) would divide them by zero, and store NaT or infinity. So it would with blocks of
+    dask whose resolution is coarser than dask has told, from which xarray takes the units.
     """
     kind, units = variable.dtype.kind, str(variable.encoding.get("units"))
+    if kind not in "mM":
+        return variable
     unit = _FINE_UNITS.get(units.partition(" since ")[0].strip().lower())
-    if unit is None or kind not in "mM":
+    finer = variable.dtype if unit is None else np.dtype(f"{kind}8[{unit}]")
+    finer = max(variable.dtype, finer)
+    if variable.chunks is not None:
+        return variable.copy(data=variable.data.map_blocks(_cast_times, finer, dtype=finer))
+    if finer == variable.dtype:
         return variable
-    finer = np.dtype(f"{kind}8[{unit}]")
-    if variable.dtype >= finer:
-        return variable
-    if variable.chunks is None:
-        return variable.copy(data=_cast_times(variable.values, finer))
-    return variable.copy(data=variable.data.map_blocks(_cast_times, finer, dtype=finer))
+    return variable.copy(data=_cast_times(variable.values, finer))
 
 
 def _cast_times(times: np.ndarray, finer: np.dtype) -> np.ndarray:
@@ -293,6 +295,8 @@ def _cast_times(times: np.ndarray, finer: np.dtype) -> np.ndarray:
 
     numpy before 2.5 wraps it around.
     """
+    if times.dtype.kind != finer.kind or times.dtype >= finer:
+        return times
     found = times.astype(finer)
     if not np.array_equal(found.astype(times.dtype), times, equal_nan=True):
         raise OverflowError(f"times are out of the range of {finer}")

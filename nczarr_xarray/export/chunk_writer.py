@@ -23,7 +23,7 @@ from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.contents import Rounding
 from nczarr_xarray.export.packing import as_integers
-from nczarr_xarray.export.parallel import check_block
+from nczarr_xarray.export.parallel import check_block, check_kind
 from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are being sent to a remote store at a time.
@@ -218,8 +218,9 @@ class ChunkWriter(ArrayWriter):
             values = self.rounding(values)
         array = self.array
         dtype = array.dtype.newbyteorder("=")
+        # dask's blocks may be of another dtype than dask has told
+        check_kind(f"/{array.path}", values.dtype, dtype)
         if dtype.kind in "iu" and values.dtype.kind in "iuf" and values.dtype != dtype:
-            # dask's blocks may be of another dtype than dask has told
             values = as_integers(values, dtype, f"/{array.path}", exact=True)
         axes = [
             spans(s + f, s + f + size, chunk, length)

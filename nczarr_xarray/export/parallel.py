@@ -166,6 +166,18 @@ def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
         )
 
 
+def check_kind(path: str, block: np.dtype, dtype: np.dtype) -> None:
+    """Raise `FormatError` if numbers are wanted and a block that dask has computed has others.
+
+    numpy casts complex numbers, times and text to numbers, and what these mean is lost.
+    """
+    if dtype.kind in "iufb" and block.kind not in "iufb":
+        reason = f"dask has computed a block of type {block}, which is stored as {dtype}"
+        raise FormatError(
+            path, f"{reason}: what makes its blocks (map_blocks ...) tells another dtype"
+        )
+
+
 def _compute_here(writes: list[Written], done: Callable[[Any], None]) -> list[Written]:
     """Compute arrays with a scheduler of this machine; `done` gets the keys of the blocks."""
     from dask.base import compute

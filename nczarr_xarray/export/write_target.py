@@ -106,12 +106,12 @@ class WriteTarget:
         """
         if self.destination.kind == "zip":
             archive = self._archive(base=False, replace=replace, resumption=resumption)
-            return archive, [], []
+            with on_error(archive.abort):
+                return archive, [], _foreign(self.keys()) if replace else []
         if replace and self.store is not None:
             finish_journal(self.store)  # chunks that were moved before their metadata are foreign
         keys = self.keys()
-        owned = dataset_keys(keys)
-        foreign = sorted(set(keys) - set(owned))
+        owned, foreign = dataset_keys(keys), _foreign(keys)
         abandoned = self._is_abandoned(keys)
         if not abandoned:
             _refuse_nested(self.url, owned)
@@ -183,6 +183,11 @@ class WriteTarget:
             return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
 
 
+def _foreign(keys: list[str]) -> list[str]:
+    """Return the keys that belong to no dataset, and stay when it is replaced."""
+    return sorted(set(keys) - set(dataset_keys(keys)))
+
+
 def _refuse_nested(url: str, owned: list[str]) -> None:
     folders = sorted({key.partition("/")[0] for key in owned} - {PRIVATE})
     if folders and not ROOTS & set(owned):
@@ -229,13 +234,18 @@ def _pack(
     Nothing locks one on a server, and other programs know no lock: so it is looked at again.
     """
     file = os.path.basename(destination.remote_path or os.path.realpath(destination.path or ""))
-    old = destination.open_archive() if base else None
+    old = destination.open_archive() if base or before is None else None
     # readers of Zarr look for keys at the top, netCDF-C in a directory
-    at_top = "zarr" in destination.mode if old is None else not old.directory
+    at_top = "zarr" in destination.mode if old is None or not base else not old.directory
     name = None if at_top else file.rpartition(".")[0] or file
+    gone = removed.__contains__
+    stay: frozenset[str] = frozenset()
+    if old is not None and not base:
+        stay = frozenset(_foreign([*old.archive.members]))
+        gone = old.archive.members.__contains__
 
     def fill(new: str) -> None:
-        pack(tree, new, name, base=old, removed=removed.__contains__, private=f"{PRIVATE}/")
+        pack(tree, new, name, base=old, removed=gone, stay=stay, private=f"{PRIVATE}/")
         _refuse_changed(destination, before)
 
     try:

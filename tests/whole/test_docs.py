@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import inspect
 import re
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 import xarray as xr
-import zarr
 
 import nczarr_xarray
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
@@ -25,6 +23,7 @@ from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.cli.main import build_parser, main
 from tests.support.httpserver import Server
 from tests.support.trees import read_tree
+from tests.support.zarrsettings import kept_settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -112,11 +111,9 @@ def servers(
 @pytest.fixture
 def namespace() -> Iterator[dict[str, object]]:
     """Names for examples; what these leave behind in this process is undone."""
-    settings = copy.deepcopy(zarr.config.config)  # cubed changes them when it is imported
     names: dict[str, object] = {}
-    yield names
-    zarr.config.config.clear()
-    zarr.config.config.update(settings)
+    with kept_settings():
+        yield names
     with warnings.catch_warnings():
         # examples leave files open, as users do, of which xarray's tests have xarray warn
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -27,7 +27,7 @@ from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores import zipwrite
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.zipformat import Member
+from nczarr_fsspec.stores.zipformat import Archive, Member
 from nczarr_fsspec.stores.zipwrite import _Base, _entry, _member_content, pack
 from tests.support.archives import DATASET, METHODS, NOISE, make_zip, patched
 from tests.support.disks import tiny_disk
@@ -259,9 +259,9 @@ class TestErrors:
     def test_a_member_that_ends_early(self) -> None:
         member = Member(0, 1000, 100, 100, 0, 0, 0)
         file = b"PK\x03\x04" + bytes(26) + bytes(60)
-        base = _Base("x.zip", {"v": member}, lambda start, stop: file[start:stop])
+        base = _Base(Archive("x.zip", {"v": member}), lambda start, stop: file[start:stop])
         with pytest.raises(StoreError, match="member 'v': is truncated"):
-            list(_member_content(_entry("v", 0), "v", base))
+            list(_member_content(_entry("v", 0), "v", member, base))
 
     def test_the_archive_must_not_exist(self, tmp_path: Path) -> None:
         (tmp_path / "new.zip").write_bytes(b"precious")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +14,18 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from tests.support.realservers import RangeServer
+from tests.support.zarrsettings import kept_settings
 
 if find_spec("cubed") is None or find_spec("cubed_xarray") is None:
     pytest.skip("cubed and cubed-xarray are not installed", allow_module_level=True)
 pytestmark = pytest.mark.slow  # importing cubed takes seconds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings() -> Iterator[None]:
+    """Keep from other tests what cubed sets when it is imported."""
+    with kept_settings():
+        yield
 
 
 def spec_of(tmp_path: Path, executor: str) -> Any:

@@ -574,6 +574,35 @@ def test_blocks_of_another_dtype_than_dask_was_told(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("to_netcdf", [False, True])
+@pytest.mark.parametrize(("told", "computed"), [("f8", 1j), ("i8", "2020-01-01"), ("f4", "1")])
+def test_blocks_of_another_kind_than_dask_was_told(
+    told: str, computed: Any, to_netcdf: bool, tmp_path: Path
+) -> None:
+    """numpy casts them to numbers, without a unit or an imaginary part."""
+    register()
+    block = np.array([computed, computed], "M8[s]" if told == "i8" else None)
+    ds = xr.Dataset({"v": ("x", da.zeros(4, chunks=2).map_blocks(lambda _: block, dtype=told))})
+    write = partial(ds.to_netcdf, engine="nczarr") if to_netcdf else partial(to_nczarr, ds)
+    with pytest.raises(
+        FormatError, match=f"/v: .* of type {block.dtype}.* stored as".replace("[", r"\[")
+    ):
+        write(tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize("kind", ["m", "M"])
+def test_times_of_a_coarser_resolution_than_dask_was_told(kind: str, tmp_path: Path) -> None:
+    """xarray divides them by zero: `to_netcdf` stores NaT. pandas 3 makes such of many times."""
+    block = np.array([2, "NaT"], f"{kind}8[s]")
+    values = da.zeros(4, chunks=2).map_blocks(lambda _: block, dtype=f"{kind}8[ns]")
+    ds = xr.Dataset({"v": ("x", values)})
+    to_nczarr(ds, tmp_path / "d")
+    to_nczarr(ds, tmp_path / "d", append_dim="x")
+    with xr.open_dataset(tmp_path / "d", engine="nczarr", decode_timedelta=True) as back:
+        np.testing.assert_array_equal(back["v"].values, np.tile(block, 4))
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("to_netcdf", [False, True])
 def test_a_block_that_is_being_written_when_another_fails(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import stat
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -310,3 +314,65 @@ def test_what_is_replaced_stays_in_its_group(name: str, tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == (0o2770 if name == "d" else 0o640)
     if name == "d":
         assert {file.stat().st_gid for file in path.rglob("*")} == {12345}
+
+
+def with_other_files(url: str, directory: str) -> dict[str, bytes]:
+    """Add files to an archive that belong to no dataset; return these."""
+    others = {"README": b"read me", "figure.png": b"\x89PNG", f"{directory}notes.txt": b"mine"}
+    fs, path = fsspec.core.url_to_fs(url)
+    content = io.BytesIO(fs.cat_file(path) if fs.exists(path) else b"")
+    with zipfile.ZipFile(content, "a", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in others.items():
+            archive.writestr(name, data)
+    fs.pipe_file(path, content.getvalue())
+    return others
+
+
+def others_in(url: str, names: Iterable[str]) -> dict[str, bytes]:
+    """Read files from an archive."""
+    fs, path = fsspec.core.url_to_fs(url)
+    with zipfile.ZipFile(io.BytesIO(fs.cat_file(path))) as archive:
+        return {name: archive.read(name) for name in names if name in archive.namelist()}
+
+
+@pytest.mark.parametrize("options", [{"mode": "w"}, {"mode": "a"}, {"append_dim": "y"}], ids=str)
+@pytest.mark.parametrize("mode", ["nczarr", "zarr"])
+@pytest.mark.parametrize("scheme", ["file", "memory"])
+def test_other_files_of_an_archive_stay(
+    scheme: str, mode: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """As those of a folder: only the dataset is changed, or replaced."""
+    url = f"{scheme}://{tmp_path}/x.zip"
+    target = f"{url}#mode={mode},zip"
+    to_nczarr(GRID, target)
+    others = with_other_files(url, "x/" if mode == "nczarr" else "")
+    to_nczarr(GRID, target, **options)
+    assert others_in(url, others) == others
+    with xr.open_dataset(target, engine="nczarr") as back:
+        assert back.sizes["y"] == (6 if "append_dim" in options else 3)
+
+
+@pytest.mark.parametrize(("before", "after"), [("nczarr", "zarr"), ("zarr", "nczarr")])
+def test_other_files_stay_where_they_are_in_an_archive(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/x.zip"
+    to_nczarr(GRID, f"{url}#mode={before},zip")
+    others = with_other_files(url, "x/" if before == "nczarr" else "")
+    to_nczarr(GRID + 1, f"{url}#mode={after},zip", mode="w")
+    assert others_in(url, others) == others
+    assert opened(tmp_path / "x.zip")["a"].values[0, 0] == 1
+
+
+def test_an_archive_without_a_dataset(tmp_path: Path) -> None:
+    """Only what is in the way of the dataset keeps it from being written there."""
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/list.csv", "1,2")
+    to_nczarr(GRID, path, mode="w")
+    assert others_in(f"file://{path}", ["x/list.csv"]) == {"x/list.csv": b"1,2"}
+    xr.testing.assert_identical(opened(path).load(), GRID)
+    before = path.read_bytes()
+    with pytest.raises(ExportError, match=r"in the way .*: list\.csv"):
+        to_nczarr(GRID.rename(a="list.csv"), path, mode="w")
+    assert path.read_bytes() == before
