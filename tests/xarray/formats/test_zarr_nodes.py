@@ -572,6 +572,24 @@ def test_more_chunks_than_can_be_read_at_once() -> None:
         ds.v.load()
 
 
+@pytest.mark.parametrize(
+    ("selection", "values"),
+    [
+        (slice(2, None, -1), [2, 1, 0]),
+        (slice(2, 0, -1), [2, 1]),
+        (slice(None, None, -(1 << 39)), [0, 0]),
+        (slice(None, None, 1 << 39), [0, 0]),
+    ],
+)
+def test_slices_of_a_few_elements_take_no_memory_of_all(
+    selection: slice, values: list[int]
+) -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": [3]}}
+    array = {"v/zarr.json": text(ARRAY_3 | {"shape": [1 << 40], "chunk_grid": grid})}
+    ds = silently(group_3() | array | {"v/c/0": DATA.tobytes()})
+    assert ds.v[selection].values.tolist() == values
+
+
 # -- options -------------------------------------------------------------------------------
 
 
