@@ -18,7 +18,7 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Summary, VariableForm, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.formats.cfa.table import PACKING, stated_numbers
+from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
     Dimension,
@@ -210,13 +210,31 @@ class Combiner:
         }
 
     def _fill(self, variable: Variable) -> Variable:
-        """Give a variable a fill value that no file has as data, if its own may be data in one."""
+        """Give a variable a fill value that no file has as data, if its own may be data in one.
+
+        All of a coordinate of a dimension are data, where files agree on no mark.
+        """
         if all((f"{variable.path}:", name) not in self.differing for name in MARKS):
             return variable
+        if is_index(variable):
+            self._check_index(variable.path)
+            kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
+            return replace(variable, attributes=kept)
         lacks = MARKS.isdisjoint(variable.attributes)
         if lacks or (self.before is None and self._without_marks(variable)):
             return default_filled(variable, "in some files and none in others")
         return variable
+
+    def _check_index(self, path: str) -> None:
+        """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
+        there = {} if self.before is None else self.before.values
+        found = [("the aggregation", there[path], self.layout.form(path))] if path in there else []
+        found += [(file.target, file.value(path), file.layout.form(path)) for file in self.files]
+        for target, values, form in found:
+            if form is not None and missing_in(values, form.marks) is not None:
+                raise ExportError(
+                    target, f"has missing values of {path}, and in other files all of it are data"
+                )
 
     def _without_marks(self, variable: Variable) -> Summary | None:
         """Return a file that does not say what is missing, so that marks of others may be data."""
@@ -233,8 +251,7 @@ class Combiner:
         attributes = self._attributes(f"{path}:", variable.attributes)
         dimensions = self._own_dimensions(variable, form)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
-        if not is_index(variable):
-            made = self._fill(made)
+        made = self._fill(made)
         if 0 in made.shape:  # no part of it is a fragment
             self._values[path] = np.empty(made.shape, made.dtype.newbyteorder("="))
             return made

@@ -145,3 +145,40 @@ def test_data_of_a_coordinate_that_would_be_missing_are_not_added(tmp_path: Path
     aggregate(files[:1], tmp_path / "m.nca", dim="time")
     with pytest.raises(ExportError, match=r"1\.nc: /alt has data that are -9\.0"):
         aggregate(files[1:], tmp_path / "m.nca", append=True)
+
+
+@pytest.mark.parametrize("marks", [{"_FillValue": 3.0}, {"_FillValue": 3.0, "missing_value": 3.0}])
+@pytest.mark.parametrize("append", [False, True])
+def test_marks_of_one_file_are_data_in_the_coordinate_of_others(
+    tmp_path: Path, marks: dict[str, Any], append: bool
+) -> None:
+    files = [coordinate(tmp_path / "0.nc", [1, 2], marks), coordinate(tmp_path / "1.nc", [3, 4])]
+    master = tmp_path / "m.nca"
+    if append:
+        aggregate(files[:1], master, dim="time")
+        aggregate(files[1:], master, append=True)
+    else:
+        aggregate(files, master)
+    with xr.open_dataset(master, engine="nczarr") as found:
+        assert found["time"].values.tolist() == [1, 2, 3, 4]
+
+
+def test_missing_values_of_a_coordinate_stay_missing_or_are_refused(tmp_path: Path) -> None:
+    marks = {"_FillValue": 9.0}
+    files = [coordinate(tmp_path / "0.nc", [1], marks), coordinate(tmp_path / "1.nc", [9], marks)]
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        np.testing.assert_array_equal(found["time"].values, [1, np.nan])
+    coordinate(tmp_path / "0.nc", [1])
+    with pytest.raises(ExportError, match=r"1\.nc: has missing values of /time"):
+        aggregate(files, tmp_path / "n.nca")
+
+
+def coordinate(path: Path, values: list[float], marks: dict[str, Any] | None = None) -> str:
+    """Write a file with these values of the coordinate, as they are stored."""
+    marks = {"_FillValue": None, **(marks or {})}
+    stored = {"_FillValue": marks.pop("_FillValue")}
+    time = xr.Variable("time", np.array(values, "f8"), marks)
+    ds = xr.Dataset({"v": ("time", np.zeros(len(values)))}, {"time": time})
+    ds.to_netcdf(path, encoding={"time": stored})
+    return str(path)
