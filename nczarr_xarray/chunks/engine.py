@@ -9,6 +9,8 @@ flight, and what arrives is handed to the same threads. Nothing here knows a fil
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -16,20 +18,21 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.chunks.grid import Grid, GridPieces
+from nczarr_xarray.chunks.grid import Grid, GridPieces, GridRead
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.result import allocate
 from nczarr_xarray.chunks.sources import (
     File,
     LocalFile,
     LocalSource,
+    Locating,
     RemoteFile,
     RemoteSource,
     source_of,
 )
-from nczarr_xarray.chunks.strided import RunPieces, Strided
-from nczarr_xarray.chunks.threads import BATCH_BYTES, in_threads, share
-from nczarr_xarray.model import Array
+from nczarr_xarray.chunks.strided import RunPieces, Strided, StridedRead
+from nczarr_xarray.chunks.threads import BATCH_BYTES, INLINE_BYTES, in_threads, share
+from nczarr_xarray.model import Array, ChunkTable
 
 #: For reads that put nothing anywhere.
 _NO_ROOM = np.empty(0)
@@ -137,6 +140,19 @@ class ChunkReader:
             await source.fetch(table, pieces.most, pieces.nbytes, receive)
         return plan.finish(room)
 
+    def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
+        """Begin to read little of a remote file; None if that is not what `plan` selects."""
+        array, scheme = self._array, self._scheme
+        small = math.prod(plan.shape) * array.dtype.itemsize <= INLINE_BYTES
+        if not (small and isinstance(self._source, RemoteFile)) or scheme.needs_libhdf5:
+            return None
+        room = allocate(array, plan.shape)
+        read = scheme.begin(plan, room, remember=remember, local=False)
+        windows = list(itertools.islice(read.windows(), 2))
+        if len(windows) != 1:
+            return None
+        return SmallRead(array, plan, room, read, *windows[0], sparse=scheme.is_sparse(plan))
+
     async def fetch_remote(self, plan: Plan) -> None:
         """Fetch what `read_remote` fetches, and nothing more: for those that count or time it.
 
@@ -155,6 +171,67 @@ class ChunkReader:
             pieces = read.pieces(wanted, window, located, parts=parts)
             there = pieces.table.of(pieces.table.start >= 0)
             await source.fetch(there, pieces.most, pieces.nbytes, _let_go)
+
+
+class SmallRead:
+    """A read of little of an array of a remote file, in steps that those of many take together.
+
+    Attributes
+    ----------
+    nbytes
+        Bytes that a chunk, or a run, becomes; known once it is located.
+    """
+
+    def __init__(
+        self,
+        array: Array,
+        plan: Plan,
+        room: np.ndarray,
+        read: GridRead | StridedRead,
+        wanted: np.ndarray,
+        window: Any,
+        *,
+        sparse: bool,
+    ) -> None:
+        self._array = array
+        self._plan = plan
+        self._room = room
+        self._read = read
+        self._wanted = wanted
+        self._window = window
+        self._sparse = sparse
+        self._pieces: GridPieces | RunPieces | None = None
+        self._left = wanted[:0]
+        #: chunks, or runs, that have not been scattered; -1 if they are not to be read so
+        self._missing = -1
+        self.nbytes = 0
+
+    def locating(self) -> Locating:
+        """Return what locates the chunks."""
+        return self._array.locate(self._wanted)
+
+    def located(self, table: ChunkTable) -> tuple[np.ndarray, np.ndarray] | None:
+        """Take the chunks, located; return the extents to fetch, or None if those are not small."""
+        pieces = self._read.pieces(self._wanted, self._window, table, parts=self._sparse)
+        if pieces.table.source is not None:
+            return None
+        left = pieces.left()
+        if len(left) * pieces.nbytes > INLINE_BYTES:
+            return None
+        self._pieces, self._left, self._missing = pieces, left, len(left)
+        self.nbytes = pieces.nbytes
+        table = pieces.table.of(left)
+        return table.start, table.start + table.size
+
+    def scatter(self, numbers: np.ndarray, data: Sequence[Any]) -> None:
+        """Decode and scatter what came of some extents."""
+        assert self._pieces is not None
+        self._pieces.scatter(self._left[numbers], data)
+        self._missing -= len(numbers)
+
+    def values(self) -> np.ndarray | None:
+        """Return what `ChunkReader.read` returns; None if something of it has not come."""
+        return None if self._missing else self._plan.finish(self._room)
 
 
 async def _let_go(rows: Any, data: Sequence[Any]) -> None:

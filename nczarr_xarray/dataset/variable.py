@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +17,13 @@ from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.transport.recording import caused_by
-from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
-from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import Selections, Variable
 
 if TYPE_CHECKING:
@@ -34,45 +33,6 @@ if TYPE_CHECKING:
 _MOST_AT_HAND = 1 << 20
 #: An index of all positions along a dimension.
 _ALL = slice(None)
-
-
-class Selection(NamedTuple):
-    """What is to be read of a variable; see `VariableReader.read`."""
-
-    reader: VariableReader
-    key: tuple[Index, ...]
-    points: bool
-
-    def read_with(
-        self, others: Sequence[Selection]
-    ) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
-        """Read this and, at the same time, other selections of remote stores on the same loop.
-
-        Of the others, errors stand in the place of values.
-
-        Raises
-        ------
-        NCZarrError
-            As `VariableReader.read`, of this one.
-        """
-        reader, remember = self.reader, _in_sequence()
-        remote = loop_of(reader.store)
-        assert remote is not None
-
-        async def together() -> list[np.ndarray | BaseException]:
-            reads = (
-                one.reader.read_remote(one.key, points=one.points, remember=remember)
-                for one in (self, *others)
-            )
-            return await asyncio.gather(*reads, return_exceptions=True)
-
-        with collection_paused():  # what hundreds of variables take stays until all are read
-            values, *found = remote.run(together())
-        if not isinstance(values, BaseException):
-            return values, found
-        if isinstance(values, (FormatError, StoreError)):
-            reader.explain(values)
-        raise values
 
 
 class VariableReader:
@@ -184,14 +144,14 @@ class VariableReader:
             return padded.finish(reader.read(padded.key, points=points))
         remote = loop_of(self.store)
         if remote is not None:
-            return remote.run(self.read_remote(key, points=points, remember=_in_sequence()))
+            return remote.run(self.read_remote(key, points=points, remember=in_sequence()))
         if self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key):
             data = reader.read_whole()
             if data is not None:
                 return self._converted(data)
         padded = self._padded(key, points)
         plan = self._plan(padded.key, points)
-        return padded.finish(self._converted(reader.read(plan, remember=_in_sequence())))
+        return padded.finish(self._converted(reader.read(plan, remember=in_sequence())))
 
     def check_place(self) -> None:
         """Raise `StoreError` if what was read may be of a dataset that has taken the place of ours.
@@ -260,6 +220,32 @@ class VariableReader:
                 return padded.finish(await in_pool(store.parse, conversion(data)))
             return padded.finish(await store.parse_remote(conversion(data)))
         return padded.finish(self._values(data))
+
+    def begin_small(
+        self, key: tuple[Index, ...] | None, *, points: bool, remember: bool
+    ) -> tuple[SmallRead, Callable[[np.ndarray], np.ndarray]] | None:
+        """Begin to read little of a remote file.
+
+        Returns
+        -------
+        The read, and what makes of its values those of `read`; None if the selection is not small,
+        or is read in another way.
+
+        Raises
+        ------
+        NCZarrError
+            As `read`.
+        """
+        array = self.array
+        if array is None or array.reads_itself or array.conversion or need_libhdf5(array.codecs):
+            return None
+        reader = self.prepare()
+        assert isinstance(reader, ChunkReader)
+        padded = self._padded(self._full(key), points)
+        small = reader.begin_small(self._plan(padded.key, points), remember=remember)
+        if small is None:
+            return None
+        return small, lambda data: padded.finish(self._values(data))
 
     async def fetch_remote(self, key: tuple[Index, ...] | None) -> None:
         """Fetch what `read_remote` would, on the remote store's loop, and make nothing of it.
@@ -359,7 +345,7 @@ class VariableReader:
         return values.reshape(data.shape)
 
 
-def _in_sequence() -> bool:
+def in_sequence() -> bool:
     """Tell whether this read may be one of many, one after the other, as a program makes them.
 
     The threads of dask (and of anything else) share the work: what one has read, none reads again.

@@ -1,0 +1,143 @@
+"""Read selections of many remote variables at the same time, the small ones of a file together.
+
+A read of its own takes an event loop longer than decoding a small chunk does: tasks, read rounds
+and futures. So small selections of one file are located in one read round of all, and fetched by
+one read of data. What cannot be read so is read by itself, which finds out why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.transport.recording import caused_by
+from nczarr_xarray.chunks.engine import SmallRead
+from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.dataset.file import DataFile, loop_of
+from nczarr_xarray.dataset.variable import VariableReader, in_sequence
+from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.rounds import caught, together
+
+
+class Selection(NamedTuple):
+    """What is to be read of a variable; see `VariableReader.read`."""
+
+    reader: VariableReader
+    key: tuple[Index, ...]
+    points: bool
+
+    def read_with(
+        self, others: Sequence[Selection]
+    ) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
+        """Read this and, at the same time, other selections of remote stores on the same loop.
+
+        Of the others, errors stand in the place of values.
+
+        Raises
+        ------
+        NCZarrError
+            As `VariableReader.read`, of this one.
+        """
+        reader, all_of_them, remember = self.reader, [self, *others], in_sequence()
+        remote = loop_of(reader.store)
+        assert remote is not None
+        with collection_paused():  # what hundreds of variables take stays until all are read
+            values, *found = remote.run(_read_all(all_of_them, remember=remember))
+        if not isinstance(values, BaseException):
+            return values, found
+        if isinstance(values, (FormatError, StoreError)):
+            reader.explain(values)
+        raise values
+
+
+async def _read_all(
+    selections: Sequence[Selection], *, remember: bool
+) -> list[np.ndarray | BaseException]:
+    """Read selections on their loop; errors stand in the place of values."""
+    found: list[np.ndarray | BaseException | None] = [None] * len(selections)
+
+    async def read(number: int) -> None:
+        reader, key, points = selections[number]
+        try:
+            found[number] = await reader.read_remote(key, points=points, remember=remember)
+        except Exception as error:  # noqa: BLE001 - raised by whoever wants this selection
+            found[number] = error
+
+    async def read_of(file: DataFile, numbers: Sequence[int]) -> None:
+        begun = {number: _begin(selections[number], remember=remember) for number in numbers}
+        small = {number: one for number, one in begun.items() if one is not None}
+        alone = [read(number) for number in numbers if number not in small]
+        await gather_or_cancel(read_small(file, small), *alone)
+
+    async def read_small(file: DataFile, small: dict[int, _Small]) -> None:
+        if len(small) > 1:
+            first = selections[min(small)].reader
+            with caused_by(first.path), suppress(Exception):
+                await _read_together(file, [one.read for one in small.values()])
+        for number, one in small.items():
+            values = one.read.values()
+            found[number] = None if values is None else one.finish(values)
+        await gather_or_cancel(*(read(number) for number in small if found[number] is None))
+
+    files: dict[DataFile, list[int]] = {}
+    others: list[int] = []
+    for number, selection in enumerate(selections):
+        store = selection.reader.store
+        (files.setdefault(store, []) if isinstance(store, DataFile) else others).append(number)
+    of_files = [read_of(file, numbers) for file, numbers in files.items()]
+    await gather_or_cancel(*of_files, *map(read, others))
+    return [one for one in found if one is not None]
+
+
+class _Small(NamedTuple):
+    """A small selection of a file, and what makes values of what its read brings."""
+
+    read: SmallRead
+    finish: Callable[[np.ndarray], np.ndarray]
+
+
+def _begin(selection: Selection, *, remember: bool) -> _Small | None:
+    """Begin to read a selection with others; None if it is to be read by itself."""
+    reader, key, points = selection
+    try:
+        begun = reader.begin_small(key, points=points, remember=remember)
+    except Exception:  # noqa: BLE001 - its own read raises it again
+        return None
+    return None if begun is None else _Small(*begun)
+
+
+async def _read_together(file: DataFile, reads: Sequence[SmallRead]) -> None:
+    """Locate the chunks of small reads in one read round, and fetch them by one read."""
+    tables = await file.parse_remote(together([caught(one.locating()) for one in reads]))
+    located: list[SmallRead] = []
+    extents: list[tuple[np.ndarray, np.ndarray]] = []
+    for one, table in zip(reads, tables, strict=True):
+        with suppress(NCZarrError):
+            found = None if isinstance(table, NCZarrError) else one.located(table)
+            if found is not None:
+                located.append(one)
+                extents.append(found)
+    if not extents:
+        return
+    starts, stops = map(np.concatenate, zip(*extents, strict=True))
+    first = np.cumsum([0, *(len(starts) for starts, _ in extents)])
+
+    def scatter(numbers: np.ndarray, data: list[memoryview]) -> None:
+        owners = np.searchsorted(first, numbers, side="right") - 1
+        order = np.argsort(owners, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+            owner = int(owners[own[0]])
+            with suppress(NCZarrError):
+                parts = [data[i] for i in own.tolist()]
+                located[owner].scatter(numbers[own] - first[owner], parts)
+
+    async def receive(numbers: np.ndarray, data: list[memoryview]) -> None:
+        if len(numbers):
+            scatter(numbers, data)
+
+    await file.read_data(starts, stops, receive)
