@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +16,20 @@ Receive: TypeAlias = Callable[[Integers, list[memoryview]], Awaitable[None]]
 Read: TypeAlias = Callable[[Integers, Integers, Receive], Awaitable[None]]
 #: Reads of data of no more bytes go out together with others of the same turn of the event loop.
 SMALL_READ = 1 << 18
+
+
+def by_owner(first: Integers, numbers: Integers) -> Iterator[tuple[int, Integers]]:
+    """Yield whose pieces some of those are that were read together, and which of `numbers` these.
+
+    Parameters
+    ----------
+    first
+        The number of the first piece of each owner, ascending.
+    """
+    owners = np.searchsorted(first, numbers, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(numbers) else ():
+        yield int(owners[own[0]]), own
 
 
 class SmallReads:
@@ -64,12 +78,8 @@ class SmallReads:
         first = np.concatenate([[0], np.cumsum(counts)])
 
         async def receive(numbers: Integers, views: list[memoryview]) -> None:
-            owners = np.searchsorted(first, numbers, side="right") - 1
-            order = np.argsort(owners, kind="stable")
-            each = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
             tasks = []
-            for own in each if len(numbers) else ():
-                owner = int(owners[own[0]])
+            for owner, own in by_owner(first, numbers):
                 if not members[owner].ended.done():
                     pieces = [views[i] for i in own.tolist()]
                     tasks.append(members[owner].hand_over(numbers[own] - first[owner], pieces))

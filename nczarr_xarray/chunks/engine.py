@@ -31,7 +31,7 @@ from nczarr_xarray.chunks.sources import (
     source_of,
 )
 from nczarr_xarray.chunks.strided import RunPieces, Strided, StridedRead
-from nczarr_xarray.chunks.threads import BATCH_BYTES, INLINE_BYTES, in_threads, share
+from nczarr_xarray.chunks.threads import BATCH_BYTES, ON_LOOP_BYTES, in_threads, share
 from nczarr_xarray.model import Array, ChunkTable
 
 #: For reads that put nothing anywhere.
@@ -143,7 +143,7 @@ class ChunkReader:
     def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
         """Begin to read little of a remote file; None if that is not what `plan` selects."""
         array, scheme = self._array, self._scheme
-        small = math.prod(plan.shape) * array.dtype.itemsize <= INLINE_BYTES
+        small = math.prod(plan.shape) * array.dtype.itemsize <= ON_LOOP_BYTES
         if not (small and isinstance(self._source, RemoteFile)) or scheme.needs_libhdf5:
             return None
         room = allocate(array, plan.shape)
@@ -176,10 +176,7 @@ class ChunkReader:
 class SmallRead:
     """A read of little of an array of a remote file, in steps that those of many take together.
 
-    Attributes
-    ----------
-    nbytes
-        Bytes that a chunk, or a run, becomes; known once it is located.
+    Its chunks are decoded by the event loop itself.
     """
 
     def __init__(
@@ -204,7 +201,6 @@ class SmallRead:
         self._left = wanted[:0]
         #: chunks, or runs, that have not been scattered; -1 if they are not to be read so
         self._missing = -1
-        self.nbytes = 0
 
     def locating(self) -> Locating:
         """Return what locates the chunks."""
@@ -216,10 +212,9 @@ class SmallRead:
         if pieces.table.source is not None:
             return None
         left = pieces.left()
-        if len(left) * pieces.nbytes > INLINE_BYTES:
+        if len(left) * pieces.nbytes > ON_LOOP_BYTES:
             return None
         self._pieces, self._left, self._missing = pieces, left, len(left)
-        self.nbytes = pieces.nbytes
         table = pieces.table.of(left)
         return table.start, table.start + table.size
 

@@ -19,7 +19,7 @@ from nczarr_fsspec.descriptors import FileRange, read_into
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
-from nczarr_xarray.chunks.threads import INLINE_BYTES, share
+from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share
 from nczarr_xarray.model import ChunkTable
 
 #: Chunks of a remote store that may be in flight at a time, however large they are.
@@ -234,7 +234,7 @@ class RemoteKeys(RemoteSource):
         store, gate, keys = self._store, self._store.gate(), _keys_and_parts(table)
         numbers, coming, lacking = iter(range(len(keys))), len(keys), False
         # small chunks are handed over several together: each by itself costs more than it has
-        several = max(1, INLINE_BYTES // 8 // max(1, nbytes))
+        several = max(1, ON_LOOP_BYTES // max(1, nbytes))
         arrived: list[tuple[int, EncodedChunk]] = []
 
         async def work() -> None:

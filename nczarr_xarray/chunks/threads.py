@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: Below this many bytes a second thread costs more than it saves (a hand-over takes 30 us).
 INLINE_BYTES = 1 << 18
+#: Bytes of decoded chunks up to which an event loop decodes them itself, of one array at a time.
+ON_LOOP_BYTES = INLINE_BYTES // 8
 #: Bytes of decoded chunks that a thread takes at a time from the common list: what a processor's
 #: own cache holds. Of fewer, what is done once for all of them is a tenth of the time.
 BATCH_BYTES = 1 << 20
@@ -288,7 +290,7 @@ def in_threads(
 
     async def receive(numbers: Any, data: list[Any]) -> None:
         count = len(numbers)
-        if inline and count * nbytes <= INLINE_BYTES // 8:
+        if inline and count * nbytes <= ON_LOOP_BYTES:
             scatter(numbers, data)
             return
         shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))

@@ -7,7 +7,8 @@ one read of data. What cannot be read so is read by itself, which finds out why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.ranges.small_reads import by_owner
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.chunks.pieces import Index
@@ -22,6 +24,11 @@ from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.dataset.variable import VariableReader, in_sequence
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.rounds import caught, together
+
+#: Selections that are begun together. Their requests are on the way while the next are begun, ...
+_AT_A_TIME = 64
+#: after so many turns of the event loop.
+_TURNS = 2
 
 
 class Selection(NamedTuple):
@@ -68,29 +75,30 @@ async def _read_all(
         except Exception as error:  # noqa: BLE001 - raised by whoever wants this selection
             found[number] = error
 
-    async def read_of(file: DataFile, numbers: Sequence[int]) -> None:
-        begun = {number: _begin(selections[number], remember=remember) for number in numbers}
-        small = {number: one for number, one in begun.items() if one is not None}
-        alone = [read(number) for number in numbers if number not in small]
-        await gather_or_cancel(read_small(file, small), *alone)
-
-    async def read_small(file: DataFile, small: dict[int, _Small]) -> None:
-        if len(small) > 1:
-            first = selections[min(small)].reader
-            with caused_by(first.path), suppress(Exception):
-                await _read_together(file, [one.read for one in small.values()])
+    async def read_small(file: DataFile, small: Mapping[int, _Small]) -> None:
+        first = selections[min(small)].reader
+        with caused_by(first.path), suppress(Exception):  # what is left is read by itself
+            await _read_together(file, [one.read for one in small.values()])
         for number, one in small.items():
             values = one.read.values()
-            found[number] = None if values is None else one.finish(values)
+            if values is not None:
+                found[number] = one.finish(values)
         await gather_or_cancel(*(read(number) for number in small if found[number] is None))
 
-    files: dict[DataFile, list[int]] = {}
-    others: list[int] = []
-    for number, selection in enumerate(selections):
-        store = selection.reader.store
-        (files.setdefault(store, []) if isinstance(store, DataFile) else others).append(number)
-    of_files = [read_of(file, numbers) for file, numbers in files.items()]
-    await gather_or_cancel(*of_files, *map(read, others))
+    async with asyncio.TaskGroup() as tasks:
+        for at in range(0, len(selections), _AT_A_TIME):
+            files: dict[DataFile, dict[int, _Small]] = {}
+            for number in range(at, min(at + _AT_A_TIME, len(selections))):
+                store = selections[number].reader.store
+                small = _begin(selections[number], remember=remember)
+                if small is not None and isinstance(store, DataFile):
+                    files.setdefault(store, {})[number] = small
+                else:
+                    tasks.create_task(read(number))
+            for file, begun in files.items():
+                tasks.create_task(read_small(file, begun))
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
     return [one for one in found if one is not None]
 
 
@@ -127,17 +135,10 @@ async def _read_together(file: DataFile, reads: Sequence[SmallRead]) -> None:
     starts, stops = map(np.concatenate, zip(*extents, strict=True))
     first = np.cumsum([0, *(len(starts) for starts, _ in extents)])
 
-    def scatter(numbers: np.ndarray, data: list[memoryview]) -> None:
-        owners = np.searchsorted(first, numbers, side="right") - 1
-        order = np.argsort(owners, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
-            owner = int(owners[own[0]])
+    async def receive(numbers: np.ndarray, data: list[memoryview]) -> None:
+        for owner, own in by_owner(first, numbers):
             with suppress(NCZarrError):
                 parts = [data[i] for i in own.tolist()]
                 located[owner].scatter(numbers[own] - first[owner], parts)
-
-    async def receive(numbers: np.ndarray, data: list[memoryview]) -> None:
-        if len(numbers):
-            scatter(numbers, data)
 
     await file.read_data(starts, stops, receive)

@@ -237,7 +237,9 @@ class VariableReader:
             As `read`.
         """
         array = self.array
-        if array is None or array.reads_itself or array.conversion or need_libhdf5(array.codecs):
+        if array is None or not isinstance(self.store, DataFile):
+            return None
+        if array.reads_itself or array.conversion or need_libhdf5(array.codecs):
             return None
         reader = self.prepare()
         assert isinstance(reader, ChunkReader)

@@ -1,0 +1,127 @@
+"""Small variables of one remote file are read together, and the others by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import FormatError
+from nczarr_xarray.dataset.variable import VariableReader
+from tests.support.httpserver import Server
+from tests.support.trees import read_tree
+
+#: Variables that are read alone: it is not small, its values are behind references, or nothing is
+#: stored of what is selected.
+ALONE = {"/large", "/text", "/short"}
+#: Bytes that keep the rest of a file from coming with its beginning.
+BULK = 1 << 20
+
+
+def write(path: Path) -> None:
+    random = np.random.default_rng(0)
+    with netCDF4.Dataset(path, "w") as nc:
+        nc.createDimension("t", None)
+        for name, length in {"y": 24, "x": 36, "long": 1 << 14}.items():
+            nc.createDimension(name, length)
+        nc.createVariable("bulk", "u1", ("long", "x"))[:] = random.integers(0, 255, (1 << 14, 36))
+        values = random.normal(size=(24, 36))
+        for number in range(8):
+            how: dict[str, Any] = {"zlib": True, "shuffle": number % 2 == 0, "fletcher32": True}
+            nc.createVariable(f"packed{number}", "f4", ("y", "x"), **how)[:] = values + number
+            nc.createVariable(f"tiles{number}", "f8", ("y", "x"), chunksizes=(7, 11))[:] = values
+            nc.createVariable(f"plain{number}", "i2", ("y", "x"), contiguous=True)[:] = number
+        nc.createVariable("grown", "f4", ("t", "x"), fill_value=-1.0)[:3] = values[:3]
+        nc.createVariable("short", "f8", ("t", "y"), zlib=True)[:2] = values[:2, :24]
+        nc.createVariable("never", "f8", ("y", "x"), zlib=True)
+        nc.createVariable("half", "f8", ("y", "x"), chunksizes=(12, 36))[:12] = values[:12]
+        nc.createVariable("one", "f8", ())[...] = 5.0
+        nc.createVariable("name", "S1", ("y",))[:] = np.array(
+            list("abcdefghijklmnopqrstuvwx"), "S1"
+        )
+        nc.createVariable("large", "f8", ("long",), zlib=True)[:] = random.normal(size=1 << 14)
+        nc.createVariable("text", str, ("y",))[:] = np.array([f"text {i}" for i in range(24)], "O")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "d.nc"
+    write(path)
+    return path
+
+
+@pytest.fixture
+def server(path: Path) -> Iterator[Server]:
+    with Server(read_tree(path.parent, "/")) as server:
+        yield server
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths of variables that are read by themselves from now on."""
+    paths: list[str] = []
+    read = VariableReader.read_remote
+
+    async def noted(self: VariableReader, *args: Any, **options: Any) -> np.ndarray:
+        paths.append(self.path)
+        return await read(self, *args, **options)
+
+    monkeypatch.setattr(VariableReader, "read_remote", noted)
+    return paths
+
+
+def opened(server: Server) -> xr.Dataset:
+    ds = xr.open_dataset(f"{server.url}/d.nc", engine="nczarr", mask_and_scale=False)
+    return ds.drop_vars("bulk")
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        {},
+        {"y": slice(20, 3, -3), "x": [5, 1, 1]},
+        {"y": 3, "t": -1},
+        {"y": slice(0, 0)},
+        {"y": xr.DataArray([1, 2], dims="p"), "x": xr.DataArray([3, 0], dims="p")},
+    ],
+)
+def test_values_are_those_of_single_reads(
+    server: Server, path: Path, alone: list[str], select: dict[str, Any]
+) -> None:
+    with (
+        opened(server) as ds,
+        xr.open_dataset(path, engine="netcdf4", mask_and_scale=False) as expected,
+    ):
+        alone.clear()
+        found = ds.isel(select).load()
+        empty = {f"/{name}" for name, variable in found.variables.items() if not variable.size}
+        assert set(alone) <= ALONE | empty
+        xr.testing.assert_identical(found, expected.drop_vars("bulk").isel(select).load())
+
+
+def test_a_damaged_variable_fails_alone(server: Server, path: Path, alone: list[str]) -> None:
+    with netCDF4.Dataset(path) as nc:
+        expected = {name: nc[name][:] for name in ("packed2", "packed4")}
+    whole = server.files["/d.nc"]
+    with opened(server) as ds:
+        at = whole.index(chunk_of(path, "packed3"))
+        server.files["/d.nc"] = whole[: at + 20] + b"\0\1\2\3" + whole[at + 24 :]
+        alone.clear()
+        with pytest.raises(FormatError, match="packed3"):
+            ds.load()
+        assert set(alone) - ALONE == {"/packed3"}
+        for name, values in expected.items():
+            np.testing.assert_array_equal(ds[name].values, values)
+
+
+def chunk_of(path: Path, name: str) -> bytes:
+    """Return the only chunk of a variable as it is stored."""
+    with h5py.File(path) as file:
+        _, data = file[name].id.read_direct_chunk((0, 0))
+    return bytes(data)
