@@ -19,9 +19,8 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.ranges.small_reads import by_owner
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import SmallRead
-from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.dataset.file import DataFile, loop_of
-from nczarr_xarray.dataset.variable import VariableReader, in_sequence
+from nczarr_xarray.dataset.variable import Selection, in_sequence
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.rounds import caught, together
 
@@ -31,35 +30,28 @@ _AT_A_TIME = 64
 _TURNS = 2
 
 
-class Selection(NamedTuple):
-    """What is to be read of a variable; see `VariableReader.read`."""
+def read_together(
+    wanted: Selection, others: Sequence[Selection]
+) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
+    """Read a selection and, at the same time, others of remote stores on the same loop.
 
-    reader: VariableReader
-    key: tuple[Index, ...]
-    points: bool
+    Of the others, errors stand in the place of values.
 
-    def read_with(
-        self, others: Sequence[Selection]
-    ) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
-        """Read this and, at the same time, other selections of remote stores on the same loop.
-
-        Of the others, errors stand in the place of values.
-
-        Raises
-        ------
-        NCZarrError
-            As `VariableReader.read`, of this one.
-        """
-        reader, all_of_them, remember = self.reader, [self, *others], in_sequence()
-        remote = loop_of(reader.store)
-        assert remote is not None
-        with collection_paused():  # what hundreds of variables take stays until all are read
-            values, *found = remote.run(_read_all(all_of_them, remember=remember))
-        if not isinstance(values, BaseException):
-            return values, found
-        if isinstance(values, (FormatError, StoreError)):
-            reader.explain(values)
-        raise values
+    Raises
+    ------
+    NCZarrError
+        As `VariableReader.read`, of the first.
+    """
+    remote = loop_of(wanted.reader.store)
+    assert remote is not None
+    reading = _read_all([wanted, *others], remember=in_sequence())
+    with collection_paused():  # what hundreds of variables take stays until all are read
+        values, *found = remote.run(reading)
+    if not isinstance(values, BaseException):
+        return values, found
+    if isinstance(values, (FormatError, StoreError)):
+        wanted.reader.explain(values)
+    raise values
 
 
 async def _read_all(
@@ -78,7 +70,7 @@ async def _read_all(
     async def read_small(file: DataFile, small: Mapping[int, _Small]) -> None:
         first = selections[min(small)].reader
         with caused_by(first.path), suppress(Exception):  # what is left is read by itself
-            await _read_together(file, [one.read for one in small.values()])
+            await _read_small(file, [one.read for one in small.values()])
         for number, one in small.items():
             values = one.read.values()
             if values is not None:
@@ -119,7 +111,7 @@ def _begin(selection: Selection, *, remember: bool) -> _Small | None:
     return None if begun is None else _Small(*begun)
 
 
-async def _read_together(file: DataFile, reads: Sequence[SmallRead]) -> None:
+async def _read_small(file: DataFile, reads: Sequence[SmallRead]) -> None:
     """Locate the chunks of small reads in one read round, and fetch them by one read."""
     tables = await file.parse_remote(together([caught(one.locating()) for one in reads]))
     located: list[SmallRead] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,14 @@ if TYPE_CHECKING:
 _MOST_AT_HAND = 1 << 20
 #: An index of all positions along a dimension.
 _ALL = slice(None)
+
+
+class Selection(NamedTuple):
+    """What is to be read of a variable; see `VariableReader.read`."""
+
+    reader: VariableReader
+    key: tuple[Index, ...]
+    points: bool
 
 
 class VariableReader:

@@ -117,20 +117,14 @@ class ZarrReader:
     def _outer(self, key: tuple[Any, ...]) -> Any:
         if not key:
             return self._zarr[()]
-        box: list[Any] = []
-        order: list[slice] = []
-        for index, size, chunk in zip(key, *self._grid, strict=True):
-            if not isinstance(index, slice):
-                box.append(index)
-                order += [slice(None)] * np.ndim(index)
-                continue
-            # zarr-python takes ascending slices only, and looks at each chunk that one passes over
-            steps = range(*index.indices(size))
-            order.append(slice(None, None, 1 if steps.step > 0 else -1))
-            steps = steps if steps.step > 0 else steps[::-1]
-            own = slice(steps.start, steps.stop, steps.step)
-            box.append(own if steps.step <= chunk else np.arange(*own.indices(size)))
-        return self._zarr.oindex[tuple(box)][tuple(order)]
+        # zarr-python takes ascending slices only
+        ascending = tuple(
+            np.arange(*index.indices(size))
+            if isinstance(index, slice) and (index.step or 1) < 0
+            else index
+            for index, size in zip(key, self._zarr.shape, strict=True)
+        )
+        return self._zarr.oindex[ascending]
 
     def _points(self, key: tuple[Any, ...]) -> Any:
         if all(isinstance(index, np.ndarray) for index in key):

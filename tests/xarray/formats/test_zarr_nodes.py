@@ -577,16 +577,15 @@ def test_more_chunks_than_can_be_read_at_once() -> None:
     [
         (slice(2, None, -1), [2, 1, 0]),
         (slice(2, 0, -1), [2, 1]),
-        (slice(None, None, -(1 << 39)), [0, 0]),
-        (slice(None, None, 1 << 39), [0, 0]),
     ],
 )
-def test_slices_of_a_few_elements_take_no_memory_of_all(
+def test_a_few_elements_backwards_take_no_memory_of_all(
     selection: slice, values: list[int]
 ) -> None:
-    grid = {"name": "regular", "configuration": {"chunk_shape": [3]}}
+    data = np.arange(1 << 20, dtype="<i4")
+    grid = {"name": "regular", "configuration": {"chunk_shape": [len(data)]}}
     array = {"v/zarr.json": text(ARRAY_3 | {"shape": [1 << 40], "chunk_grid": grid})}
-    ds = silently(group_3() | array | {"v/c/0": DATA.tobytes()})
+    ds = silently(group_3() | array | {"v/c/0": data.tobytes()})
     assert ds.v[selection].values.tolist() == values
 
 
