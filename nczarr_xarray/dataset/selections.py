@@ -72,9 +72,10 @@ async def _read_all(
         with caused_by(first.path), suppress(Exception):  # what is left is read by itself
             await _read_small(file, [one.read for one in small.values()])
         for number, one in small.items():
-            values = one.read.values()
-            if values is not None:
-                found[number] = one.finish(values)
+            with suppress(Exception):
+                values = one.read.values()
+                if values is not None:
+                    found[number] = one.finish(values)
         await gather_or_cancel(*(read(number) for number in small if found[number] is None))
 
     async with asyncio.TaskGroup() as tasks:

@@ -13,6 +13,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError
+from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.dataset.variable import VariableReader
 from tests.support.httpserver import Server
 from tests.support.trees import read_tree
@@ -118,6 +119,21 @@ def test_a_damaged_variable_fails_alone(server: Server, path: Path, alone: list[
         assert set(alone) - ALONE == {"/packed3"}
         for name, values in expected.items():
             np.testing.assert_array_equal(ds[name].values, values)
+
+
+def test_values_that_cannot_be_made_are_read_alone(
+    server: Server, path: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: SmallRead) -> np.ndarray | None:
+        raise MemoryError
+
+    monkeypatch.setattr(SmallRead, "values", fails)
+    with (
+        opened(server) as ds,
+        xr.open_dataset(path, engine="netcdf4", mask_and_scale=False) as expected,
+    ):
+        xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
+        assert {"/packed0", "/tiles0", "/plain0"} <= set(alone)
 
 
 def chunk_of(path: Path, name: str) -> bytes:
