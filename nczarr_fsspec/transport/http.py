@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from ipaddress import IPv6Address
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -189,10 +189,10 @@ async def get(
     headers = {"Accept-Encoding": "identity", **headers}
     async with gate(options.session), Clock(shared.timeout, left) as clock:
         while True:
-            async with AsyncExitStack() as stack:
-                with understood():
-                    request, said = await options.ask(headers, first, target)
-                    response = await stack.enter_async_context(request)
+            with understood():
+                request, said = await options.ask(headers, first, target)
+                response = await request
+            async with response:
                 options.learn(response, first)
                 if renewals and await options.renewed(response, said):
                     renewals -= 1

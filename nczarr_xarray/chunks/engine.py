@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from nczarr_xarray.chunks.sources import (
     LocalSource,
     Locating,
     RemoteFile,
+    RemoteKeys,
     RemoteSource,
     source_of,
 )
@@ -76,6 +77,13 @@ class ChunkReader:
         """
         assert isinstance(self._source, LocalSource)
         return self._scheme.whole(self._source)
+
+    def reading_whole(self) -> Coroutine[Any, Any, np.ndarray] | None:
+        """Return what does as `read_whole`, on the loop of a remote store; else None."""
+        if not isinstance(self._source, RemoteKeys):
+            return None  # small reads of a file go together, see `begin_small`
+        assert isinstance(self._scheme, Grid)
+        return self._scheme.whole_remote(self._source)
 
     def read(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Read what `plan` selects of what is at hand, in the calling thread and the pool.

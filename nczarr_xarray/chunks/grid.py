@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Hashable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,8 @@ from nczarr_xarray.chunks.part import ChunkPart, PartsRead, in_parts, may_be_spa
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
-from nczarr_xarray.chunks.sources import LocalSource
-from nczarr_xarray.chunks.threads import items_at_a_time
+from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
+from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, in_pool, items_at_a_time
 from nczarr_xarray.chunks.windows import LOCAL_WINDOW, ONLY_CHUNK, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
@@ -116,6 +116,24 @@ class Grid:
             self.take(source, table, 0, task, None, result, None)
         return result
 
+    def whole_remote(self, source: RemoteKeys) -> Coroutine[Any, Any, np.ndarray] | None:
+        """Return what reads all elements on the loop of the source; None if not one chunk."""
+        return None if self._whole is None else self._whole_remote(source, self._whole)
+
+    async def _whole_remote(self, source: RemoteKeys, task: ChunkTask) -> np.ndarray:
+        table = await source.locate(self.array.locate(ONLY_CHUNK))
+        self.check_sizes(ONLY_CHUNK, table.size)
+        result = allocate(self.array, self.array.shape)
+        data = None
+        if table.start[0] >= 0:
+            data = await source.fetch_one(table, self.decoder.most)
+        put = partial(self._put, data, int(table.mask[0]), 0, task, None, result)
+        if self.nbytes <= ON_LOOP_BYTES and not self.needs_libhdf5:
+            put()
+        else:
+            await in_pool(put)
+        return result
+
     def take(
         self,
         source: LocalSource,
@@ -127,7 +145,8 @@ class Grid:
         known: Chunks | None,
     ) -> None:
         """Fetch, decode and scatter the only chunk of a table, which is this one of the grid."""
-        data = None
+        data: EncodedChunk = None
+        versions: Sequence[Hashable] = ()
         if table.start[0] >= 0:
             if known is not None:
                 versions = source.versions([number], table)  # before it is read
@@ -140,10 +159,23 @@ class Grid:
                 if room is not None and source.fetch_into(table, 0, room):
                     return
             (data,) = source.fetch(table, self.decoder.most)
+        self._put(data, int(table.mask[0]), number, task, axes, result, known, versions)
+
+    def _put(
+        self,
+        data: EncodedChunk,
+        mask: int,
+        number: int,
+        task: ChunkTask,
+        axes: tuple[int, ...] | None,
+        result: np.ndarray,
+        known: Chunks | None = None,
+        versions: Sequence[Hashable] = (),
+    ) -> None:
+        """Decode and scatter a chunk that was stored without the codecs of `mask`."""
         if data is None:
             result[task.target] = fill_element(self.array)
             return
-        mask = int(table.mask[0])
         decoder, scatter = self.decoder_of(mask)
         if decoder.is_direct and known is None:
             room = scatter.room_for(task, axes, result)

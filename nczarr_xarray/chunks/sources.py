@@ -257,6 +257,15 @@ class RemoteKeys(RemoteSource):
         if lacking:
             await self._presence.check()
 
+    async def fetch_one(self, table: ChunkTable, most: int) -> EncodedChunk:
+        """Fetch the only chunk of a table; None if there is no such key."""
+        ((key, part),) = _keys_and_parts(table)
+        async with self._store.gate():
+            data = await self._store.get(key, part, most)
+        if data is None:
+            await self._presence.check()
+        return data
+
     async def divides(self, table: ChunkTable) -> bool:
         return await self._store.divides(_keys(table))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -153,7 +153,7 @@ class VariableReader:
         remote = loop_of(self.store)
         if remote is not None:
             return remote.run(self.read_remote(key, points=points, remember=in_sequence()))
-        if self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key):
+        if self._selects_all(key):
             data = reader.read_whole()
             if data is not None:
                 return self._converted(data)
@@ -215,13 +215,12 @@ class VariableReader:
             read = partial(reader.read, padded.key, points=points)
             # not a thread of the loop's own, which may need those to find a host
             return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
+        reading = reader.reading_whole() if self._selects_all(key) else None
+        if reading is not None:
+            return self._values(await self._compared(reading))
         padded = self._padded(key, points)
         plan = self._plan(padded.key, points)
-        reading = reader.read_remote(plan, remember=remember)
-        if self._expected is None:
-            data = await reading
-        else:
-            data, _ = await gather_or_cancel(reading, self.compare())
+        data = await self._compared(reader.read_remote(plan, remember=remember))
         conversion = array.conversion if array is not None else None
         if conversion is not None and isinstance(store, DataFile):
             if conversion.needs_libhdf5:
@@ -316,12 +315,24 @@ class VariableReader:
     def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
         return (slice(None),) * len(self.shape) if key is None else key
 
+    def _selects_all(self, key: tuple[Index, ...]) -> bool:
+        """Tell whether an index selects all that is stored."""
+        return self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key)
+
     def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
         assert self.array is not None
         plan = plan_points if points else plan_outer
         # a dimension without length has no chunks either
         chunks = [max(1, length) for length in self.array.chunk_shape]
         return plan(key, self.array.shape, chunks)
+
+    async def _compared(self, reading: Coroutine[Any, Any, np.ndarray]) -> np.ndarray:
+        """Await what reads, and compare the array's metadata meanwhile."""
+        if self._expected is None:
+            return await reading
+        data: np.ndarray
+        data, _ = await gather_or_cancel(reading, self.compare())
+        return data
 
     async def compare(self) -> None:
         """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""

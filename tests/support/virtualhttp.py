@@ -7,7 +7,7 @@ by `tests.support.virtualnet.run`, so nothing waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -33,6 +33,7 @@ class Reply:
     speak: Speaker
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    begun: bool = False
     closed: bool = False
 
     url: URL = field(default_factory=URL)
@@ -48,9 +49,17 @@ class Reply:
     def content(self) -> Self:
         return self
 
-    async def __aenter__(self) -> Self:
+    async def begin(self) -> Self:
+        """Wait for the beginning, as the request does that is awaited or entered."""
+        self.begun = True
         await asyncio.sleep(self.before)
         return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.begin().__await__()
+
+    async def __aenter__(self) -> Self:
+        return self if self.begun else await self.begin()
 
     async def __aexit__(
         self,

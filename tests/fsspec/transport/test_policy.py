@@ -163,9 +163,9 @@ def test_a_wait_for_a_connection_is_not_a_wait_for_the_server() -> None:
     free = asyncio.Semaphore(2)
 
     class Taking(Reply):
-        async def __aenter__(self) -> Self:
+        async def begin(self) -> Self:
             await free.acquire()
-            return await super().__aenter__()
+            return await super().begin()
 
         async def __aexit__(self, *error: object) -> None:
             free.release()

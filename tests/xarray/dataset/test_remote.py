@@ -91,6 +91,49 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             load()
 
 
+def test_arrays_of_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read without a plan, on the loop and, if they are large, in a thread."""
+    noise = np.random.default_rng(3).random
+    shuffled = {"zlib": True, "shuffle": True}
+    made = xr.Dataset(
+        {
+            "plain": (("y", "x"), noise((3, 4))),
+            "big_endian": ("x", np.arange(4, dtype=">i4")),
+            "small": ("x", noise(4).astype("f4"), {}, shuffled),
+            "large": (("y", "z"), noise((3, 1 << 16)), {}, shuffled),
+            "absent": ("x", np.zeros(4), {}, {"_FillValue": -1.0}),
+            "longer": ("x", noise(4), {}, {"chunksizes": (5,)}),
+            "text": ("y", np.array(["a", "", "\u00e4"], object)),
+            "scalar": ((), 7.5),
+        }
+    )
+    made.nczarr.to_nczarr(tmp_path / "d", consolidated=False)
+    (tmp_path / "d" / "absent" / "0").unlink()
+    local = xr.load_dataset(tmp_path / "d", engine="nczarr")
+    assert np.isnan(local["absent"]).all()
+    with Server(read_tree(tmp_path / "d", "/d/")) as server:
+        with xr.open_dataset(f"{server.url}/d", engine="nczarr") as ds:
+            before = len(server.requests)
+            xr.testing.assert_identical(ds.load(), local)
+            chunks = [r.path for r in server.requests[before:] if "/." not in r.path]
+            read = [path.split("/")[2] for path in chunks]
+            # xarray looks into text when it is opened
+            assert sorted(read) == sorted(map(str, made.drop_vars("text")))
+        for name in ("small", "large"):
+            (key,) = (key for key in server.files if key.startswith(f"/d/{name}/0"))
+            server.files[key] = server.files[key][:-9]
+            with (
+                xr.open_dataset(f"{server.url}/d", engine="nczarr") as ds,
+                pytest.raises(FormatError, match=rf"{name}/0.*cannot be decoded"),
+            ):
+                ds[name].load()
+        monkeypatch.setattr("nczarr_fsspec.keystore._BELIEVED", 0)
+        with xr.open_dataset(f"{server.url}/d", engine="nczarr") as ds:
+            del server.files["/d/absent/.zarray"]
+            with pytest.raises(StoreError, match=r"absent/\.zarray is not there any more"):
+                ds["absent"].load()
+
+
 def test_whether_it_was_removed_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then missing chunks are no missing data either."""
 
