@@ -30,7 +30,7 @@ from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write_references import are_references, write_references
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
-from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
+from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
@@ -141,6 +141,7 @@ def aggregate(
             "is to be references, which have no version of CFA and grow by being made anew: "
             "leave out append, cfa_version and format",
         )
+    check_classic(place.url, format, cfa_version if append else cfa_version or DEFAULT)
 
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
         request = Request(
@@ -214,6 +215,7 @@ def convert_references(
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
     place, kind = _place(output, output_options, format)
+    check_classic(place.url, format, cfa_version or DEFAULT)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     policy, replaced = options.policy(source), Replaced(place)
     read = partial(read_master, os.fsdecode(source), options, policy, replaced)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
 from nczarr_fsspec.sizes import parse_size
-from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
+from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, Naming
 from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.write_options import Mode, RegionLike, mode_of
@@ -64,13 +64,8 @@ class CfaRequest:
                 said = ", ".join(word for word in words if word)
                 raise ExportError(url, f"{option} is {value!r}; it is one of {said}")
         mode_of(url, self.mode, ("w-", "w"), self.append_dim, self.region)
-        if self.format != "CFA3":
-            return
-        if self.version not in (None, "0.4"):
-            raise ExportError(
-                url, f"CFA3 is written as cfa_version='0.4' only, not {self.version!r}: use CFA4"
-            )
-        if self.fragment_format == "netCDF4":
+        check_classic(url, self.format, self.version)
+        if self.format == "CFA3" and self.fragment_format == "netCDF4":
             raise ExportError(url, "CFA3 has no netCDF-4 fragments: write format='CFA4'")
 
 

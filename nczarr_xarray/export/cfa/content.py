@@ -51,6 +51,14 @@ MASTER_FORMATS: dict[str | None, FileKind] = {
 _CLASSIC_BYTES = (1 << 31) - (1 << 24)
 
 
+def check_classic(url: str, format: str | None, version: str | None) -> None:  # noqa: A002
+    """Raise `ExportError` for a classic master of a version that needs netCDF-4."""
+    if format == "CFA3" and version not in (None, "0.4"):
+        raise ExportError(
+            url, f"CFA3 is written as cfa_version='0.4' only, not {version!r}: write format='CFA4'"
+        )
+
+
 class Member(NamedTuple):
     """A variable and all its values.
 

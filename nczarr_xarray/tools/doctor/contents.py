@@ -40,8 +40,11 @@ class FileContent(Content):
 
     def read(self, path: str, start: int, stop: int) -> Data:
         source, ranges = self._file.source, self._file.ranges
-        if BLANK.get() or stop > source.size:
+        end = min(stop, source.size)
+        if BLANK.get() or end <= start:
             return bytes(stop - start)
+        if end < stop:  # the first bytes of a small file, and what is behind its end
+            return bytes(self.read(path, start, end)) + bytes(stop - end)
         if isinstance(source, RemoteBytes):
             assert ranges is not None
             return source.run(ranges.read_metadata([Extent(start, stop)]))[0]

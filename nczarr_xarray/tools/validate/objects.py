@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.registry import formats
 from nczarr_xarray.model import ChunkedArray, grid_of
 from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
@@ -30,7 +31,8 @@ def foreign(subject: Subject) -> Iterator[Finding]:
     keys = subject.keys or ()
     # documents may be in consolidated metadata only, or missing: their chunks are not foreign
     arrays = (f"{variable.path.strip('/')}/.zarray" for variable in subject.variables)
-    others = sorted(set(keys).difference(dataset_keys([*keys, *arrays])))
+    marks = (mark for row in formats() for mark in row.marks)  # of formats of other packages, too
+    others = sorted(set(keys).difference(dataset_keys([*keys, *arrays]), marks))
     folders: dict[str, list[str]] = defaultdict(list)
     for key in others:
         folders[key.rpartition("/")[0]].append(key)

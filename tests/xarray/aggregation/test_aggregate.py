@@ -86,6 +86,14 @@ def test_classic_masters_have_the_types_of_classic_netcdf(tmp_path: Path) -> Non
         assert ds["n"].values.tolist() == ds["t"].values.tolist() == [*range(6)]
 
 
+def test_classic_masters_are_of_one_version(tmp_path: Path) -> None:
+    said = "CFA3 is written as cfa_version='0.4' only, not '1.13'"
+    with pytest.raises(ExportError, match=said):  # before files are opened: there are none
+        aggregate(["a.nc", "b.nc"], tmp_path / "m.nca", format="CFA3")
+    with pytest.raises(ExportError, match=said):
+        convert_references("a.nca", tmp_path / "m.nca", format="CFA3")
+
+
 def test_what_a_classic_master_cannot_hold_is_named(tmp_path: Path) -> None:
     files = [str(tmp_path / f"{name}.nc") for name in "ab"]
     for name, file in zip("ab", files, strict=True):

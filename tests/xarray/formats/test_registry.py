@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray import validate
 from tests.support.httpserver import Server
 from tests.support.trees import read_tree
 
@@ -174,6 +175,20 @@ def test_those_that_cannot_be_used_are_left_out(found: Found) -> None:
     broken, halfway = (text for text in found.warnings if text.startswith("format "))
     assert "'broken' of 'toyformat:nothing' cannot be loaded" in broken
     assert halfway == "format 'halfway' of 'toyformat:struct' is no `Format`"
+
+
+def test_their_objects_are_not_foreign(folder: Path) -> None:
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "nczarr_xarray", "validate", "--json"]
+    done = subprocess.run(
+        [*command, str(folder / "titled.nczarr")],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "foreign" not in {one["code"] for one in json.loads(done.stdout)}
+    assert "foreign" in {one.code for one in validate(folder / "titled.nczarr")}
 
 
 def test_without_the_package(folder: Path) -> None:

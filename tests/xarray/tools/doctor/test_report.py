@@ -151,6 +151,18 @@ def test_what_it_proposes_is_what_copy_makes(tmp_path: Path) -> None:
         assert_identical(one.load(), other.load())
 
 
+@pytest.mark.parametrize("chunks", [None, (2, 3)])
+def test_files_that_the_first_read_holds(tmp_path: Path, chunks: Any) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as ds:
+        ds.createDimension("y", 4)
+        ds.createDimension("x", 3)
+        ds.createVariable("v", "f8", ("y", "x"), chunksizes=chunks)[:] = 1
+    report = nczarr_xarray.doctor(tmp_path / "x.nc")
+    assert [one.layout for one in report.predictions] == ["as it is", "balanced"]
+    costs = [cost for one in report.predictions for cost in one.costs.values()]
+    assert {None if cost is None else cost.requests for cost in costs} == {0}  # of what is there
+
+
 def test_what_cannot_be_read_stops_nothing(tmp_path: Path) -> None:
     write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True)
     assert main(["copy", f"{tmp_path}/x.nc", f"{tmp_path}/y"]) == 0
