@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,7 @@ class NCZarrDataStore(AbstractDataStore):
         self.loaded: dict[str, np.ndarray] = {}
         self.errors: dict[str, NCZarrError] = {}
         self.readers: dict[str, VariableReader] = {}
+        self.arrays: dict[str, NCZarrArray] = {}
         for name, variable in self.variables.items():
             self.readers[name] = reader = opened.reader(variable)
             try:
@@ -153,6 +155,8 @@ class NCZarrDataStore(AbstractDataStore):
 
     def fail(self, name: str, error: NCZarrError) -> None:
         """Note a variable that cannot be read; it raises when it is touched."""
+        if name in self.errors:
+            return
         self.errors[name] = error
         variable = self.variables[name]
         # xarray would look into objects to see whether they are dates
@@ -179,6 +183,9 @@ class NCZarrDataStore(AbstractDataStore):
             if not self.set_aside():
                 raise
             dataset = self.decoded(decoding)
+        for name, array in self.arrays.items():
+            array.failed = None
+            array.reader = self.readers[name]
         for name, error in self.errors.items():
             path = self.variables[name].path
             _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
@@ -261,7 +268,9 @@ class NCZarrDataStore(AbstractDataStore):
             names = self.dimensions_of(variable)
         data: Any = self.loaded.get(name)
         if data is None:
-            data = LazilyIndexedArray(NCZarrArray(self.readers[name]))
+            self.arrays[name] = array = NCZarrArray(self.readers[name])
+            array.failed = partial(self.fail, name)  # xarray looks at the first and the last time
+            data = LazilyIndexedArray(array)
         elif len(set(names)) < len(names) and variable.nc_type == "string":
             data = data.astype(str)  # as xarray would, which fails where dimensions are equal
         elif data.dtype.kind == "O" and variable.nc_type == "string":
@@ -305,7 +314,7 @@ class NCZarrDataStore(AbstractDataStore):
 
 
 class UnreadableIndex(Index):
-    """The index of a coordinate that cannot be read: any use raises the reason."""
+    """The index of a coordinate that cannot be read: any use of its labels raises the reason."""
 
     def __init__(self, error: NCZarrError) -> None:
         self.error = error
@@ -313,11 +322,22 @@ class UnreadableIndex(Index):
     def sel(self, labels: dict[Any, Any], **options: Any) -> Any:
         raise self.error.with_traceback(None)
 
-    def isel(self, indexers: Mapping[Any, Any]) -> UnreadableIndex:
-        return self
+    def join(self, other: Index, how: str = "inner") -> Any:
+        raise self.error.with_traceback(None)
+
+    def to_pandas_index(self) -> Any:
+        raise self.error.with_traceback(None)
+
+    @classmethod
+    def concat(cls, indexes: Sequence[Any], *_: Any, **__: Any) -> Any:
+        raise indexes[0].error.with_traceback(None)
+
+    def isel(self, indexers: Mapping[Any, Any]) -> None:
+        """Return None, so that xarray indexes the coordinate, whose index is no more."""
 
     def equals(self, other: Index, **options: Any) -> bool:
-        return isinstance(other, UnreadableIndex)
+        # of another dataset, the labels may be others; a copy has another error
+        return isinstance(other, UnreadableIndex) and str(self.error) == str(other.error)
 
 
 def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]:

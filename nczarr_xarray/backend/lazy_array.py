@@ -9,13 +9,14 @@ it all happens within one call of `Dataset.load`, or of what writes a dataset.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.backend.compat import (
     VLEN_STRING,
     BackendArray,
@@ -37,12 +38,20 @@ _only_asked = ContextVar("_only_asked", default=False)
 
 
 class NCZarrArray(BackendArray):
-    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
+    """A variable's data, read when indexed. Picklable, safe in threads and processes.
 
-    __slots__ = ("dtype", "reader", "shape")
+    Attributes
+    ----------
+    failed
+        While xarray opens the dataset: told why the variable cannot be read, if so. xarray gets
+        zeros then; it only wants to know what becomes of times.
+    """
+
+    __slots__ = ("dtype", "failed", "reader", "shape")
 
     def __init__(self, reader: VariableReader) -> None:
         self.reader = reader
+        self.failed: Callable[[NCZarrError], None] | None = None
         self.shape = reader.shape
         self.dtype = reader.dtype
         if reader.dtype.kind == "O":
@@ -51,6 +60,17 @@ class NCZarrArray(BackendArray):
             self.dtype = element_of(reader.dtype) or VLEN_STRING
 
     def __getitem__(self, key: ExplicitIndexer) -> np.ndarray:
+        try:
+            return self._read(key)
+        except NCZarrError as error:
+            if self.failed is None:
+                raise
+            self.failed(error)
+            zeros: np.ndarray = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+            wanted: np.ndarray = zeros[key.tuple]
+            return wanted
+
+    def _read(self, key: ExplicitIndexer) -> np.ndarray:
         wanted = self._selection(key)
         others = list(_wanted_besides(self))
         if not others:

@@ -1,0 +1,106 @@
+"""Variables that cannot be read: the others can, and errors come when the data are used."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import FormatError, NCZarrWarning
+
+TIMES = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")
+GRID = xr.Dataset(
+    {
+        "v": (("time", "x"), np.arange(8.0).reshape(4, 2)),
+        "bounds": (("time", "n"), np.stack([TIMES, TIMES + np.timedelta64(1, "D")], axis=1)),
+    },
+    {"time": ("time", TIMES, {"bounds": "bounds"}), "x": [1, 2], "made": ("time", TIMES[::-1])},
+)
+
+
+GRID["time"].encoding["units"] = "days since 2000-01-01"
+
+
+def damaged(folder: Path, name: str) -> Path:
+    """A dataset of which the chunk of one variable is damaged."""
+    path = folder / "a.nczarr"
+    GRID.nczarr.to_nczarr(path)
+    (chunk,) = (file for file in (path / name).iterdir() if not file.name.startswith("."))
+    chunk.write_bytes(b"damaged!")
+    return path
+
+
+def opened(path: Path, **options: Any) -> xr.Dataset:
+    with pytest.warns(NCZarrWarning, match="cannot be read and raises when it is used"):
+        return xr.open_dataset(path, engine="nczarr", **options)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("name", ["time", "bounds", "made"])
+def test_times_keep_no_dataset_from_opening(tmp_path: Path, name: str, chunks: Any) -> None:
+    """xarray looks at the first and the last one, to learn what kind of dates they are."""
+    ds = opened(damaged(tmp_path, name), chunks=chunks)
+    assert ds[name].dtype == "M8[ns]"
+    assert ds[name].encoding["units"].startswith("days since")
+    for one in (ds, pickle.loads(pickle.dumps(ds))):
+        np.testing.assert_array_equal(one.variables["v"].values, GRID["v"].values)
+        with pytest.raises(FormatError, match=f"{name}/0"):
+            _ = one[name].variable.values
+
+
+def test_times_of_a_group_neither(tmp_path: Path) -> None:
+    path = tmp_path / "a.nczarr"
+    xr.DataTree.from_dict({"/": GRID, "/g": GRID[["v"]]}).nczarr.to_nczarr(path)
+    (path / "time" / "0").write_bytes(b"damaged!")
+    with pytest.warns(NCZarrWarning, match="'/time' cannot be read"):
+        tree = xr.open_datatree(path, engine="nczarr")
+    np.testing.assert_array_equal(tree["g/v"].values, GRID["v"].values)
+
+
+@pytest.mark.parametrize(
+    "index", [0, slice(1, 3), slice(None, None, -2), [0, 0, 1], xr.DataArray([3, 1], dims="p")]
+)
+def test_the_index_is_selected_like_the_rest(tmp_path: Path, index: Any) -> None:
+    ds = opened(damaged(tmp_path, "time")).isel(time=index)
+    expected = GRID.isel(time=index)
+    assert dict(ds.sizes) == dict(expected.sizes)
+    assert {n: v.shape for n, v in ds.variables.items()} == {
+        n: v.shape for n, v in expected.variables.items()
+    }
+    np.testing.assert_array_equal(ds["v"].values, expected["v"].values)
+    with pytest.raises(FormatError, match="time/0"):
+        _ = ds["time"].values
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ds: ds.sel(time="2000-01-01"),
+        lambda ds: ds.indexes,
+        lambda ds: xr.concat([ds, ds], "time"),
+        lambda ds: xr.merge([ds, GRID]),
+        lambda ds: ds["v"] + GRID["v"],
+    ],
+)
+def test_what_needs_the_labels_says_why_not(
+    tmp_path: Path, use: Callable[[xr.Dataset], Any]
+) -> None:
+    ds = opened(damaged(tmp_path, "time"))
+    with pytest.raises(FormatError, match="time/0"):
+        use(ds)
+
+
+def test_unknown_labels_are_not_those_of_another_dataset(tmp_path: Path) -> None:
+    """The values of both would be taken for values of the same times."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    ds = opened(damaged(one, "time"))
+    np.testing.assert_array_equal((ds["v"] + ds["v"]).values, 2 * GRID["v"].values)
+    with pytest.raises(FormatError, match="time/0"):
+        _ = ds["v"] + opened(damaged(other, "time"))["v"]
