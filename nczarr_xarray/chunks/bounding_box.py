@@ -40,6 +40,17 @@ class BoundingBox:
         self.size = math.prod(self.shape)
         self._within = [index for _, index in bounds]
 
+    def leave_out_steps(self) -> None:
+        """Leave out of the box what slices step over: then its slices have steps, all positive."""
+        for axis, (part, index) in enumerate(zip(self.slices, self._within, strict=True)):
+            if isinstance(index, slice) and part.stop > part.start:
+                step = index.step or 1
+                steps = slice(part.start, part.stop, abs(step))
+                self.slices = (*self.slices[:axis], steps, *self.slices[axis + 1 :])
+                self._within[axis] = slice(None, None, 1 if step > 0 else -1)
+        self.shape = tuple(len(range(s.start, s.stop, s.step or 1)) for s in self.slices)
+        self.size = math.prod(self.shape)
+
     def take(self, values: np.ndarray, *, points: bool) -> np.ndarray:
         """Return the selection from the values in the box.
 

@@ -424,19 +424,18 @@ class GridPieces:
         """Yield rows as parts of segments, as long as can be, with their bounds in `rows`."""
         first, segments = self._window.first, self._window.segments
         numbers: list[int] = rows.tolist()
-        at, count = 0, len(numbers)
-        while at < count:
-            row = numbers[at]
-            which = bisect.bisect_right(first, row) - 1
-            most = min(count, at + first[which + 1] - row)
-            if numbers[at:most] == list(range(row, row + most - at)):
-                stop = most
-            else:
-                stop = at + 1
-                while numbers[stop] == row + stop - at:
-                    stop += 1
-            yield segments[which].part(row - first[which], row - first[which] + stop - at), at, stop
-            at = stop
+        ends = [len(numbers)]
+        if len(numbers) > 1:  # rows that do not follow each other begin another part
+            ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), *ends]
+        at = 0
+        for end in ends:
+            while at < end:
+                row = numbers[at]
+                which = bisect.bisect_right(first, row) - 1
+                stop = min(end, at + first[which + 1] - row)
+                begin = row - first[which]
+                yield segments[which].part(begin, begin + stop - at), at, stop
+                at = stop
 
     def _missing(self, rows: np.ndarray, table: ChunkTable) -> np.ndarray:
         """Fill what is not stored; the other rows."""

@@ -159,6 +159,11 @@ def chunks(folder: Path, n: int) -> Action:
     return _read(objects | {f"v/{i}": bytes(4) for i in range(n)})
 
 
+def chunks_with_gaps(folder: Path, n: int) -> Action:
+    objects = {".zgroup": GROUP, "v/.zarray": _zarray(2 * n, chunk=1)}
+    return _read(objects | {f"v/{2 * i}": bytes(4) for i in range(n)})
+
+
 # ---- files
 
 
@@ -304,6 +309,7 @@ KINDS: dict[str, Callable[[Path, int], Action]] = {
     for function in (
         *(tree_of_groups, tree_of_dimensions, tree_on_disk, tree_for_xarray, tree_without_names),
         *(consolidated, archive, references, zarr3, zarr3_consolidated, chunks),
+        chunks_with_gaps,
         *(hdf5_variables, hdf5_groups, hdf5_attributes, hdf5_without_names, hdf5_chunks),
         *(netcdf4_dimensions, netcdf4_coordinates, classic),
         *(export, export_of_dimensions, export_of_chunks, added_variable, added_values),

@@ -19,6 +19,7 @@ from tests.support.linearity import KINDS
 #: What the others do, these do as well.
 QUICK = (
     *("tree_of_groups", "tree_for_xarray", "consolidated", "zarr3", "chunks"),
+    "chunks_with_gaps",
     *("hdf5_without_names", "hdf5_groups", "netcdf4_dimensions", "classic"),
     *("export_of_dimensions", "added_values"),
 )

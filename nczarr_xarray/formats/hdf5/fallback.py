@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 #: Soft links on the way to a dataset, or virtual datasets on the way to data, at most.
 _MOST_LINKS = 16
+#: Bytes up to which a box is read with all that is in it: many steps take libhdf5 longer.
+_LARGE_BOX = 1 << 24
 #: Sources that were found to be there: paths of files, and names of datasets in them.
 Checked: TypeAlias = set[tuple[str, str]]
 
@@ -94,6 +96,8 @@ class H5pyReader:
     def read(self, key: Sequence[Index], *, points: bool = False) -> np.ndarray:
         """Read a selection: its bounding box is read, and the selection taken from it.
 
+        Of a large box libhdf5 itself leaves out what is between the steps of slices.
+
         Parameters
         ----------
         key
@@ -109,6 +113,8 @@ class H5pyReader:
         """
         box = BoundingBox(key, self._array.shape)
         if box.size:
+            if box.size * self._array.dtype.itemsize > _LARGE_BOX:
+                box.leave_out_steps()
             read = partial(self._read_box, box.slices)
             values = self._values(
                 _through_h5py(self._source, self._array.path, self._checked, read)
@@ -146,10 +152,11 @@ def _stored(dataset: Any, box: Sequence[slice]) -> np.ndarray:
     import h5py
 
     kind, space = dataset.id.get_type(), dataset.id.get_space()
-    shape = tuple(part.stop - part.start for part in box)
+    steps = tuple(part.step or 1 for part in box)
+    shape = tuple(len(range(part.start, part.stop, part.step or 1)) for part in box)
     stored = np.empty(shape, f"V{kind.get_size()}")
     if box:
-        space.select_hyperslab(tuple(part.start for part in box), shape)
+        space.select_hyperslab(tuple(part.start for part in box), shape, steps)
     memory = h5py.h5s.create_simple(shape) if box else h5py.h5s.create(h5py.h5s.SCALAR)
     dataset.id.read(memory, space, stored, kind)
     return stored

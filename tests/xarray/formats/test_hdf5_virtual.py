@@ -7,6 +7,7 @@ import re
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,12 +16,19 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.formats.hdf5 import fallback
 from nczarr_xarray.formats.hdf5.checksum import lookup3
+from nczarr_xarray.formats.hdf5.fallback import H5pyReader
+from tests.support.examples import examples
 from tests.support.filepromises import RemoteMemory
+
+_READ_BOX = H5pyReader._read_box
 
 
 def _source(folder: Path, number: int) -> Any:
@@ -421,6 +429,65 @@ def test_external_integers_that_do_not_fill_their_bytes(
         np.testing.assert_array_equal(ds["v"], values)
         if shape:
             np.testing.assert_array_equal(ds["v"][..., 3:0:-2], values[..., 3:0:-2])
+
+
+def _large(path: Path, data: np.ndarray) -> None:
+    with h5py.File(path, "w", libver="latest") as file:
+        file["own"] = data
+        layout = h5py.VirtualLayout(data.shape, data.dtype)
+        layout[:] = h5py.VirtualSource(file["own"])
+        file.create_virtual_dataset("v", layout)
+
+
+def test_what_lies_between_far_elements_is_not_read(tmp_path: Path) -> None:
+    data = np.arange(600 * 40 * 200.0).reshape(600, 40, 200)
+    _large(tmp_path / "v.h5", data)
+    sizes: list[int] = []
+
+    def counted(self: H5pyReader, box: Any, dataset: Any) -> np.ndarray:
+        values = _READ_BOX(self, box, dataset)
+        sizes.append(values.size)
+        return values
+
+    with (
+        xr.open_dataset(tmp_path / "v.h5", engine="nczarr") as ds,
+        mock.patch.object(H5pyReader, "_read_box", counted),
+    ):
+        np.testing.assert_array_equal(ds.v[::-200, 1::38], data[::-200, 1::38])
+        np.testing.assert_array_equal(ds.v[3::100, :, 7], data[3::100, :, 7])
+    assert sizes == [3 * 2 * 200, 501 * 40]  # the second one lies in a small box
+
+
+@settings(max_examples=examples(60))
+@given(st.data())
+def test_selections_with_steps(small_parts: Any, data: st.DataObject) -> None:
+    """As numpy selects, one dimension after the other."""
+    ds, values = small_parts
+    key = [
+        data.draw(
+            st.integers(-size, size - 1)
+            | st.slices(size)
+            | st.lists(st.integers(-size, size - 1), max_size=5).map(lambda n: np.array(n, int))
+        )
+        for size in values.shape
+    ]
+    expected = values
+    for axis in (2, 1, 0):
+        expected = expected[(*[slice(None)] * axis, key[axis])]
+    np.testing.assert_array_equal(ds.v[tuple(key)].values, expected)
+
+
+@pytest.fixture(scope="module")
+def small_parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A virtual dataset, of which boxes of more than 64 bytes are large."""
+    path = tmp_path_factory.mktemp("parts") / "v.h5"
+    values = np.arange(60 * 7 * 8).reshape(60, 7, 8)
+    _large(path, values)
+    with (
+        xr.open_dataset(path, engine="nczarr") as ds,
+        mock.patch.object(fallback, "_LARGE_BOX", 64),
+    ):
+        yield ds, values
 
 
 KEEPS_AN_ERROR = """
