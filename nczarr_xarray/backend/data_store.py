@@ -145,7 +145,8 @@ class NCZarrDataStore(AbstractDataStore):
         self.loaded: dict[str, np.ndarray] = {}
         self.errors: dict[str, NCZarrError] = {}
         self.readers: dict[str, VariableReader] = {}
-        self.arrays: dict[str, NCZarrArray] = {}
+        #: those of the dataset that is being opened: what fails meanwhile is noted
+        self.arrays: dict[str, NCZarrArray] | None = None
         for name, variable in self.variables.items():
             self.readers[name] = reader = opened.reader(variable)
             try:
@@ -177,13 +178,17 @@ class NCZarrDataStore(AbstractDataStore):
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
         """Decode the group to a Dataset, and warn of variables that cannot be read."""
+        arrays: dict[str, NCZarrArray] = {}
+        self.arrays = arrays
         try:
             dataset = self.decoded(decoding)
         except (AttributeError, TypeError, ValueError):
             if not self.set_aside():
                 raise
             dataset = self.decoded(decoding)
-        for name, array in self.arrays.items():
+        finally:
+            self.arrays = None
+        for name, array in arrays.items():
             array.failed = None
             array.reader = self.readers[name]
         for name, error in self.errors.items():
@@ -268,8 +273,10 @@ class NCZarrDataStore(AbstractDataStore):
             names = self.dimensions_of(variable)
         data: Any = self.loaded.get(name)
         if data is None:
-            self.arrays[name] = array = NCZarrArray(self.readers[name])
-            array.failed = partial(self.fail, name)  # xarray looks at the first and the last time
+            array = NCZarrArray(self.readers[name])
+            if self.arrays is not None:  # xarray looks at the first and the last time
+                self.arrays[name] = array
+                array.failed = partial(self.fail, name)
             data = LazilyIndexedArray(array)
         elif len(set(names)) < len(names) and variable.nc_type == "string":
             data = data.astype(str)  # as xarray would, which fails where dimensions are equal

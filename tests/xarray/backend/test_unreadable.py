@@ -12,6 +12,8 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError, NCZarrWarning
+from nczarr_xarray.backend.data_store import NCZarrDataStore
+from nczarr_xarray.dataset.open import open_hierarchy
 
 TIMES = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")
 GRID = xr.Dataset(
@@ -51,6 +53,14 @@ def test_times_keep_no_dataset_from_opening(tmp_path: Path, name: str, chunks: A
         np.testing.assert_array_equal(one.variables["v"].values, GRID["v"].values)
         with pytest.raises(FormatError, match=f"{name}/0"):
             _ = one[name].variable.values
+
+
+def test_a_store_opened_by_xarray_gives_no_zeros(tmp_path: Path) -> None:
+    """There nobody learns what failed."""
+    opened = open_hierarchy(damaged(tmp_path, "made"))
+    store = NCZarrDataStore(opened, opened.hierarchy.root, None, set())
+    with pytest.raises(FormatError, match="made/0"):
+        xr.open_dataset(store)
 
 
 def test_times_of_a_group_neither(tmp_path: Path) -> None:
