@@ -98,7 +98,7 @@ class NetCDFTarget:
         self._task = task.without_data()
 
     def sync(self) -> None:
-        """Note that `close` follows when dask's arrays are computed; until then nothing is valid."""
+        """Note that `close` follows when dask's arrays have been computed."""
         self._delayed = True
 
     def close(self) -> None:
