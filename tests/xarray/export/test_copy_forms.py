@@ -90,6 +90,16 @@ def test_codecs_are_not_taken_to_suit_other_values(tmp_path: Path, options: list
         )
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_settings_of_blosc_that_are_left_out(tmp_path: Path, target: str) -> None:
+    """As numcodecs reads them: it shuffles."""
+    source = xr.Dataset({"v": (("x", "y"), NOISE)})
+    to_nczarr(source, tmp_path / "x", encoding={"v": {"compressor": {"id": "blosc"}}})
+    copied(tmp_path / "x", TARGETS[target].format(tmp_path), *OPTIONS.get(target, ()))
+    with xr.open_dataset(TARGETS[target].format(tmp_path), engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"], NOISE)
+
+
 # -- text ----------------------------------------------------------------------------------------
 
 TEXTS = xr.Dataset(
