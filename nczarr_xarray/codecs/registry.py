@@ -122,7 +122,7 @@ def _szip_options(config: CodecConfig) -> dict[str, Any]:
 
 def _blosc_options(config: CodecConfig) -> dict[str, Any]:
     """Return zlib for blosc, which as a filter of HDF5 fails on data that it cannot compress."""
-    return {"compression": "zlib", "complevel": 4, "shuffle": config["shuffle"] != 0}
+    return {"compression": "zlib", "complevel": 4, "shuffle": config.get("shuffle", 1) != 0}
 
 
 def _values(values: tuple[int, ...]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def asked_codecs(
         return tuple(map(_config, _zarr_codecs(encoding)))
     if encoding.get("shuffle") is None and not shuffled:
         encoding = {**encoding, "shuffle": False}
-    return _netcdf_codecs(encoding, name, dtype)
+    return tuple(map(_config, _netcdf_codecs(encoding, name, dtype)))
 
 
 def kept_codecs(
@@ -127,20 +127,29 @@ def _in_words_of_netcdf(encoding: Mapping[str, Any], compression: str | None) ->
     return bool(compression or encoding.get("shuffle") or encoding.get("fletcher32"))
 
 
-def _netcdf_codecs(
-    encoding: Mapping[str, Any], name: str | None, dtype: np.dtype
-) -> tuple[CodecConfig, ...]:
-    """Return shuffle, the compressor called `name` and the checksum, in netCDF-C's order."""
+def _netcdf_codecs(encoding: Mapping[str, Any], name: str | None, dtype: np.dtype) -> list[Any]:
+    """Return shuffle, the compressor called `name` and the checksum, in netCDF-C's order.
+
+    What netCDF has no name for is between them as Zarr's keys say it.
+    """
     shuffle = encoding.get("shuffle")
-    codecs: list[CodecConfig] = []
+    codecs: list[Any] = []
     row = None if name is None else registry.compression(name)
     if shuffle or (shuffle is None and row and row.netcdf and row.netcdf.shuffled):
         codecs.append({"id": "shuffle", "elementsize": netcdf_size(dtype)})
     if name is not None:
         codecs.append(_compressor(name, encoding))
+    else:
+        codecs += (codec for codec in _zarr_codecs(encoding) if not _has_word(codec))
     if encoding.get("fletcher32"):
         codecs.append({"id": "fletcher32"})
-    return tuple(codecs)
+    return codecs
+
+
+def _has_word(codec: Any) -> bool:
+    """Tell whether a codec of a Zarr encoding is one that ``shuffle`` or ``fletcher32`` mean."""
+    name = codec.get("id") if isinstance(codec, Mapping) else getattr(codec, "codec_id", None)
+    return name in ("shuffle", "fletcher32")
 
 
 def _compression(encoding: Mapping[str, Any]) -> str | None:

@@ -113,7 +113,7 @@ class Exporter:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
                 variable.encoding = whole_text(variable, encoding)
-                if text_type(encoding.get("dtype")):
+                if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
                     empty_text(variable)
             if not options.encoded and is_packed(variable):
                 packed[where] = variable, not inherited

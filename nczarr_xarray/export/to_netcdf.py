@@ -33,6 +33,8 @@ class NetCDFTarget:
         so that everything is written by `store`.
     """
 
+    _task: WriteTask | None = None
+
     def __init__(
         self,
         target: Any,
@@ -50,7 +52,11 @@ class NetCDFTarget:
         self._mode = {"r+": "a"}.get(mode, mode)
         self._autoclose = autoclose
         self._group: str | None = None
-        self._task: WriteTask | None = None
+        self._home = os.getpid()
+        self._delayed = False
+        # the caller may be handling one, which is no error of this export; the number of an
+        # exception that is being handled belongs to no other, and can be pickled
+        self._handled = id(sys.exc_info()[1])
         self._chunk_writers: list[ArrayWriter] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
@@ -92,17 +98,27 @@ class NetCDFTarget:
         self._task = task.without_data()
 
     def sync(self) -> None:
-        """Do nothing: a dataset is valid only once it is closed."""
+        """Note that `close` follows when dask's arrays have been computed."""
+        self._delayed = True
 
     def close(self) -> None:
         """Make the dataset valid, or remove it if `to_netcdf` is ending with an error."""
         task, self._task = self._task, None
         if task is None:
             return
-        if sys.exc_info()[0] is not None:
-            for chunk_writer in self._chunk_writers:
-                chunk_writer.shut()
-            task.change.abort()
+        if not self._delayed and id(sys.exc_info()[1]) != self._handled:
+            self._give_up(task)
             return
         with task.or_nothing():
             task.complete()
+
+    def __del__(self) -> None:
+        """Remove what is not complete if xarray does not `close` it, as another target failed."""
+        task, self._task = self._task, None
+        if task is not None and not self._delayed and os.getpid() == self._home:
+            self._give_up(task)
+
+    def _give_up(self, task: WriteTask) -> None:
+        for chunk_writer in self._chunk_writers:
+            chunk_writer.shut()
+        task.change.abort()

@@ -90,6 +90,42 @@ def test_codecs_are_not_taken_to_suit_other_values(tmp_path: Path, options: list
         )
 
 
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize(
+    ("compressor", "stored"),
+    [
+        (numcodecs.GZip(3), "gzip"),
+        (numcodecs.Blosc("zstd", 3, 0), "blosc"),
+        (numcodecs.LZ4(), "lz4"),
+    ],
+)
+def test_compressors_behind_a_shuffle(
+    tmp_path: Path, compressor: Any, stored: str, asked: bool
+) -> None:
+    """netCDF has a word for the one and none for the other."""
+    encoding = {"v": {"filters": [numcodecs.Shuffle(8)], "compressors": compressor}}
+    ds = xr.Dataset({"v": (("x", "y"), np.arange(1200.0).reshape(40, 30))})
+    ds.to_zarr(tmp_path / "x.zarr", zarr_format=2, consolidated=False, encoding=encoding)
+    with xr.open_dataset(tmp_path / "x.zarr", engine="nczarr") as source:
+        mine = {"v": {"shuffle": True, "compressor": compressor}} if asked else None
+        to_nczarr(source, f"file://{tmp_path}/y#mode=zarr", encoding=mine)
+    document = json.loads((tmp_path / "y" / "v" / ".zarray").read_text())
+    found = [*(document["filters"] or []), document["compressor"]]
+    assert [codec["id"] for codec in found] == ["shuffle", stored]
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"], ds["v"])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_settings_of_blosc_that_are_left_out(tmp_path: Path, target: str) -> None:
+    """As numcodecs reads them: it shuffles."""
+    source = xr.Dataset({"v": (("x", "y"), NOISE)})
+    to_nczarr(source, tmp_path / "x", encoding={"v": {"compressor": {"id": "blosc"}}})
+    copied(tmp_path / "x", TARGETS[target].format(tmp_path), *OPTIONS.get(target, ()))
+    with xr.open_dataset(TARGETS[target].format(tmp_path), engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"], NOISE)
+
+
 # -- text ----------------------------------------------------------------------------------------
 
 TEXTS = xr.Dataset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -718,6 +719,39 @@ def test_to_netcdf_later(tmp_path: Path) -> None:
     later = dataset(tmp_path / "counts").to_netcdf(path, engine="nczarr", compute=False)  # type: ignore[call-overload]
     later.compute(scheduler="threads")
     xr.testing.assert_identical(opened(path), expected())
+
+
+def test_to_netcdf_while_an_error_is_handled(tmp_path: Path) -> None:
+    """Another error that the caller is handling does not keep the dataset from being written."""
+    register()
+    whole = dataset(tmp_path / "counts")
+    try:
+        int("something else")
+    except ValueError:
+        whole.to_netcdf(tmp_path / "a", engine="nczarr")  # type: ignore[call-overload]
+        later = whole.to_netcdf(tmp_path / "b", engine="nczarr", compute=False)  # type: ignore[call-overload]
+        with pytest.raises(ExportError):
+            whole.assign(z=1j).to_netcdf(tmp_path / "c", engine="nczarr")  # type: ignore[call-overload]
+    try:
+        int("something else")
+    except ValueError:
+        later.compute(scheduler="sync")
+    for name in "ab":
+        xr.testing.assert_identical(opened(tmp_path / name), expected())
+    assert not (tmp_path / "c").exists()
+
+
+def test_save_mfdataset_of_which_one_is_refused(tmp_path: Path) -> None:
+    register()
+    whole = dataset(tmp_path / "counts")
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(ExportError, match="complex128"):
+        xr.save_mfdataset([whole, xr.Dataset({"z": ("x", [1j])})], paths, engine="nczarr")
+    gc.collect()
+    assert not [entry.name for entry in tmp_path.iterdir() if entry.name != "counts"]
+    xr.save_mfdataset([whole, whole], paths, engine="nczarr")
+    for path in paths:
+        xr.testing.assert_identical(opened(path), expected())
 
 
 @pytest.mark.parametrize("compute", [True, False])

@@ -24,6 +24,7 @@ from nczarr_xarray.export.storage import valid_keys
 from nczarr_xarray.model import ChunkedArray
 from tests.support.ncwriter import ramp
 from tests.support.netcdf_c import netcdf_model
+from tests.support.written import opened
 
 
 def cube(kind: str = "f4") -> xr.Dataset:
@@ -634,6 +635,16 @@ def test_length_of_text_comes_from_the_data(tmp_path: Path, compat: str, lazy: b
     assert array(tmp_path / "x").dtype == "S10"
     with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
         assert back["v"].values.tolist() == texts.tolist()
+
+
+@pytest.mark.parametrize("missing", [[], [None, np.nan]])
+def test_a_length_of_texts_says_that_these_are_texts(tmp_path: Path, missing: list[Any]) -> None:
+    """xarray makes numbers of objects that are all missing, or none at all."""
+    dataset = xr.Dataset({"v": ("x", np.array(missing, object))})
+    encoding = {"v": {"_nczarr_maxstrlen": 8}}
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding, unlimited_dims=["x"])
+    to_nczarr(xr.Dataset({"v": ("x", ["abc", "é"])}), tmp_path / "x", append_dim="x")
+    assert opened(tmp_path / "x")["v"].values.tolist() == ["" for _ in missing] + ["abc", "é"]
 
 
 @pytest.mark.parametrize("target", ["x", "x#mode=zarr"])
