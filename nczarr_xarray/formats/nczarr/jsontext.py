@@ -98,6 +98,13 @@ def is_standard(data: str | bytes) -> bool:
     return True
 
 
+def has_remains(data: bytes) -> bool:
+    """Tell whether something follows the value of a document that `loads` accepts."""
+    reader = _Dialect(text_of(data).removeprefix("\ufeff"), "'")
+    reader.parse()
+    return bool(reader.text[reader.position :].strip())
+
+
 def _refuse(word: str) -> None:
     raise ValueError(word)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
-from nczarr_xarray.formats.nczarr.jsontext import JSON, is_standard
+from nczarr_xarray.formats.nczarr.jsontext import JSON, has_remains, is_standard
 from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.finding import Finding, Severity
 from nczarr_xarray.tools.validate.subject import Subject
@@ -102,9 +102,16 @@ def array_dimensions(subject: Subject) -> Iterator[Finding]:
 
 
 def dialect(subject: Subject) -> Iterator[Finding]:
-    """Find documents that are JSON in netCDF-C's dialect only."""
+    """Find documents that are JSON in netCDF-C's dialect only, or not even that."""
+    # pure Zarr need not be for netCDF-C
+    severity: Severity = "warning" if subject.is_nczarr else "note"
     for key in subject.documents if subject.is_zarr2 else ():
-        if not is_standard(subject.found[key]):
+        if is_standard(subject.found[key]):
+            continue
+        if has_remains(subject.found[key]):
+            text = "is followed by the end of an older document: netCDF-C does not open the dataset"
+            yield Finding(severity, "netcdf-c", key, text, "'nczarr upgrade' writes it anew")
+        else:
             text = "is not standard JSON (bare NaN, trailing commas, or what netCDF-C 4.8 escaped)"
             advice = "strict readers refuse it: 'nczarr upgrade' writes it anew"
             yield Finding("note", "dialect", key, text, advice)

@@ -197,6 +197,14 @@ def test_an_array_whose_attributes_are_lost() -> None:
     assert (found.code, found.severity, found.path) == ("dimension-rank", "warning", "/t")
 
 
+@pytest.mark.parametrize("key", [".zattrs", "t/.zarray", "t/.zattrs"])
+def test_remains_of_an_older_document(key: str) -> None:
+    """netCDF-C leaves them where it rewrites an object, and then fails to open the dataset."""
+    found = without(validate({**NCZARR, key: NCZARR[key] + b"}}"}))
+    assert [(f.code, f.severity, f.path) for f in found] == [("netcdf-c", "warning", key)]
+    assert without(validate({**NCZARR, key: NCZARR[key] + b" \n"})) == []
+
+
 def test_pure_zarr_need_not_be_for_netcdf_c() -> None:
     objects = edited(vector("dims-zarr+file-4.9.0"), "x/.zarray", filters=[])
     (found,) = [f for f in validate(objects) if f.code == "netcdf-c"]
