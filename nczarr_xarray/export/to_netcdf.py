@@ -98,19 +98,22 @@ class NetCDFTarget:
         self._task = task.without_data()
 
     def sync(self) -> None:
-        """Note that `close` follows when dask's arrays have been computed."""
-        self._delayed = True
+        """Note that `close` follows when dask's arrays have been computed, unless this failed."""
+        self._delayed = not self._failing()
 
     def close(self) -> None:
         """Make the dataset valid, or remove it if `to_netcdf` is ending with an error."""
         task, self._task = self._task, None
         if task is None:
             return
-        if not self._delayed and id(sys.exc_info()[1]) != self._handled:
+        if not self._delayed and self._failing():
             self._give_up(task)
             return
         with task.or_nothing():
             task.complete()
+
+    def _failing(self) -> bool:
+        return id(sys.exc_info()[1]) != self._handled
 
     def __del__(self) -> None:
         """Remove what is not complete if xarray does not `close` it, as another target failed."""
