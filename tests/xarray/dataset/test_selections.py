@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_xarray import FormatError
+from nczarr_xarray import FormatError, StoreError
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.dataset.variable import VariableReader
 from tests.support.httpserver import Server
@@ -134,6 +136,32 @@ def test_values_that_cannot_be_made_are_read_alone(
     ):
         xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
         assert {"/packed0", "/tiles0", "/plain0"} <= set(alone)
+
+
+@pytest.mark.parametrize("cancelled", ["/large", "/packed0"])
+def test_a_cancelled_read_is_of_its_own_variable_only(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: str
+) -> None:
+    read = VariableReader.read_remote
+
+    async def interrupted(self: VariableReader, *args: Any, **options: Any) -> np.ndarray:
+        if self.path == cancelled:
+            raise asyncio.CancelledError
+        return await read(self, *args, **options)
+
+    def fails(_: SmallRead) -> np.ndarray | None:
+        raise MemoryError
+
+    with (
+        opened(server) as ds,
+        xr.open_dataset(path, engine="netcdf4", mask_and_scale=False) as expected,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(VariableReader, "read_remote", interrupted)
+            patch.setattr(SmallRead, "values", fails)
+            with pytest.raises((CancelledError, StoreError)):
+                ds.load()
+        xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
 
 
 def chunk_of(path: Path, name: str) -> bytes:
