@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -162,6 +164,34 @@ def test_a_cancelled_read_is_of_its_own_variable_only(
             with pytest.raises((CancelledError, StoreError)):
                 ds.load()
         xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
+
+
+THREAD = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import xarray as xr
+
+ds = xr.open_dataset(sys.argv[1], engine="nczarr")
+pool = ThreadPoolExecutor(1)
+
+def work():
+    threading.main_thread().join()
+    try:
+        while True:
+            pool.submit(int).result()
+    except RuntimeError:  # pools take nothing more
+        print(float(ds.load().packed7.mean()))
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_reads_on_after_the_end_of_the_main_thread(server: Server, path: Path) -> None:
+    command = [sys.executable, "-c", THREAD, f"{server.url}/d.nc"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        assert float(done.stdout) == float(expected.packed7.mean())
 
 
 def chunk_of(path: Path, name: str) -> bytes:
