@@ -18,12 +18,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import most_connections
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.transport.budget import Budget
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -240,7 +243,7 @@ class RemoteStore(KeyStore, OnLoop):
 
     #: requests in flight at most, each on a connection of its own
     concurrency: int = most_connections()
-    #: bytes of chunks, when decoded, that one read may have in flight; some chunks always may be
+    #: bytes of chunks, when decoded, that reads may have in flight; some chunks always may be
     in_flight_bytes: int = 1 << 28
     #: whether `list` can be expected to work
     can_list: bool = True
@@ -285,8 +288,21 @@ class RemoteStore(KeyStore, OnLoop):
             self.__dict__["_gate"] = (loop, gate)
         return gate
 
+    def room(self) -> Budget:
+        """Return what bounds the chunks that all reads have in flight to `in_flight_bytes`."""
+        from nczarr_fsspec.transport.budget import Budget
+
+        loop = asyncio.get_running_loop()
+        room: Budget | None
+        owner, room = self.__dict__.get("_room", (None, None))
+        if room is None or owner is not loop:
+            room = Budget(self.in_flight_bytes)
+            self.__dict__["_room"] = (loop, room)
+        room.limit = self.in_flight_bytes
+        return room
+
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_gate", "seen")
+        own = ("_gate", "_room", "seen")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     async def gather(

@@ -236,20 +236,33 @@ class RemoteKeys(RemoteSource):
         # small chunks are handed over several together: each by itself costs more than it has
         several = max(1, ON_LOOP_BYTES // max(1, nbytes))
         arrived: list[tuple[int, EncodedChunk]] = []
+        # what waits to be decoded is held, too, for as many variables as are read together
+        room = store.room() if several == 1 else None
+        cost = min(nbytes, store.in_flight_bytes // LEAST_IN_FLIGHT)
 
         async def work() -> None:
-            nonlocal coming, lacking
             for number in numbers:
-                async with gate:
-                    data = await store.get(*keys[number], most)
-                arrived.append((number, data))
-                lacking = lacking or data is None
-                coming -= 1
-                if len(arrived) >= several or not coming:
-                    arrived.sort(key=itemgetter(0))
-                    rows, stored = [row for row, _ in arrived], [one for _, one in arrived]
-                    arrived.clear()
-                    await receive(rows, stored)
+                if room is None:
+                    await bring(number)
+                    continue
+                await room.take(cost)
+                try:
+                    await bring(number)
+                finally:
+                    room.give(cost)
+
+        async def bring(number: int) -> None:
+            nonlocal coming, lacking
+            async with gate:
+                data = await store.get(*keys[number], most)
+            arrived.append((number, data))
+            lacking = lacking or data is None
+            coming -= 1
+            if len(arrived) >= several or not coming:
+                arrived.sort(key=itemgetter(0))
+                rows, stored = [row for row, _ in arrived], [one for _, one in arrived]
+                arrived.clear()
+                await receive(rows, stored)
 
         most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
         in_flight = min(len(keys), store.concurrency, most_chunks)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -270,7 +271,12 @@ async def in_own_thread(function: Callable[[], T]) -> T:
 
 async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
     """Have a thread of the pool call `function`, and await what it returns."""
-    return await asyncio.get_running_loop().run_in_executor(_pool.get(), function, *arguments)
+    loop = asyncio.get_running_loop()
+    try:
+        done = loop.run_in_executor(_pool.get(), function, *arguments)
+    except RuntimeError:  # the main thread has ended, and with it all pools; this read goes on
+        return await in_own_thread(partial(function, *arguments))
+    return await done
 
 
 def in_threads(

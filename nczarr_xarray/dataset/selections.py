@@ -92,7 +92,10 @@ async def _read_all(
                 tasks.create_task(read_small(file, begun))
             for _ in range(_TURNS):
                 await asyncio.sleep(0)
-    return [one for one in found if one is not None]
+    return [  # of one that something else has cancelled there is nothing
+        StoreError(one.reader.path, "reading it was cancelled") if values is None else values
+        for one, values in zip(selections, found, strict=True)
+    ]
 
 
 class _Small(NamedTuple):

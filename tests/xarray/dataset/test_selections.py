@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_xarray import FormatError
+from nczarr_xarray import FormatError, StoreError
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.dataset.variable import VariableReader
 from tests.support.httpserver import Server
@@ -134,6 +138,60 @@ def test_values_that_cannot_be_made_are_read_alone(
     ):
         xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
         assert {"/packed0", "/tiles0", "/plain0"} <= set(alone)
+
+
+@pytest.mark.parametrize("cancelled", ["/large", "/packed0"])
+def test_a_cancelled_read_is_of_its_own_variable_only(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: str
+) -> None:
+    read = VariableReader.read_remote
+
+    async def interrupted(self: VariableReader, *args: Any, **options: Any) -> np.ndarray:
+        if self.path == cancelled:
+            raise asyncio.CancelledError
+        return await read(self, *args, **options)
+
+    def fails(_: SmallRead) -> np.ndarray | None:
+        raise MemoryError
+
+    with (
+        opened(server) as ds,
+        xr.open_dataset(path, engine="netcdf4", mask_and_scale=False) as expected,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(VariableReader, "read_remote", interrupted)
+            patch.setattr(SmallRead, "values", fails)
+            with pytest.raises((CancelledError, StoreError)):
+                ds.load()
+        xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
+
+
+THREAD = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import xarray as xr
+
+ds = xr.open_dataset(sys.argv[1], engine="nczarr")
+pool = ThreadPoolExecutor(1)
+
+def work():
+    threading.main_thread().join()
+    try:
+        while True:
+            pool.submit(int).result()
+    except RuntimeError:  # pools take nothing more
+        print(float(ds.load().packed7.mean()))
+
+threading.Thread(target=work).start()
+"""
+
+
+def test_a_thread_reads_on_after_the_end_of_the_main_thread(server: Server, path: Path) -> None:
+    command = [sys.executable, "-c", THREAD, f"{server.url}/d.nc"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    with xr.open_dataset(path, engine="netcdf4") as expected:
+        assert float(done.stdout) == float(expected.packed7.mean())
 
 
 def chunk_of(path: Path, name: str) -> bytes:

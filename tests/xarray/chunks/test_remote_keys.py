@@ -1,0 +1,58 @@
+"""Chunks of a remote store that many reads fetch at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nczarr_fsspec.keystore import ALL, RemoteStore
+from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT, RemoteKeys
+from nczarr_xarray.model import ChunkTable
+
+CHUNK = 1 << 20
+
+
+class Store(RemoteStore):
+    """Brings any key at once, and counts what has come and is not decoded."""
+
+    url = "memory"
+    held = most = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        self.held += 1
+        self.most = max(self.most, self.held)
+        return key.encode()
+
+    async def decode(self, rows: Any, stored: list[Any]) -> None:
+        """Take some turns of the event loop for it, as threads do."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        self.held -= len(stored)
+
+    async def list(self, prefix: str) -> frozenset[str] | None:
+        return None
+
+
+@pytest.mark.parametrize(("in_flight", "most"), [(10 * CHUNK, 10), (CHUNK, LEAST_IN_FLIGHT)])
+def test_all_reads_together_hold_few_large_chunks(in_flight: int, most: int) -> None:
+    store = Store()
+    store.in_flight_bytes = in_flight
+
+    async def read(variable: int) -> None:
+        keys = np.array([f"{variable}/{chunk}" for chunk in range(3)], object)
+        sizes = np.full(3, -1)
+        table = ChunkTable(np.zeros(3, np.int64), sizes, np.zeros(3, np.uint32), keys)
+        await RemoteKeys(store, None).fetch(table, CHUNK, CHUNK, store.decode)
+
+    async def read_all() -> None:
+        await asyncio.gather(*map(read, range(50)))
+
+    asyncio.run(read_all())
+    assert (store.held, store.most) == (0, most)
