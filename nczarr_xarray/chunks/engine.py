@@ -79,7 +79,7 @@ class ChunkReader:
         return self._scheme.whole(self._source)
 
     def reading_whole(self) -> Coroutine[Any, Any, np.ndarray] | None:
-        """Return what does as `read_whole`, on the loop of a remote store; else None."""
+        """Return what does as `read_whole` for little, on the loop of a remote store; else None."""
         if not isinstance(self._source, RemoteKeys):
             return None  # small reads of a file go together, see `begin_small`
         assert isinstance(self._scheme, Grid)

@@ -23,7 +23,7 @@ from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
-from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, in_pool, items_at_a_time
+from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
 from nczarr_xarray.chunks.windows import LOCAL_WINDOW, ONLY_CHUNK, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
@@ -117,21 +117,17 @@ class Grid:
         return result
 
     def whole_remote(self, source: RemoteKeys) -> Coroutine[Any, Any, np.ndarray] | None:
-        """Return what reads all elements on the loop of the source; None if not one chunk."""
-        return None if self._whole is None else self._whole_remote(source, self._whole)
+        """Return what reads all elements on the loop of the source; None if not a small chunk."""
+        small = self.nbytes <= ON_LOOP_BYTES and not self.needs_libhdf5
+        return None if self._whole is None or not small else self._read_whole(source, self._whole)
 
-    async def _whole_remote(self, source: RemoteKeys, task: ChunkTask) -> np.ndarray:
+    async def _read_whole(self, source: RemoteKeys, task: ChunkTask) -> np.ndarray:
         table = await source.locate(self.array.locate(ONLY_CHUNK))
         self.check_sizes(ONLY_CHUNK, table.size)
         result = allocate(self.array, self.array.shape)
-        data = None
-        if table.start[0] >= 0:
-            data = await source.fetch_one(table, self.decoder.most)
-        put = partial(self._put, data, int(table.mask[0]), 0, task, None, result)
-        if self.nbytes <= ON_LOOP_BYTES and not self.needs_libhdf5:
-            put()
-        else:
-            await in_pool(put)
+        there = table.start[0] >= 0
+        data = await source.fetch_one(table, self.decoder.most) if there else None
+        self._put(data, int(table.mask[0]), 0, task, None, result)
         return result
 
     def take(

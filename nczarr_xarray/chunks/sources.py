@@ -271,7 +271,7 @@ class RemoteKeys(RemoteSource):
             await self._presence.check()
 
     async def fetch_one(self, table: ChunkTable, most: int) -> EncodedChunk:
-        """Fetch the only chunk of a table; None if there is no such key."""
+        """Fetch the only chunk of a table, a small one; None if there is no such key."""
         ((key, part),) = _keys_and_parts(table)
         async with self._store.gate():
             data = await self._store.get(key, part, most)

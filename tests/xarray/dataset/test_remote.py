@@ -92,7 +92,7 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
 
 
 def test_arrays_of_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read without a plan, on the loop and, if they are large, in a thread."""
+    """Read without a plan if they are small."""
     noise = np.random.default_rng(3).random
     shuffled = {"zlib": True, "shuffle": True}
     made = xr.Dataset(
