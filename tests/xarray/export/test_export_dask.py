@@ -741,6 +741,21 @@ def test_to_netcdf_while_an_error_is_handled(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
+def test_a_delayed_to_netcdf_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will compute it: what has begun is removed."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no graph")
+
+    register()
+    whole = dataset(tmp_path / "counts")
+    monkeypatch.setattr("xarray.backends.common.ArrayWriter.sync", fails)
+    with pytest.raises(RuntimeError, match="no graph"):
+        whole.to_netcdf(tmp_path / "a", engine="nczarr", compute=False)  # type: ignore[call-overload]
+    gc.collect()
+    assert not [entry.name for entry in tmp_path.iterdir() if entry.name != "counts"]
+
+
 def test_save_mfdataset_of_which_one_is_refused(tmp_path: Path) -> None:
     register()
     whole = dataset(tmp_path / "counts")
