@@ -101,7 +101,8 @@ def summary(folder: Path) -> tuple[str, str]:
         compared = [row.times for row in rows if row.peer]
         ahead = sum(times >= EVEN for times in compared)
         some = statistics.median(compared), min(compared), max(compared)
-        spread = "{:.2g} ({:.2g}–{:.2g})".format(*some)
+        shown = (f"{round(times)}" if times >= 100 else f"{times:.2g}" for times in some)
+        spread = "{} ({}–{})".format(*shown)
         pages.append(f"| [{about}]({page}) | {len(compared)} | {ahead} | {spread} |")
         for row in rows:
             if row.missed or (row.peer and row.times < EVEN):
