@@ -452,7 +452,7 @@ def test_complex_numbers_lose_nothing(tmp_path: Path, lazy: bool) -> None:
     dataset = xr.Dataset({"v": ("x", np.array([1, 1j]), {}, {"dtype": np.dtype("f8")})})
     if lazy:
         dataset = dataset.chunk(x=1)
-    with pytest.raises((ExportError, FormatError), match="/v: .* complex"):
+    with pytest.raises((ExportError, FormatError), match=r"/v: .* complex"):
         to_nczarr(dataset, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
