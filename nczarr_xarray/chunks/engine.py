@@ -35,9 +35,6 @@ from nczarr_xarray.chunks.strided import RunPieces, Strided, StridedRead
 from nczarr_xarray.chunks.threads import BATCH_BYTES, ON_LOOP_BYTES, in_threads, share
 from nczarr_xarray.model import Array, ChunkTable
 
-#: For reads that put nothing anywhere.
-_NO_ROOM = np.empty(0)
-
 
 class ChunkReader:
     """Reads selections of one array. Made once per array and process.
@@ -171,7 +168,8 @@ class ChunkReader:
         """
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
-        read = scheme.begin(plan, _NO_ROOM, remember=False, local=False)
+        nowhere = np.empty(0, array.dtype)  # which takes any element
+        read = scheme.begin(plan, nowhere, remember=False, local=False)
         sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
             located = await source.locate(array.locate(wanted))

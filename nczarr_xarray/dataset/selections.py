@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.ranges.small_reads import by_owner
 from nczarr_fsspec.transport.recording import caused_by
@@ -76,7 +75,9 @@ async def _read_all(
                 values = one.read.values()
                 if values is not None:
                     found[number] = one.finish(values)
-        await gather_or_cancel(*(read(number) for number in small if found[number] is None))
+        for number in small:
+            if found[number] is None:
+                tasks.create_task(read(number))
 
     async with asyncio.TaskGroup() as tasks:
         for at in range(0, len(selections), _AT_A_TIME):

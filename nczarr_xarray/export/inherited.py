@@ -92,7 +92,7 @@ def is_packed(variable: xr.Variable) -> bool:
     """Tell whether it takes a variable's values to know that its encoding changes none."""
     encoding, kind = variable.encoding, variable.dtype.kind
     times = kind in "mM" or (kind == "O" and " since " in str(encoding.get("units")))
-    if encoding.get("dtype") is None or not (kind in "fiu" or times):
+    if encoding.get("dtype") is None or not (kind in "fiuc" or times):
         return False
     try:
         dtype = read_dtype(encoding)
@@ -100,7 +100,7 @@ def is_packed(variable: xr.Variable) -> bool:
         return False  # xarray raises an error for it
     if times:  # int64 holds all times of xarray, and a value for missing ones
         return dtype.kind in "iu" and dtype != np.int64
-    return dtype.kind in "fiu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
+    return dtype.kind in "fiub" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
 
 
 def is_scaled(encoding: Mapping[str, Any]) -> bool:
@@ -112,7 +112,8 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     """Change a variable that `is_packed` so that packing it changes no number.
 
     xarray casts without a check: numbers that are too large for the type wrap around or become
-    infinite, and missing values become integers where there is no ``_FillValue``. So numbers in
+    infinite, complex ones lose their imaginary part, all but 0 become true, and missing values
+    become integers where there is no ``_FillValue``. So numbers in
     memory are stored unpacked if their encoding is inherited; dask's numbers, which are not known
     yet, raise `FormatError` when they are computed.
 
@@ -171,6 +172,13 @@ def _overflow(
         if numbers.size < values.size and not has_fill:
             return "holds missing times, and has no _FillValue to store for them"
         values = numbers
+    if values.dtype.kind == "c":
+        if values.imag.any():
+            return f"holds complex numbers, which {dtype} cannot hold"
+        values = values.real
+    if dtype.kind == "b":
+        others = values[(values != 0) & (values != 1)]
+        return f"holds the value {others[0]!s:.30}, which bool cannot hold" if others.size else None
     if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
         values = values[values != np.iinfo("i8").min]
     if dtype.kind == "f":  # which has missing and infinite numbers

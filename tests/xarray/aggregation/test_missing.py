@@ -172,6 +172,9 @@ def test_missing_values_of_a_coordinate_stay_missing_or_are_refused(tmp_path: Pa
     coordinate(tmp_path / "0.nc", [1])
     with pytest.raises(ExportError, match=r"1\.nc: has missing values of /time"):
         aggregate(files, tmp_path / "n.nca")
+    last = coordinate(tmp_path / "2.nc", [20])
+    with pytest.raises(ExportError, match="the aggregation: has missing values of /time"):
+        aggregate([last], tmp_path / "m.nca", append=True)
 
 
 def coordinate(path: Path, values: list[float], marks: dict[str, Any] | None = None) -> str:

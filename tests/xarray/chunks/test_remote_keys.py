@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nczarr_fsspec.keystore import ALL, RemoteStore
+from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT, RemoteKeys
-from nczarr_xarray.model import ChunkTable
+from nczarr_xarray.chunks.threads import ON_LOOP_BYTES
+from nczarr_xarray.model import ChunkedArray, ChunkTable
 
 CHUNK = 1 << 20
 
@@ -56,3 +59,26 @@ def test_all_reads_together_hold_few_large_chunks(in_flight: int, most: int) -> 
 
     asyncio.run(read_all())
     assert (store.held, store.most) == (0, most)
+    assert pickle.loads(pickle.dumps(store)).in_flight_bytes == in_flight
+
+
+def test_only_little_is_decoded_by_the_loop() -> None:
+    """And no more is fetched for it than a chunk can have."""
+    asked: list[int | None] = []
+
+    class Whole(Store):
+        async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+            asked.append(most)
+            return bytes(ON_LOOP_BYTES)
+
+    def reading(size: int) -> Any:
+        array = ChunkedArray(
+            path="v", shape=(size,), chunk_shape=(size,), dtype=np.dtype("u1"), fill=None
+        )
+        return ChunkReader(array, Whole(), None).reading_whole()
+
+    assert reading(ON_LOOP_BYTES + 1) is None
+    assert asyncio.run(reading(ON_LOOP_BYTES)).shape == (ON_LOOP_BYTES,)
+    (most,) = asked
+    assert most is not None
+    assert ON_LOOP_BYTES <= most < 4 * ON_LOOP_BYTES

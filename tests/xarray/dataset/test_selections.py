@@ -125,6 +125,25 @@ def test_a_damaged_variable_fails_alone(server: Server, path: Path, alone: list[
             np.testing.assert_array_equal(ds[name].values, values)
 
 
+def test_data_that_came_with_the_metadata(tmp_path: Path) -> None:
+    """Where they begin is counted from the beginning of their message, not of the file."""
+    values = {f"v{number}": np.arange(6.0).reshape(2, 3) + number for number in range(3)}
+    compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    compact.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "d.nc", "w") as file:
+        file["bulk"] = np.ones(BULK, "u1")
+        for name, data in values.items():
+            space = h5py.h5s.create_simple(data.shape)
+            made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.IEEE_F64LE, space, compact)
+            h5py.Dataset(made)[...] = data
+        file["plain"] = np.arange(4.0)
+    with Server(read_tree(tmp_path, "/")) as server, opened(server) as ds:
+        for name, data in values.items():
+            ds.load()
+            np.testing.assert_array_equal(ds[name].values, data)
+        np.testing.assert_array_equal(ds["plain"].values, np.arange(4.0))
+
+
 def test_values_that_cannot_be_made_are_read_alone(
     server: Server, path: Path, alone: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +183,38 @@ def test_a_cancelled_read_is_of_its_own_variable_only(
             with pytest.raises((CancelledError, StoreError)):
                 ds.load()
         xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
+
+
+def test_a_cancelled_read_leaves_those_beside_it(
+    server: Server, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, cancelled = VariableReader.read_remote, ["/packed3"]
+
+    async def interrupted(self: VariableReader, *args: Any, **options: Any) -> np.ndarray:
+        if self.path in cancelled:
+            cancelled.remove(self.path)
+            raise asyncio.CancelledError
+        return await read(self, *args, **options)
+
+    def fails(_: SmallRead) -> np.ndarray | None:
+        raise MemoryError
+
+    with (
+        opened(server) as ds,
+        xr.open_dataset(path, engine="netcdf4", mask_and_scale=False) as expected,
+    ):
+        monkeypatch.setattr(VariableReader, "read_remote", interrupted)
+        monkeypatch.setattr(SmallRead, "values", fails)
+        xr.testing.assert_identical(ds.load(), expected.drop_vars("bulk").load())
+    assert cancelled == []
+
+
+def test_a_large_chunk_is_read_alone(server: Server, alone: list[str]) -> None:
+    """The event loop would decode all of it, of which one element is wanted."""
+    with opened(server) as ds:
+        alone.clear()
+        ds.isel(long=5).load()
+        assert "/large" in alone
 
 
 THREAD = """

@@ -418,6 +418,9 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
         ([-1.0, 2], {"dtype": "u1"}, "the value -1.0, which uint8 cannot hold"),
         ([1, np.nan], {"dtype": "i2"}, "missing values, and has no _FillValue"),
         ([0.5, 1e300], {"dtype": "f4"}, "the value 1e.300, which float32 cannot hold"),
+        ([1 + 0j, 1j], {"dtype": "f8"}, "complex numbers, which float64 cannot hold"),
+        ([0, 1, 2], {"dtype": "bool"}, "the value 2, which bool cannot hold"),
+        ([0.0, np.nan], {"dtype": "bool"}, "the value nan, which bool cannot hold"),
         (
             np.array(["2000-01-01"], "M8[ns]"),
             {"dtype": "i4", "units": "milliseconds since 1970-01-01"},
@@ -441,6 +444,31 @@ def test_numbers_that_the_encoding_asked_for_cannot_hold(
         to_nczarr(dataset, tmp_path / "x", encoding={"v": encoding})
     assert "came with the data" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_complex_numbers_lose_nothing(tmp_path: Path, lazy: bool) -> None:
+    """A type of real numbers came with the values of before."""
+    dataset = xr.Dataset({"v": ("x", np.array([1, 1j]), {}, {"dtype": np.dtype("f8")})})
+    if lazy:
+        dataset = dataset.chunk(x=1)
+    with pytest.raises((ExportError, FormatError), match=r"/v: .* complex"):
+        to_nczarr(dataset, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["f8", "bool"])
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+def test_numbers_that_another_type_holds(tmp_path: Path, lazy: bool, dtype: str) -> None:
+    values = np.array([0, 1], "c16" if dtype == "f8" else "i8")
+    dataset = xr.Dataset({"v": ("x", values)})
+    if lazy:
+        dataset = dataset.chunk(x=1)
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": {"dtype": dtype}})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].dtype == dtype
+        np.testing.assert_array_equal(back["v"].values, values.real)
 
 
 @pytest.mark.parametrize("lazy", [False, True])

@@ -163,6 +163,14 @@ def test_files_that_the_first_read_holds(tmp_path: Path, chunks: Any) -> None:
     assert {None if cost is None else cost.requests for cost in costs} == {0}  # of what is there
 
 
+@pytest.mark.parametrize("dtype", ["c16", "S4", "f8"])
+def test_of_data_that_were_never_written_nothing_is_read(tmp_path: Path, dtype: str) -> None:
+    with h5py.File(tmp_path / "d.nc", "w") as file:
+        file.create_dataset("never", (1000,), dtype)
+    prediction = nczarr_xarray.doctor(tmp_path / "d.nc").predictions[0]
+    assert {None if c is None else c.requests for c in prediction.costs.values()} == {0}
+
+
 def test_what_cannot_be_read_stops_nothing(tmp_path: Path) -> None:
     write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True)
     assert main(["copy", f"{tmp_path}/x.nc", f"{tmp_path}/y"]) == 0
