@@ -27,6 +27,7 @@ from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
     file_kind,
+    fragment_hint,
     from_home,
     local_path,
     look,
@@ -315,7 +316,7 @@ def _open_path(
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if not kind:
-        hint = "; a path with a fragment is written file:///path#mode=..." if "#" in path else ""
+        hint = f"; {fragment_hint(path)}" if "#" in path else ""
         raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
     if stat.S_ISDIR(kind):
         from nczarr_fsspec.stores.directory import DirectoryStore
