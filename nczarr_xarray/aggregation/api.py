@@ -75,9 +75,9 @@ def aggregate(
         Paths or URLs of datasets of any format, or a single one.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
-        a tree, any other name a netCDF file; ``.json``, ``.parq`` and ``.parquet`` are kerchunk
-        references instead, ``.icechunk`` is a repository of Icechunk with virtual references, for
-        both of which all files must have equal chunks and codecs.
+        a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead, and
+        ``.icechunk`` is a repository of Icechunk with virtual references: for these, all files must
+        have equal chunks and codecs. Any other name is a netCDF file.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
@@ -119,6 +119,12 @@ def aggregate(
         If something is at `output` that must not be replaced.
     NCZarrError
         If a file cannot be read, or the master cannot be written; the old one stays.
+
+    Warns
+    -----
+    NCZarrWarning
+        If a part of the grid has no file; or if a master that is not local names local files,
+        which its readers have to allow.
     """
     check_callback(callback)
     if isinstance(targets, (str, os.PathLike)):
