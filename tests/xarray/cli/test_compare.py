@@ -103,8 +103,8 @@ def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{a}"], "takes a second dataset, or --digests FILE"),
-        (["{a}", "{b}", "--digests", "x"], "takes a second dataset, or --digests FILE"),
+        (["{a}"], "takes either a second dataset or --digests FILE"),
+        (["{a}", "{b}", "--digests", "x"], "takes either a second dataset or --digests FILE"),
         (["{a}", "--digests", "x", "--encoding"], "says nothing of encodings"),
         (["{a}", "nothing"], "nothing: there is no such"),
         (["{a}", "{b}", "--var", "w"], "w: No such variable"),
