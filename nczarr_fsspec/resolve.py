@@ -133,7 +133,7 @@ def _resolve(
         return Resolved(target)
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
         return _open_fsspec(target, index_cache)
-    if isinstance(target, Mapping):
+    if isinstance(target, Mapping) and not hasattr(target, "data_vars"):  # which xarray's have
         from nczarr_fsspec.stores.mapping import MappingStore
 
         return Resolved(MappingStore(target))

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
     ExportError,
     NCZarrWarning,
     URLError,
@@ -412,7 +413,11 @@ def _file(target: str | os.PathLike[str]) -> str:
         raise URLError(f"{type(target).__name__} object", "has no address; name paths and URLs")
     text = os.fsdecode(target)
     if not names_url(text):
-        return os.path.abspath(from_home(text))
+        path = os.path.abspath(from_home(text))
+        if set("*?[") & set(text) and not os.path.lexists(path):
+            reason = "is no file, and patterns are not expanded: name the files, as glob.glob does"
+            raise DatasetNotFoundError(path, reason)
+        return path
     if redact(text) != text:
         reason = "holds secrets, which would be in the master; pass them as storage_options"
         raise URLError(redact(text), reason)
