@@ -21,6 +21,7 @@ from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
     file_kind,
+    fragment_hint,
     from_home,
     local_path,
     look,
@@ -260,7 +261,7 @@ def open_destination(
     if text is not None:
         follow = split_local_options(storage_options, shown)
         if "#mode=" in text and not os.path.exists(text):
-            raise URLError(text, "a path with a fragment is written file:///path#mode=...")
+            raise URLError(text, fragment_hint(text))
         return _at_path(text, text, _NO_MODE, follow=follow)
     if storage_options:
         raise URLError(shown, "storage_options apply to URLs and paths only; leave them out")
@@ -373,13 +374,13 @@ def _ambiguous(shown: str, tree: str) -> URLError:
         "is named like one file, but what is written here is a tree of objects: choose a name "
         f"that ends in .nczarr or .zip, or write {tree!r} if the tree is to have this name; "
         "for one netCDF file use to_netcdf() with engine='netcdf4', or 'nczarr copy' with --format "
-        "NETCDF4 or a name that ends in .nc",
+        "NETCDF4 or a name that ends in .nc; for an aggregation (.nca) use to_cfa()",
     )
 
 
 def _single_file(shown: str, what: str) -> URLError:
     return URLError(
         shown,
-        f"{what}, not NCZarr, which is a tree of objects or an archive of them: choose another "
-        "path (to_netcdf() with engine='netcdf4' writes such files)",
+        f"{what}, not NCZarr, which is a tree of objects or an archive of them: give another path; "
+        "'nczarr copy' makes NCZarr of such a file, to_netcdf() with engine='netcdf4' writes one",
     )

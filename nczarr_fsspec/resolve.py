@@ -27,6 +27,7 @@ from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
     file_kind,
+    fragment_hint,
     from_home,
     local_path,
     look,
@@ -132,7 +133,7 @@ def _resolve(
         return Resolved(target)
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
         return _open_fsspec(target, index_cache)
-    if isinstance(target, Mapping):
+    if isinstance(target, Mapping) and not hasattr(target, "data_vars"):  # which xarray's have
         from nczarr_fsspec.stores.mapping import MappingStore
 
         return Resolved(MappingStore(target))
@@ -315,7 +316,7 @@ def _open_path(
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if not kind:
-        hint = "; a path with a fragment is written file:///path#mode=..." if "#" in path else ""
+        hint = f"; {fragment_hint(path)}" if "#" in path else ""
         raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
     if stat.S_ISDIR(kind):
         from nczarr_fsspec.stores.directory import DirectoryStore

@@ -41,6 +41,11 @@ def names_url(target: str) -> bool:
     return is_url(target) and not os.path.exists(target)
 
 
+def fragment_hint(path: str) -> str:
+    """Return what to write in place of a path with a fragment, which only URLs have."""
+    return f"only a URL has a fragment: write file://{os.path.abspath(from_home(path))}"
+
+
 def from_home(path: str) -> str:
     """Return a local path with its ``~`` expanded, unless something is there by that name."""
     known = not path.startswith("~") or os.path.exists(path)

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
     ExportError,
     NCZarrWarning,
     URLError,
@@ -75,9 +76,9 @@ def aggregate(
         Paths or URLs of datasets of any format, or a single one.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
-        a tree, any other name a netCDF file; ``.json``, ``.parq`` and ``.parquet`` are kerchunk
-        references instead, ``.icechunk`` is a repository of Icechunk with virtual references, for
-        both of which all files must have equal chunks and codecs.
+        a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead, and
+        ``.icechunk`` is a repository of Icechunk with virtual references: for these, all files must
+        have equal chunks and codecs. Any other name is a netCDF file.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
@@ -119,6 +120,12 @@ def aggregate(
         If something is at `output` that must not be replaced.
     NCZarrError
         If a file cannot be read, or the master cannot be written; the old one stays.
+
+    Warns
+    -----
+    NCZarrWarning
+        If a part of the grid has no file; or if a master that is not local names local files,
+        which its readers have to allow.
     """
     check_callback(callback)
     if isinstance(targets, (str, os.PathLike)):
@@ -406,7 +413,11 @@ def _file(target: str | os.PathLike[str]) -> str:
         raise URLError(f"{type(target).__name__} object", "has no address; name paths and URLs")
     text = os.fsdecode(target)
     if not names_url(text):
-        return os.path.abspath(from_home(text))
+        path = os.path.abspath(from_home(text))
+        if set("*?[") & set(text) and not os.path.lexists(path):
+            reason = "is no file, and patterns are not expanded: name the files, as glob.glob does"
+            raise DatasetNotFoundError(path, reason)
+        return path
     if redact(text) != text:
         reason = "holds secrets, which would be in the master; pass them as storage_options"
         raise URLError(redact(text), reason)

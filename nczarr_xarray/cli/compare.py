@@ -88,7 +88,7 @@ def _compared(args: argparse.Namespace) -> Comparison:
     from nczarr_xarray.tools.compare import check_digests, compare
 
     if (args.b is None) == (args.digests is None):
-        raise UsageError("compare", "takes a second dataset, or --digests FILE")
+        raise UsageError("compare", "takes either a second dataset or --digests FILE")
     if args.digests is not None and (args.tolerance != "0" or args.encoding):
         raise UsageError("--digests", "says nothing of encodings and tolerances: compare with B")
     with _opened(args, args.a, args.options_a) as a:

@@ -32,6 +32,10 @@ class _Parser(argparse.ArgumentParser):
 
             message = re.sub(r"=\S+", "=***", redact(message))
             prog = f"{self.prog} {self.command}"
+        elif chosen := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            from nczarr_fsspec.printable import did_you_mean
+
+            message += did_you_mean(chosen[1], re.findall(r"[\w.-]+", chosen[2])).rstrip("?")
         self.exit(2, f"nczarr: {message}; see {prog} --help\n")
 
 

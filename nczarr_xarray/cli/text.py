@@ -19,7 +19,7 @@ _OPTIONS = (
     ("gaps='allow' takes them", "without --no-gaps they are taken"),
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),
-    ("cfa_version='0.4'", "--cfa-version 0.4"),
+    (r"cfa_version='([0-9.]+)'", r"--cfa-version \1"),
 )
 #: Functions that messages name, and the commands that do the same.
 _COMMANDS = (

@@ -137,6 +137,11 @@ def to_nczarr(
         If another writer is at work on the same chunks.
     StoreError
         If the store fails; the old state can still be read.
+
+    Warns
+    -----
+    NCZarrWarning
+        If something is written in another form, such as an enum as integers with flags.
     """
     check_callback(callback)
     options = WriteOptions(

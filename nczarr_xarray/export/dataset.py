@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.backend.compat import encode_for_netcdf, in_turn, without_indexes
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
@@ -93,7 +94,9 @@ class Exporter:
         unlimited = self.unlimited(path, dataset, options)
         for name in options.encoding:
             if name not in dataset.variables:
-                self.problems.append(f"{path}: encoding is given for {name!r}: no such variable")
+                hint = did_you_mean(str(name), map(str, dataset.variables))
+                reason = f"encoding is given for {name!r}: no such variable{hint}"
+                self.problems.append(f"{path}: {reason}")
             elif not isinstance(options.encoding[name], Mapping):
                 self.problems.append(
                     f"{path}: the encoding of {name!r} is {options.encoding[name]!r:.60}; it must "

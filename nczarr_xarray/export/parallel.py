@@ -162,7 +162,7 @@ def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
     if block.shape != shape:
         reason = f"dask has computed a block of shape {block.shape}, which was to have {shape}"
         raise FormatError(
-            path, f"{reason}: what makes its blocks (map_blocks ...) tells wrong chunks"
+            path, f"{reason}: what makes its blocks (map_blocks ...) states wrong chunks"
         )
 
 
@@ -174,7 +174,7 @@ def check_kind(path: str, block: np.dtype, dtype: np.dtype) -> None:
     if dtype.kind in "iufb" and block.kind not in "iufb":
         reason = f"dask has computed a block of type {block}, which is stored as {dtype}"
         raise FormatError(
-            path, f"{reason}: what makes its blocks (map_blocks ...) tells another dtype"
+            path, f"{reason}: what makes its blocks (map_blocks ...) states another dtype"
         )
 
 

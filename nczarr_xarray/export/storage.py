@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.chunk_shapes import (
     cut_to,
@@ -170,6 +171,7 @@ def check_keys(encoding: Mapping[str, Any]) -> None:
     if unknown:
         raise ValueError(
             f"unexpected encoding parameters {unknown}; valid ones are {sorted(valid)}"
+            f"{did_you_mean(unknown[0], valid)}"
         )
     compressor = encoding.get("compressor")
     if isinstance(compressor, str) and compressor != "auto":

@@ -284,7 +284,10 @@ class Update:
                 if stored_units is None:
                     return f"needs the units {value!r}, and is stored without units"
                 if not same_units(value, stored_units):
-                    return f"needs the units {value!r}, and is stored in {stored_units!r}"
+                    return (
+                        f"needs the units {value!r}, and is stored in {stored_units!r}: write what "
+                        "is stored with mode='a' and these units in its encoding first"
+                    )
             if name not in given:
                 continue
             stored = known.get(str(name))

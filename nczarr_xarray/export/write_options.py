@@ -88,7 +88,8 @@ def mode_of(
         allowed, given = ("r+", "a"), "with region "
     found = next((one for one in allowed if mode in (None, one)), None)
     if found is None:
-        raise ExportError(url, f"mode is {mode!r}; {given}it is one of {', '.join(allowed)}")
+        right = f"one of {', '.join(allowed)}" if allowed[1:] else f"{allowed[0]!r}, or left out"
+        raise ExportError(url, f"mode is {mode!r}; {given}it is {right}")
     return found
 
 

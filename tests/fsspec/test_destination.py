@@ -111,7 +111,7 @@ def test_what_a_destination_may_be() -> None:
     [
         ("", "is not a path"),
         ("memory://a/x.nc#mode=bytes", "names one classic or HDF5 file"),
-        ("/tmp/x#mode=nczarr", "is written file:///path#mode"),
+        ("/tmp/x#mode=nczarr", "only a URL has a fragment: write file://"),
         ("http://127.0.0.1:1/tree", "HTTP"),
     ],
 )

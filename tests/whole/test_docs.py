@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import inspect
 import re
@@ -180,6 +181,32 @@ def test_files_and_names_of_the_code_exist(page: str) -> None:
     assert missing == []
     loggers = (ROOT / name.replace(".", "/") for name in re.findall(r"logger `([\w.]+)`", text))
     assert [str(p) for p in loggers if not (p.is_dir() or p.with_suffix(".py").exists())] == []
+
+
+def test_messages_on_the_page_of_problems_are_those_of_the_code() -> None:
+    """Backticks in a first column hold parts of messages, with … for what differs each time."""
+    foreign = {"unrecognized engine", "'Dataset' object has no attribute 'nczarr'"}  # xarray's
+    files = [
+        file
+        for package in ("nczarr_xarray", "nczarr_fsspec")
+        for file in (ROOT / package).rglob("*.py")
+    ]
+    texts = [
+        node.value
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    rows = re.findall(r"^\| ([^|]*`[^|]*) \|", PAGES["docs/problems.md"], flags=re.MULTILINE)
+    parts = [part for row in rows for part in re.findall(r"`([^`]+)`", row)]
+    missing = [
+        piece
+        for part in parts
+        for piece in part.split("…")
+        if not any(piece in text for text in texts) and not piece.startswith(tuple(foreign))
+    ]
+    assert len(parts) > 30
+    assert missing == []
 
 
 FUNCTIONS = [

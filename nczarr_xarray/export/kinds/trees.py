@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
-from nczarr_fsspec.errors import FormatError, URLError, UsageError
+from nczarr_fsspec.errors import FormatError, UsageError
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.opened import Opened
@@ -35,9 +35,7 @@ def copy(request: CopyRequest) -> None:
     )
     try:
         source = request.open()
-    except UsageError:
-        raise
-    except (URLError, FormatError):
+    except FormatError:
         if not os.path.isfile(request.source):
             raise
         if request.only_ours:

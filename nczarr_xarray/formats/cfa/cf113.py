@@ -38,6 +38,8 @@ from nczarr_xarray.formats.cfa.table import (
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Fragments, Variable, bytes_of
 
 _VERSION = "CF-1.13"
+#: What to do where it has no spelling.
+_WRITE = "; write it with cfa_version='0.6.2'"
 #: The sets of keywords, and what each is called here.
 _SETS = (
     {"map": "map", "uris": "uris", "identifiers": "identifiers"},
@@ -119,13 +121,13 @@ class Cf113:
             return Encoded(attributes, (grid.map, term))
         if (numbers < 0).any():
             raise ExportError(
-                name, f"has data that no fragment holds, which {_VERSION} cannot say; write 0.6.2"
+                name, f"has data that no fragment holds, which {_VERSION} cannot say{_WRITE}"
             )
         addresses = fragments.addresses.tolist()
         for number, address in enumerate(addresses):
             if not address:
                 what = "is missing" if address is None else "is in the same dataset"
-                raise refuse(name, fragments, number, what, _VERSION, "; write 0.6.2")
+                raise refuse(name, fragments, number, what, _VERSION, _WRITE)
         uris = text_term(f"cfa_uris_{name}", grid.dimensions, addresses, False)
         own = text_term(f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True)
         attributes["aggregated_data"] = (

@@ -132,7 +132,7 @@ def decode_attribute(
         return None
     rank = len(attribute.space.shape or ())
     if rank > 1:
-        raise FormatError(name, f"has {rank} dimensions, netCDF knows one")
+        raise FormatError(name, f"has {rank} dimensions, where netCDF has one")
     numbers = np.frombuffer(data, value.stored, count)
     values = bits.values(numbers) if bits else numbers.astype(value.dtype.newbyteorder("="))
     if type_.kind == "compound":

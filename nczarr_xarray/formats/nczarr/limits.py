@@ -114,7 +114,7 @@ class _Check:
                 if not self.netcdf and self.profile.array_dimensions and name not in named:
                     yield (
                         f"{variable.path}: its dimensions have lengths that other variables "
-                        "contradict, and pure Zarr knows dimensions by name only"
+                        "contradict, and pure Zarr has dimensions by name only"
                     )
 
     # -- names and groups --------------------------------------------------------

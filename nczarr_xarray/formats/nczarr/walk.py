@@ -326,7 +326,8 @@ class _Walk:
                 self.where,
                 f"the children of group '/{group.path}' cannot be found: the store cannot be "
                 "listed, and there are neither NCZarr group lists nor consolidated metadata "
-                "(.zmetadata) in the root; a group that has them can be opened by its own URL",
+                "(.zmetadata) in the root: write these where the data are "
+                "(zarr.consolidate_metadata), or open a group that has them by its own URL",
             )
         names = (n for n in listing if not n.startswith(".") and is_safe_name(n))
         return tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogatepass")))

@@ -201,7 +201,8 @@ class _Reading:
                 raise StoreError(
                     self.store.url,
                     f"the children of group '/{path}' cannot be found: the store cannot be listed "
-                    "and its zarr.json has no consolidated metadata",
+                    "and its zarr.json has no consolidated metadata: write these where the data "
+                    "are (zarr.consolidate_metadata)",
                 )
             found.append(sorted(n for n in listing if is_safe_name(n) and n != FILE))
         return found

@@ -44,7 +44,7 @@ def write_digests(target: Any, path: str | os.PathLike[str]) -> None:
     target
         Whatever `open_hierarchy` takes, or what it returned, which stays open.
     path
-        The file.
+        The file to write, in JSON.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def check_digests(
     target
         Whatever `open_hierarchy` takes, or what it returned, which stays open.
     path
-        The file.
+        The file that `write_digests` or ``nczarr copy --digests`` wrote.
     variables, sample
         As of `compare`.
 

@@ -41,7 +41,8 @@ class Tolerance:
         except ValueError:
             number = -1.0
         if not 0 <= number < np.inf:
-            raise URLError("tolerance", f"{value!r} is none; write a number, or a share as 0.1%")
+            reason = f"{value!r} is not one: write a number from 0 on, or a percentage such as 0.1%"
+            raise URLError("tolerance", reason)
         return cls(relative=number / 100) if text.endswith("%") else cls(absolute=number)
 
     def exceeded(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

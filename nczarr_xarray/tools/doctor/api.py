@@ -12,6 +12,7 @@ import xarray as xr
 from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import NCZarrError, UsageError
 from nczarr_fsspec.keystore import LocalStore
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.nczarr.consolidated import KEY
@@ -153,5 +154,6 @@ def _chosen(
     if facts is None:
         there = ", ".join(one.path for one in known) or "none"
         reason = f"has no variable {variable!r} whose reads can be predicted; there are: {there}"
-        raise UsageError(opened.store.url, reason)
+        hint = did_you_mean(path, [one.path for one in known])
+        raise UsageError(opened.store.url, reason + hint)
     return facts

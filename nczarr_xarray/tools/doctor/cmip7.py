@@ -46,7 +46,7 @@ def _one_chunk_of_time(survey: Survey, root: Group) -> Iterator[Finding]:
     for name in ("time", _text(root, "time", "bounds")):
         facts = survey.of(f"/{name}")
         if facts is not None and not _is_one(facts):
-            text = f"has {facts.count:,} chunks; CMIP7 wants one"
+            text = f"has {facts.count:,} chunks; CMIP7 needs one"
             yield _failure(facts.path, text, "repack the file with cmip7repack")
 
 
@@ -57,7 +57,7 @@ def _large_chunks(survey: Survey, root: Group) -> Iterator[Finding]:
     shape = facts.array.chunk_shape
     step = math.prod(shape[1:]) * facts.itemsize if len(shape) > 1 else 0
     if facts.chunk_nbytes + step < LEAST:
-        text = f"has chunks of {facts.chunk_nbytes:,} bytes; CMIP7 wants {LEAST - step:,} at least"
+        text = f"has chunks of {facts.chunk_nbytes:,} bytes; CMIP7 needs {LEAST - step:,} at least"
         yield _failure(facts.path, text, f"repack the file with cmip7repack -d {LEAST}")
 
 

@@ -56,7 +56,7 @@ def of_references(store: KeyStore | DataFile, facts: VariableStorage | None) -> 
     found = [part for part in store.find_many(keys) if isinstance(part, Part)]
     files = len({part.address for part in found})
     some = "" if len(keys) == facts.count else f", of {len(keys):,} that were looked at"
-    text = f"has {len(found):,} chunks in {files:,} files{some}; a read asks each that it touches"
+    text = f"has {len(found):,} chunks in {files:,} files{some}; each file needs its own requests"
     yield Finding("note", "references", facts.path, text)
 
 

@@ -604,7 +604,7 @@ class TestResolve:
             open_keystore(form.format(tmp_path / "nope"))
 
     def test_missing_with_a_fragment_gets_a_hint(self, tmp_path: Path) -> None:
-        with pytest.raises(DatasetNotFoundError, match="written file:///"):
+        with pytest.raises(DatasetNotFoundError, match=r"write file:///.*/x\.zip#mode=zip"):
             open_keystore(f"{tmp_path}/x.zip#mode=zip")
 
     def test_memory(self, tmp_path: Path) -> None:

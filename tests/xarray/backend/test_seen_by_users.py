@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +105,11 @@ def test_errors_name_the_dataset(name: str, part: str, tmp_path: Path) -> None:
         with pytest.raises(FormatError) as caught:
             xr.open_dataset(path, engine="nczarr", chunks=None).load()
         assert str(caught.value).count(str(path)) == 1
+
+
+@pytest.mark.parametrize("made", [xr.Dataset, xr.DataTree, xr.DataArray])
+@pytest.mark.parametrize("function", [nczarr_xarray.validate, nczarr_xarray.open_hierarchy])
+def test_what_xarray_opened_is_no_store(made: type, function: Callable[..., Any]) -> None:
+    """A Dataset is a mapping, too; that it has no Zarr metadata would say nothing to a user."""
+    with pytest.raises(nczarr_xarray.URLError, match=f"{made.__name__} object: is not a path"):
+        function(made())

@@ -60,6 +60,12 @@ def test_wrong_arguments_end_with_status_2(
     assert message.count("\n") == 1
 
 
+def test_a_misspelt_command_is_answered_with_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["inof", "x.nc"])
+    assert "; did you mean info; see nczarr --help\n" in capsys.readouterr().err
+
+
 def test_storage_options_are_json_or_text() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -255,6 +261,7 @@ MISTAKES = [
     ("refs {3} {1}/y.icechunk", 2, "y.icechunk: is a repository of Icechunk by its name"),
     ("refs {1}/no", 1, "there is no such file"),
     ("refs {2}", 1, "is a tree of Zarr already"),
+    ("doctor {3} --var vv", 2, "there are: /v; did you mean /v?"),
     ("refs {3} {1}/no/f.json", 1, "no/f.json: No such file or directory"),
     ("refs {3} {1}", 1, "Is a directory"),
     ("refs {3} {0}/f.json", 1, "f.json: Not a directory"),

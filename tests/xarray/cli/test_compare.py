@@ -103,13 +103,13 @@ def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{a}"], "takes a second dataset, or --digests FILE"),
-        (["{a}", "{b}", "--digests", "x"], "takes a second dataset, or --digests FILE"),
+        (["{a}"], "takes either a second dataset or --digests FILE"),
+        (["{a}", "{b}", "--digests", "x"], "takes either a second dataset or --digests FILE"),
         (["{a}", "--digests", "x", "--encoding"], "says nothing of encodings"),
         (["{a}", "nothing"], "nothing: there is no such"),
         (["{a}", "{b}", "--var", "w"], "w: No such variable"),
         (["{a}", "{b}", "--sample", "0"], "sample: 0 is no number of blocks"),
-        (["{a}", "{b}", "--tolerance", "much"], "tolerance: 'much' is none"),
+        (["{a}", "{b}", "--tolerance", "much"], "tolerance: 'much' is not one"),
         (["{a}", "--digests", "nothing"], "nothing: cannot be read"),
         (["{a}", "--digests", "{a}/.zgroup"], "is no manifest of digests"),
     ],

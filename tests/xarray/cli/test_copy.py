@@ -244,6 +244,16 @@ def test_what_only_another_engine_reads(
             assert back["v"].encoding["chunksizes"] == (back["v"].shape if whole else (20, 16))
 
 
+def test_an_option_that_is_wrong_is_not_left_to_another_engine(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other engines get no options, so a copy by one of them would ignore it without a word."""
+    copy(cube, tmp_path / "x.nc")
+    message = failed(capsys, tmp_path / "x.nc", tmp_path / "y", "-o", "max_metdata=5")
+    assert "leave out max_metdata" in message
+    assert not (tmp_path / "y").exists()
+
+
 def test_an_address_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -381,7 +381,7 @@ def test_times_in_other_units(written: Path, table: xr.Dataset, tmp_path: Path) 
     new = xr.Dataset({"when": ("x", pd.to_datetime(["2010-05-05T06:00"]))})
     with (
         pytest.warns(UserWarning, match="can't be serialized faithfully"),  # xarray's
-        pytest.raises(ExportError, match="when: needs the units 'hours since 2000-01-01"),
+        pytest.raises(ExportError, match=r"when: needs the units 'hours since 2000.*mode='a'"),
     ):
         to_nczarr(new, tmp_path / "d", region={"x": slice(1, 2)})
 

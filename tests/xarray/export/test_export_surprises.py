@@ -259,7 +259,7 @@ def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, option: str, 
         ({"group": 3}, "group: must be a string or None, not 3"),
         ({"unlimited_dims": True}, "unlimited_dims: must be names of dimensions, not True"),
         ({"callback": print}, "callback: must be a callback of fsspec"),
-        ({"append_dim": "x", "mode": "w"}, "mode is 'w'; with append_dim it is one of a"),
+        ({"append_dim": "x", "mode": "w"}, "mode is 'w'; with append_dim it is 'a', or left out"),
     ],
 )
 def test_options_of_the_wrong_kind(tmp_path: Path, options: Any, reason: str) -> None:

@@ -28,6 +28,8 @@ def refused(ds: xr.Dataset, folder: Path, message: str, **options: Any) -> None:
     ("encoding", "message"),
     [
         ({"w": {}}, "encoding is given for 'w': no such variable"),
+        ({"vv": {}}, r"encoding is given for 'vv': no such variable; did you mean v\?"),
+        ({"v": {"zlb": True}}, r"unexpected encoding parameters \['zlb'\].*; did you mean zlib\?"),
         ({"v": 5}, "v"),
         ({"s": {"_nczarr_maxstrlen": 0}}, "_nczarr_maxstrlen is 0, not a number of bytes"),
         ({"s": {"_nczarr_maxstrlen": "x"}}, "_nczarr_maxstrlen is 'x', not a number of bytes"),

@@ -380,7 +380,10 @@ def test_in_memory(tmp_path: Path) -> None:
         ({"naming": "mine"}, "naming is 'mine'"),
         ({"mode": "a"}, "mode is 'a'; it is one of w-, w"),
         ({"append_dim": "time", "region": "auto"}, "exclude each other"),
-        ({"append_dim": "time", "mode": "w"}, "mode is 'w'; with append_dim it is one of a"),
+        (
+            {"append_dim": "time", "mode": "w"},
+            "mode is 'w'; with append_dim it is 'a', or left out",
+        ),
         ({"subarray_shape": {"t": 3}}, "subarray_shape names 't': no such dimension"),
         ({"subarray_shape": {"time": 0}}, "subarray_shape: 0 is no length"),
         ({"subarray_shape": {"time": 1.5}}, "subarray_shape: 1.5 is no length"),
