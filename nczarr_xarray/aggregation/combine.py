@@ -12,7 +12,13 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import DECIMALS, converted, packed_alike
 from nczarr_xarray.aggregation.grid import Before, Grid
-from nczarr_xarray.aggregation.held_values import MARKS, as_held, default_filled, holding
+from nczarr_xarray.aggregation.held_values import (
+    MARKS,
+    as_held,
+    default_filled,
+    holding,
+    safely_filled,
+)
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Summary, VariableForm, is_index
@@ -220,10 +226,12 @@ class Combiner:
             self._check_index(variable.path)
             kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
             return replace(variable, attributes=kept)
-        lacks = MARKS.isdisjoint(variable.attributes)
-        if lacks or (self.before is None and self._without_marks(variable)):
-            return default_filled(variable, "in some files and none in others")
-        return variable
+        if MARKS.isdisjoint(variable.attributes):
+            return safely_filled(variable)
+        # bytes have no other mark
+        unmarked = variable.dtype.itemsize == 1
+        file = None if self.before else self._takes_for_data(variable, unmarked=unmarked)
+        return variable if file is None else safely_filled(variable)
 
     def _check_index(self, path: str) -> None:
         """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
@@ -236,12 +244,14 @@ class Combiner:
                     target, f"has missing values of {path}, and in other files all of it are data"
                 )
 
-    def _without_marks(self, variable: Variable) -> Summary | None:
-        """Return a file that does not say what is missing, so that marks of others may be data."""
+    def _takes_for_data(self, variable: Variable, *, unmarked: bool) -> Summary | None:
+        """Return a file in which marks may be data; if `unmarked`, one that states none."""
         marks = [mark for mark in stated_numbers(variable) if not math.isnan(mark)]
         for file in self.files:
             own = file.layout.form(variable.path)
-            if own is not None and not own.marks and not set(marks) <= set(own.missing):
+            if own is None or (unmarked and own.marks):
+                continue
+            if not set(marks) <= set(own.missing):
                 return file
         return None
 
@@ -275,7 +285,9 @@ class Combiner:
             self._tables[path] = old.tables[path]
         else:
             self._check_inherited(form)
-            file = None if old is None or made.dtype.kind == "f" else self._without_marks(made)
+            file = None
+            if old is not None and made.dtype.kind != "f":
+                file = self._takes_for_data(made, unmarked=True)
             if file is not None:
                 raise ExportError(
                     file.target,

@@ -545,11 +545,12 @@ def test_missing_data_of_coordinates_have_no_units(tmp_path: Path) -> None:
         assert ds["alt"].encoding["_FillValue"] == -9
 
 
-def test_data_of_coordinates_that_would_be_missing_are_refused(tmp_path: Path) -> None:
+def test_data_of_coordinates_that_are_missing_in_others_stay_data(tmp_path: Path) -> None:
     first = _with_altitude(tmp_path / "a.nc", 0, [1, -9], _FillValue=-9.0)
     other = _with_altitude(tmp_path / "b.nc", 2, [-9, 2], _FillValue=-1.0)
-    with pytest.raises(ExportError, match=r"b\.nc: /alt has data that are -9\.0, which stands"):
-        aggregate([first, other], tmp_path / "m.nca")
+    aggregate([first, other], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], [1, np.nan, -9, 2])
 
 
 def test_what_is_missing_in_a_variable_of_the_first_file_stays_missing(tmp_path: Path) -> None:

@@ -109,6 +109,58 @@ def test_the_fill_value_of_one_file_is_data_in_another(
         np.testing.assert_array_equal(ds["v"], [np.nan, 1, 0, 1])
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("dtype", ["i2", "u2", "i8", "f4", "f8"])
+@pytest.mark.parametrize("encoding", [{}, {"scale_factor": 0.5}], ids=["plain", "packed"])
+def test_files_with_different_fill_values_have_those_of_others_as_data(
+    tmp_path: Path, version: str, mark: str, dtype: str, encoding: dict[str, Any]
+) -> None:
+    values = np.array([0, 1], dtype)
+    files = [
+        stored(tmp_path / f"{fill}.nc", values, 2 * fill, **{mark: values[fill]}, **encoding)
+        for fill in range(2)
+    ]
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    scale = encoding.get("scale_factor", 1)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [np.nan, scale, 0, np.nan])
+
+
+def test_netcdfs_default_is_data_where_a_file_says_what_is_missing(tmp_path: Path) -> None:
+    """Elements that were never written are no missing data of a file with another mark."""
+    default = np.float32(9.96921e36)
+    values = np.array([default, 5], "f4")
+    marks = [np.float32(7), np.float32(5)]
+    files = [stored(tmp_path / f"{n}.nc", values, 2 * n, missing_value=marks[n]) for n in range(2)]
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [default, 5, default, np.nan])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_different_fill_values_of_unsigned_numbers(tmp_path: Path, version: str) -> None:
+    values = np.array([-32767, 1, -1], "i2")
+    files = [
+        stored(tmp_path / f"{n}.nc", values, 3 * n, _FillValue=fill, _Unsigned="true")
+        for n, fill in enumerate((np.int16(1), np.int16(-1)))
+    ]
+    aggregate(files[::-1], tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"][3:], [32769, 1, np.nan])
+
+
+def test_bytes_with_different_fill_values_keep_that_of_the_first_file(tmp_path: Path) -> None:
+    """All their values may be data, so that none is safer."""
+    files = [
+        stored(tmp_path / f"{n}.nc", np.array([n, 5], "u1"), 2 * n, _FillValue=np.uint8(n))
+        for n in range(2)
+    ]
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [np.nan, 5, np.nan, 5])
+
+
 def test_the_fill_value_of_an_aggregation_may_be_data_of_a_file(tmp_path: Path) -> None:
     values, master = np.array([0, 1], "i2"), tmp_path / "m.nca"
     aggregate(stored(tmp_path / "a.nc", values, 0, _FillValue=np.int16(0)), master, dim="time")
