@@ -638,3 +638,30 @@ def test_a_zero_may_have_a_sign(tmp_path: Path) -> None:
     aggregate(files, tmp_path / "m.nca")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         assert ds["v"].values.tolist() == [[0, 5], [1, 5]]
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+def test_unsigned_coordinates_have_the_order_of_what_they_say(
+    tmp_path: Path, version: str, append: bool
+) -> None:
+    files = []
+    for number, first in enumerate((250, 126, 0)):
+        values = np.arange(first, first + 4, dtype="u1").view("i1")
+        files.append(
+            write(
+                tmp_path / f"{number}.nc",
+                {
+                    "x": (("x",), values, {"_Unsigned": "true"}),
+                    "v": (("x",), np.arange(first, first + 4), {}),
+                },
+            )
+        )
+    target = tmp_path / "m.nca"
+    aggregate(files[:1] if append else files, target, "x", cfa_version=version)
+    if append:
+        aggregate(files[1:], target, append=True)
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        expected = [*range(4), *range(126, 130), *range(250, 254)]
+        assert ds["x"].values.tolist() == expected
+        assert ds["v"].values.tolist() == expected
