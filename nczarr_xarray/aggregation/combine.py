@@ -228,10 +228,7 @@ class Combiner:
             return replace(variable, attributes=kept)
         if MARKS.isdisjoint(variable.attributes):
             return safely_filled(variable)
-        # bytes have no other mark
-        unmarked = variable.dtype.itemsize == 1
-        file = None if self.before else self._takes_for_data(variable, unmarked=unmarked)
-        return variable if file is None else safely_filled(variable)
+        return safely_filled(variable) if self._may_be_data(variable) else variable
 
     def _check_index(self, path: str) -> None:
         """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
@@ -244,16 +241,19 @@ class Combiner:
                     target, f"has missing values of {path}, and in other files all of it are data"
                 )
 
-    def _takes_for_data(self, variable: Variable, *, unmarked: bool) -> Summary | None:
-        """Return a file in which marks may be data; if `unmarked`, one that states none."""
-        marks = [mark for mark in stated_numbers(variable) if not math.isnan(mark)]
-        for file in self.files:
-            own = file.layout.form(variable.path)
-            if own is None or (unmarked and own.marks):
-                continue
-            if not set(marks) <= set(own.missing):
-                return file
-        return None
+    def _may_be_data(self, variable: Variable) -> bool:
+        """Tell whether marks of a variable may be data in a file.
+
+        Bytes have no safer ones, so that only files that state none count.
+        """
+        marks = {mark for mark in stated_numbers(variable) if not math.isnan(mark)}
+        forms = (layout.form(variable.path) for layout in self._layouts)
+        return any(
+            own is not None
+            and not marks <= set(own.missing)
+            and not (own.marks and variable.dtype.itemsize == 1)
+            for own in forms
+        )
 
     def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
@@ -285,15 +285,6 @@ class Combiner:
             self._tables[path] = old.tables[path]
         else:
             self._check_inherited(form)
-            file = None
-            if old is not None and made.dtype.kind != "f":
-                file = self._takes_for_data(made, unmarked=True)
-            if file is not None:
-                raise ExportError(
-                    file.target,
-                    f"{path} has no _FillValue, so that what stands for missing data in the "
-                    "aggregation may be data there: make a new aggregation",
-                )
             table = self._tables[path] = self._tabler.table(path, dimensions)
             if MARKS.isdisjoint(made.attributes) and None in table.addresses.tolist():
                 return default_filled(made, "in no file, and there are parts without a file")
