@@ -209,11 +209,11 @@ class TestValues:
     @pytest.mark.parametrize("kind", ["i4", "u2", "f8"])
     def test_netcdfs_default_stays_if_nobody_says_that_it_is_missing(self, kind: str) -> None:
         dtype = np.dtype(kind)
-        given = {"dtype": dtype, "fill": dtype.type(7)}
+        given: dict[str, Any] = {"dtype": dtype, "fill": dtype.type(7)}
         assert one(np.array([1, 65535], "u2"), **given)().tolist() == [1, 65535]
 
     def test_netcdfs_default_that_does_not_fit_is_that_of_the_aggregation(self) -> None:
-        given = {"dtype": np.dtype("i4"), "fill": np.int32(7)}
+        given: dict[str, Any] = {"dtype": np.dtype("i4"), "fill": np.int32(7)}
         assert one(np.array([1, 4294967295], "u4"), **given)().tolist() == [1, 7]
 
     @pytest.mark.parametrize("value", [0, 0.0])
