@@ -12,7 +12,13 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import DECIMALS, converted, packed_alike
 from nczarr_xarray.aggregation.grid import Before, Grid
-from nczarr_xarray.aggregation.held_values import MARKS, as_held, default_filled, holding
+from nczarr_xarray.aggregation.held_values import (
+    MARKS,
+    as_held,
+    default_filled,
+    holding,
+    safely_filled,
+)
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Summary, VariableForm, is_index
@@ -220,10 +226,9 @@ class Combiner:
             self._check_index(variable.path)
             kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
             return replace(variable, attributes=kept)
-        lacks = MARKS.isdisjoint(variable.attributes)
-        if lacks or (self.before is None and self._without_marks(variable)):
-            return default_filled(variable, "in some files and none in others")
-        return variable
+        if MARKS.isdisjoint(variable.attributes):
+            return safely_filled(variable)
+        return safely_filled(variable) if self._may_be_data(variable) else variable
 
     def _check_index(self, path: str) -> None:
         """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
@@ -236,14 +241,19 @@ class Combiner:
                     target, f"has missing values of {path}, and in other files all of it are data"
                 )
 
-    def _without_marks(self, variable: Variable) -> Summary | None:
-        """Return a file that does not say what is missing, so that marks of others may be data."""
-        marks = [mark for mark in stated_numbers(variable) if not math.isnan(mark)]
-        for file in self.files:
-            own = file.layout.form(variable.path)
-            if own is not None and not own.marks and not set(marks) <= set(own.missing):
-                return file
-        return None
+    def _may_be_data(self, variable: Variable) -> bool:
+        """Tell whether marks of a variable may be data in a file.
+
+        Bytes have no safer ones, so that only files that state none count.
+        """
+        marks = {mark for mark in stated_numbers(variable) if not math.isnan(mark)}
+        forms = (layout.form(variable.path) for layout in self._layouts)
+        return any(
+            own is not None
+            and not marks <= set(own.missing)
+            and not (own.marks and variable.dtype.itemsize == 1)
+            for own in forms
+        )
 
     def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
@@ -275,13 +285,6 @@ class Combiner:
             self._tables[path] = old.tables[path]
         else:
             self._check_inherited(form)
-            file = None if old is None or made.dtype.kind == "f" else self._without_marks(made)
-            if file is not None:
-                raise ExportError(
-                    file.target,
-                    f"{path} has no _FillValue, so that what stands for missing data in the "
-                    "aggregation may be data there: make a new aggregation",
-                )
             table = self._tables[path] = self._tabler.table(path, dimensions)
             if MARKS.isdisjoint(made.attributes) and None in table.addresses.tolist():
                 return default_filled(made, "in no file, and there are parts without a file")

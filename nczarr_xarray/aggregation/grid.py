@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -134,7 +134,10 @@ class Arranger:
             every[dimension], axes[dimension] = self._sequence(dimension, every, new)
         for dimension, (numbers, blocks) in found.items():
             owners = self._owners(dimension, numbers, len(blocks))
-            axes[dimension] = by_coordinate(dimension, blocks, owners, gaps=self.gaps)
+            read = [self._as_read(dimension, block) for block in blocks]
+            axis = by_coordinate(dimension, read, owners, gaps=self.gaps)
+            values = np.concatenate([blocks[at] for at in axis.order.tolist()])
+            axes[dimension] = replace(axis, values=values)
         return Grid(axes, every, new)
 
     def _new_dimension(self) -> str | None:
@@ -177,6 +180,14 @@ class Arranger:
                 same[id(values), id(layout)] = number
             numbers[at] = number
         return numbers, blocks
+
+    def _as_read(self, dimension: str, block: np.ndarray) -> np.ndarray:
+        """Return coordinates as those numbers of which the order counts: with their own sign."""
+        form = self.expected.form(dimension)
+        said = None if form is None else dict(form.packing).get("_Unsigned")
+        if said is None or block.dtype.kind not in "iu":
+            return block
+        return block.view(f"{'u' if said.lower() == 'true' else 'i'}{block.dtype.itemsize}")
 
     def _units(self, dimension: str) -> set[str | None]:
         """Return the units that files have along a dimension."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
 from nczarr_xarray.aggregation.summary import VariableForm, is_index
-from nczarr_xarray.formats.cfa.table import fill_of, missing_in, stated_numbers, taken_for_missing
+from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.formats.cfa.table import (
+    fill_of,
+    missing_in,
+    read_as,
+    stated_numbers,
+    taken_for_missing,
+)
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Variable
 
 #: Attributes one of which says what missing data are.
@@ -86,7 +94,30 @@ def default_filled(variable: Variable, where: str) -> Variable:
         )
     if nc_type in ("char", "string"):
         return variable
-    value = np.array([NC_DEFAULT_FILL[nc_type]], NC_DTYPES[nc_type])
+    dtype = read_as(variable)
+    fill = np.array(NC_DEFAULT_FILL[str(netcdf_type(dtype))], dtype)
+    return _filled(variable, fill.view(variable.dtype.newbyteorder("=")))
+
+
+def safely_filled(variable: Variable) -> Variable:
+    """Return a variable whose mark of missing data is hardly data in any file.
+
+    NaN never is: as data it reads as missing data do. Of integers it is netCDF's default.
+
+    Raises
+    ------
+    ExportError
+        As `default_filled`.
+    """
+    if variable.dtype.kind == "f":
+        return _filled(variable, np.nan)
+    return default_filled(variable, "in some files and none in others")
+
+
+def _filled(variable: Variable, fill: Any) -> Variable:
+    nc_type = str(variable.nc_type)
+    value = np.array([fill], NC_DTYPES[nc_type])
     kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
-    fill = Attribute("_FillValue", nc_type, value)
-    return replace(variable, attributes={**kept, "_FillValue": fill})
+    return replace(
+        variable, attributes={**kept, "_FillValue": Attribute("_FillValue", nc_type, value)}
+    )

@@ -140,8 +140,13 @@ class FragmentReading:
         array, variable = self.array, self.variable
         packing, wanted = packing_of(variable), dict(array.packing or {})
         convert = _conversion(array, self.mapping, variable)
+        own = stated_marks(variable)
+        is_plain = convert is None and packing == wanted
         missing = _missing(data, variable)
-        if convert is not None or packing != wanted:
+        if missing is not None and is_plain and not own and not array.marks:
+            # netCDF's default stays what it is where nobody says that it is missing
+            missing = None if self._stays(data[missing][:1]) else missing
+        if not is_plain:
             if packing:
                 data = _unpacked(data, variable, packing)
             if convert is not None:
@@ -151,14 +156,17 @@ class FragmentReading:
         data = self._cast(data, missing)
         if missing is not None:
             data[missing] = array.fill
-        own = stated_marks(variable)
         if own:  # or the aggregation says what is missing there
-            is_plain = convert is None and packing == wanted
             others = [mark for mark in array.marks if not (is_plain and mark in own)]
             reason = taken_for_missing(data, missing, others)
             if reason is not None:
                 raise FormatError(variable.path, reason)
         return data
+
+    def _stays(self, data: np.ndarray) -> bool:
+        """Tell whether the aggregation holds numbers as they are."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return bool(_holds(data.astype(self.array.dtype), data).all())
 
     def _cast(self, data: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         """Return values as they are stored in the aggregation, which must hold them exactly."""

@@ -12,6 +12,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.target_names import names_url
+from nczarr_fsspec.url import CONTROL
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -69,6 +70,11 @@ def address_of(
         Whether the address is relative to the folder of the master, for a file below that. None
         for what is best: S3netCDF4 looks for relative ones in the working directory, so those of
         CFA-0.4 are absolute.
+
+    Raises
+    ------
+    ExportError
+        If the name has control characters and is not encoded: no reader takes such an address.
     """
     plain = dialect.name == "0.4"
     key = target.removeprefix(place.file.folder)
@@ -79,8 +85,16 @@ def address_of(
     as_it_is = plain or not is_path or (encoded != target and os.path.lexists(encoded))
     if inside and (relative or (relative is None and not plain)):
         found = key if as_it_is else quote(os.fsencode(key))
-        return f"./{found}" if is_path and is_absolute(found) else found
-    return target if as_it_is else f"file://{encoded}"
+        found = f"./{found}" if is_path and is_absolute(found) else found
+    else:
+        found = target if as_it_is else f"file://{encoded}"
+    if CONTROL.search(found):
+        raise ExportError(
+            target,
+            "has control characters in its name, which addresses of cfa_version="
+            f"{dialect.name!r} cannot have",
+        )
+    return found
 
 
 def held_dimensions(

@@ -165,6 +165,21 @@ def test_append_reads_only_the_new_files(tmp_path: Path, version: str) -> None:
     check_field(tmp_path / "m.nca", 6)
 
 
+@pytest.mark.parametrize("name", ["a\nb.nc", "a\tb.nc", "a\x7f.nc"])
+def test_names_that_no_reader_takes_are_refused(tmp_path: Path, name: str) -> None:
+    ds = xr.Dataset({"v": ("time", np.arange(2.0))}, {"time": [0, 1]})
+    ds.to_netcdf(tmp_path / "plain.nc")
+    (tmp_path / "plain.nc").rename(tmp_path / name)
+    for version in ("0.6.2", "1.13"):
+        master = tmp_path / f"{version}.nca"
+        aggregate(tmp_path / name, master, dim="time", cfa_version=version)
+        with xr.open_dataset(master, engine="nczarr") as found:
+            assert found["v"].values.tolist() == [0, 1]
+    with pytest.raises(ExportError, match="control characters in its name"):
+        aggregate(tmp_path / name, tmp_path / "m.nca", dim="time", cfa_version="0.4")
+    assert not (tmp_path / "m.nca").exists()
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("relative", [True, False])
 @pytest.mark.parametrize("said", [None, True, False])

@@ -545,11 +545,12 @@ def test_missing_data_of_coordinates_have_no_units(tmp_path: Path) -> None:
         assert ds["alt"].encoding["_FillValue"] == -9
 
 
-def test_data_of_coordinates_that_would_be_missing_are_refused(tmp_path: Path) -> None:
+def test_data_of_coordinates_that_are_missing_in_others_stay_data(tmp_path: Path) -> None:
     first = _with_altitude(tmp_path / "a.nc", 0, [1, -9], _FillValue=-9.0)
     other = _with_altitude(tmp_path / "b.nc", 2, [-9, 2], _FillValue=-1.0)
-    with pytest.raises(ExportError, match=r"b\.nc: /alt has data that are -9\.0, which stands"):
-        aggregate([first, other], tmp_path / "m.nca")
+    aggregate([first, other], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], [1, np.nan, -9, 2])
 
 
 def test_what_is_missing_in_a_variable_of_the_first_file_stays_missing(tmp_path: Path) -> None:
@@ -637,3 +638,30 @@ def test_a_zero_may_have_a_sign(tmp_path: Path) -> None:
     aggregate(files, tmp_path / "m.nca")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         assert ds["v"].values.tolist() == [[0, 5], [1, 5]]
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+def test_unsigned_coordinates_have_the_order_of_what_they_say(
+    tmp_path: Path, version: str, append: bool
+) -> None:
+    files = []
+    for number, first in enumerate((250, 126, 0)):
+        values = np.arange(first, first + 4, dtype="u1").view("i1")
+        files.append(
+            write(
+                tmp_path / f"{number}.nc",
+                {
+                    "x": (("x",), values, {"_Unsigned": "true"}),
+                    "v": (("x",), np.arange(first, first + 4), {}),
+                },
+            )
+        )
+    target = tmp_path / "m.nca"
+    aggregate(files[:1] if append else files, target, "x", cfa_version=version)
+    if append:
+        aggregate(files[1:], target, append=True)
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        expected = [*range(4), *range(126, 130), *range(250, 254)]
+        assert ds["x"].values.tolist() == expected
+        assert ds["v"].values.tolist() == expected

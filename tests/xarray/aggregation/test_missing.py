@@ -109,14 +109,92 @@ def test_the_fill_value_of_one_file_is_data_in_another(
         np.testing.assert_array_equal(ds["v"], [np.nan, 1, 0, 1])
 
 
-def test_the_fill_value_of_an_aggregation_may_be_data_of_a_file(tmp_path: Path) -> None:
-    values, master = np.array([0, 1], "i2"), tmp_path / "m.nca"
-    aggregate(stored(tmp_path / "a.nc", values, 0, _FillValue=np.int16(0)), master, dim="time")
-    with pytest.raises(ExportError, match=r"b\.nc: /v has no _FillValue"):
-        aggregate(stored(tmp_path / "b.nc", values, 2), master, append=True)
-    aggregate(stored(tmp_path / "c.nc", values, 2, _FillValue=np.int16(0)), master, append=True)
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("dtype", ["i2", "u2", "i8", "f4", "f8"])
+@pytest.mark.parametrize("encoding", [{}, {"scale_factor": 0.5}], ids=["plain", "packed"])
+def test_files_with_different_fill_values_have_those_of_others_as_data(
+    tmp_path: Path, version: str, mark: str, dtype: str, encoding: dict[str, Any]
+) -> None:
+    values = np.array([0, 1], dtype)
+    files = [
+        stored(tmp_path / f"{fill}.nc", values, 2 * fill, **{mark: values[fill]}, **encoding)
+        for fill in range(2)
+    ]
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    scale = encoding.get("scale_factor", 1)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [np.nan, scale, 0, np.nan])
+
+
+def test_netcdfs_default_is_data_where_a_file_says_what_is_missing(tmp_path: Path) -> None:
+    """Elements that were never written are no missing data of a file with another mark."""
+    default = np.float32(9.96921e36)
+    values = np.array([default, 5], "f4")
+    marks = [np.float32(7), np.float32(5)]
+    files = [stored(tmp_path / f"{n}.nc", values, 2 * n, missing_value=marks[n]) for n in range(2)]
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [default, 5, default, np.nan])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_different_fill_values_of_unsigned_numbers(tmp_path: Path, version: str) -> None:
+    values = np.array([-32767, 1, -1], "i2")
+    files = [
+        stored(tmp_path / f"{n}.nc", values, 3 * n, _FillValue=fill, _Unsigned="true")
+        for n, fill in enumerate((np.int16(1), np.int16(-1)))
+    ]
+    aggregate(files[::-1], tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"][3:], [32769, 1, np.nan])
+
+
+def test_bytes_with_different_fill_values_keep_that_of_the_first_file(tmp_path: Path) -> None:
+    """All their values may be data, so that none is safer."""
+    files = [
+        stored(tmp_path / f"{n}.nc", np.array([n, 5], "u1"), 2 * n, _FillValue=np.uint8(n))
+        for n in range(2)
+    ]
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [np.nan, 5, np.nan, 5])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("dtype", ["i2", "u4", "f4"])
+@pytest.mark.parametrize("fill", [None, 1])
+def test_the_fill_value_of_an_aggregation_may_be_data_of_a_file_that_is_added(
+    tmp_path: Path, version: str, dtype: str, fill: int | None
+) -> None:
+    values, master = np.array([0, 1, 2], dtype), tmp_path / "m.nca"
+    first = stored(tmp_path / "a.nc", values, 0, _FillValue=values[0])
+    other = stored(tmp_path / "b.nc", values, 3, _FillValue=None if fill is None else values[fill])
+    last = stored(tmp_path / "c.nc", values, 6, _FillValue=values[0])
+    aggregate(first, master, dim="time", cfa_version=version)
+    aggregate(other, master, append=True)
+    aggregate(last, master, append=True)
+    one = np.nan if fill else 1
     with xr.open_dataset(master, engine="nczarr") as ds:
-        np.testing.assert_array_equal(ds["v"], [np.nan, 1, np.nan, 1])
+        np.testing.assert_array_equal(ds["v"], [np.nan, 1, 2, 0, one, 2, np.nan, 1, 2])
+
+
+def test_numbers_stay_data_in_an_aggregation_of_a_wider_type(tmp_path: Path) -> None:
+    """Classic netCDF lacks unsigned numbers; 65535 is netCDF's default for them."""
+    values = np.array([65535, 1], "u2")
+    files = [stored(tmp_path / f"{n}.nc", values, 2 * n) for n in range(2)]
+    aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds["v"].values.tolist() == [65535, 1, 65535, 1]
+
+
+def test_bytes_that_would_be_missing_are_not_added(tmp_path: Path) -> None:
+    values, master = np.array([0, 1], "u1"), tmp_path / "m.nca"
+    aggregate(stored(tmp_path / "a.nc", values, 0, _FillValue=values[0]), master, dim="time")
+    before = master.read_bytes()
+    with pytest.raises(ExportError, match="/v: has a _FillValue in some files and none in others"):
+        aggregate(stored(tmp_path / "b.nc", values, 2), master, append=True)
+    assert master.read_bytes() == before
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -130,7 +208,7 @@ def test_bytes_with_a_fill_value_in_some_files(tmp_path: Path, turned: bool) -> 
         aggregate(files[::-1] if turned else files, tmp_path / "m.nca")
 
 
-def test_data_of_a_coordinate_that_would_be_missing_are_not_added(tmp_path: Path) -> None:
+def test_data_of_a_coordinate_that_are_missing_in_another_file_stay_data(tmp_path: Path) -> None:
     files = []
     for number, fill in enumerate((-9.0, None)):
         ds = xr.Dataset(
@@ -143,8 +221,9 @@ def test_data_of_a_coordinate_that_would_be_missing_are_not_added(tmp_path: Path
     with xr.open_dataset(tmp_path / "both.nca", engine="nczarr") as ds:
         np.testing.assert_array_equal(ds["alt"], [np.nan, 5, -9, 5])
     aggregate(files[:1], tmp_path / "m.nca", dim="time")
-    with pytest.raises(ExportError, match=r"1\.nc: /alt has data that are -9\.0"):
-        aggregate(files[1:], tmp_path / "m.nca", append=True)
+    aggregate(files[1:], tmp_path / "m.nca", append=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["alt"], [np.nan, 5, -9, 5])
 
 
 @pytest.mark.parametrize("marks", [{"_FillValue": 3.0}, {"_FillValue": 3.0, "missing_value": 3.0}])

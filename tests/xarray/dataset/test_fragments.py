@@ -204,7 +204,17 @@ class TestValues:
         assert one([1.0, np.nan], {"_FillValue": np.nan})().tolist() == [1.0, FILL]
 
     def test_what_was_never_written_is_missing(self) -> None:
-        assert one([1.0, 9.969209968386869e36])().tolist() == [1.0, FILL]
+        assert one([1.0, 9.969209968386869e36], marks=(FILL,))().tolist() == [1.0, FILL]
+
+    @pytest.mark.parametrize("kind", ["i4", "u2", "f8"])
+    def test_netcdfs_default_stays_if_nobody_says_that_it_is_missing(self, kind: str) -> None:
+        dtype = np.dtype(kind)
+        given: dict[str, Any] = {"dtype": dtype, "fill": dtype.type(7)}
+        assert one(np.array([1, 65535], "u2"), **given)().tolist() == [1, 65535]
+
+    def test_netcdfs_default_that_does_not_fit_is_that_of_the_aggregation(self) -> None:
+        given: dict[str, Any] = {"dtype": np.dtype("i4"), "fill": np.int32(7)}
+        assert one(np.array([1, 4294967295], "u4"), **given)().tolist() == [1, 7]
 
     @pytest.mark.parametrize("value", [0, 0.0])
     def test_data_are_not_taken_for_missing(self, value: float) -> None:
