@@ -181,6 +181,19 @@ def test_text_of_pure_zarr_is_text_of_netcdf(tmp_path: Path, target: str) -> Non
 
 @pytest.mark.parametrize("target", sorted({*TARGETS.values()}))
 @pytest.mark.filterwarnings("ignore:.*Zarr V3 specification:")
+def test_fill_value_longer_than_all_text(target: str, tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 3)
+        text = file.createVariable("text", str, ("x",), fill_value="mïssing")
+        text[:2] = np.array(["a", "b"], object)
+    url = target.format(tmp_path)
+    copied(tmp_path / "x.nc", url, "--verify")
+    with xr.open_dataset(url, engine="nczarr", mask_and_scale=False) as back:
+        assert back["text"].values.tolist() == ["a", "b", "mïssing"]
+
+
+@pytest.mark.parametrize("target", sorted({*TARGETS.values()}))
+@pytest.mark.filterwarnings("ignore:.*Zarr V3 specification:")
 def test_encoded_characters_of_pure_zarr_stay_characters(tmp_path: Path, target: str) -> None:
     text = xr.Dataset({"text": ("x", np.array(["é", "abc", ""], object))})
     text["text"].encoding = {"dtype": "S1", "char_dim_name": "letters"}
