@@ -291,8 +291,10 @@ class NCZarrDataStore(AbstractDataStore):
         if "_FillValue" not in attributes and fill is not None:
             attributes["_FillValue"] = fill
         fill = attributes.get("_FillValue")
-        if variable.dtype.kind == "S" and isinstance(fill, str) and "_Encoding" not in attributes:
-            fill = bytes_of(fill)  # as pure Zarr has it, and the values are compared with it
+        # xarray compares decoded text with it, but characters while they are bytes
+        char = variable.dtype.itemsize == 1 and bool(variable.dimensions)
+        if variable.dtype.kind == "S" and isinstance(fill, str):
+            fill = fill if "_Encoding" in attributes and not char else bytes_of(fill)
         if variable.dtype.kind == "S" and isinstance(fill, bytes):
             empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
             attributes["_FillValue"] = np.bytes_(fill or empty)

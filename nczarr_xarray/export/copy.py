@@ -26,7 +26,7 @@ from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable
+from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable, bytes_of
 
 
 def plan_copy(
@@ -180,8 +180,10 @@ def _shuffled_first(codecs: tuple[CodecConfig, ...]) -> tuple[CodecConfig, ...]:
 
 
 def _room(variable: Variable) -> int:
-    """Return the number of bytes that ``_nczarr_maxstrlen`` leaves for text."""
+    """Return the number of bytes for text: of ``_nczarr_maxstrlen``, and of the fill value."""
     attribute = variable.attributes.get("_nczarr_maxstrlen")
     value = None if attribute is None else attribute.value
     known = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1
-    return min(int(value[0]), MAX_ITEM) if known else 0  # type: ignore[index]
+    stated = min(int(value[0]), MAX_ITEM) if known else 0  # type: ignore[index]
+    fill = fill_value(variable)
+    return max(stated, len(bytes_of(fill))) if isinstance(fill, str) else stated

@@ -60,7 +60,7 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
         Path of the variable, for the log.
     """
     found = with_one_fill(path, encoding)
-    text = variable.dtype.kind in "SU"
+    text = variable.dtype.kind in "SUT"
     for key in ("_FillValue", "missing_value"):
         value = found.get(key)
         if value is None or variable.dtype.kind == "O":  # objects are texts or dates

@@ -215,7 +215,7 @@ class Update:
                 return None
         if ours == theirs or (ours.kind == theirs.kind and ours.kind in "MmOUS"):
             return None
-        if {ours.kind, theirs.kind} <= set("OUS"):
+        if {ours.kind, theirs.kind} <= set("OUST"):
             return None
         # numbers have no unit of time, and numpy casts everything to objects
         if theirs.kind not in "mO" and np.can_cast(ours, theirs, "safe"):

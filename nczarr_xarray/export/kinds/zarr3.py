@@ -16,7 +16,7 @@ from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
 from nczarr_xarray.export.kinds.kind import CopyRequest
-from nczarr_xarray.export.lacking import UNSPECIFIED, Lacking
+from nczarr_xarray.export.lacking import FILLED_TEXT, UNSPECIFIED, Lacking
 from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.storage import fill_element
 from nczarr_xarray.export.stored import fill_value, netcdf_text, packed, stored_as
@@ -60,6 +60,8 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     for item in contents.items:
         if item.variable.nc_type == "char":
             lacking.note(UNSPECIFIED, item.variable.path)
+        if item.variable.nc_type in ("char", "string") and "_FillValue" in item.variable.attributes:
+            lacking.note(FILLED_TEXT, item.variable.path)
     lengths = request.options.shards
     shards = _shards(contents, lengths) if lengths else {}
     documents = emit.documents(contents.root, shards)

@@ -125,7 +125,9 @@ def test_characters_and_enums(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         kind = file.createEnumType("u1", "sky", {"clear": 0, "cloudy": 1})
         file.createVariable("clouds", kind, ("x",), fill_value=False)[:] = [0, 1, 1]
     copy(tmp_path / "x.nc", tmp_path / "y", "--format", "Zarr3")
-    assert "/chars" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "char has no type in the specification of Zarr 3" in told
+    assert "has a _FillValue, its own neither; engine='nczarr' does: /chars" in told
     found = document(tmp_path / "y/chars/zarr.json")
     assert found["data_type"]["name"] == "null_terminated_bytes"
     assert found["attributes"]["_FillValue"] == "LQ=="

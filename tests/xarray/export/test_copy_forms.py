@@ -179,6 +179,46 @@ def test_text_of_pure_zarr_is_text_of_netcdf(tmp_path: Path, target: str) -> Non
         assert not any("_Encoding" in v.attrs for v in raw.variables.values())
 
 
+@pytest.mark.parametrize("encoding", [None, "utf-8"])
+@pytest.mark.filterwarnings("ignore:.*Zarr 3:")
+@pytest.mark.parametrize("target", ["{}/y.nczarr", "file://{}/y#mode=zarr", "zarr3"])
+def test_fill_value_of_characters_means_the_same(
+    target: str, encoding: str | None, tmp_path: Path
+) -> None:
+    """xarray does not take a joined text for missing, if its characters have an encoding."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createDimension("letters", 1)
+        text = file.createVariable("text", "S1", ("x", "letters"), fill_value=b" ")
+        text.set_auto_chartostring(False)
+        if encoding:
+            text.setncattr("_Encoding", encoding)
+        text[:, 0] = np.array([b"a", b" ", b"c"])
+    with xr.open_dataset(tmp_path / "x.nc", engine="netcdf4") as truth:
+        expected = truth.load()
+    if target == "zarr3":
+        url = str(tmp_path / "y.zarr")
+        copied(tmp_path / "x.nc", url, "--format", "Zarr3")
+    else:
+        url = target.format(tmp_path)
+        copied(tmp_path / "x.nc", url)
+    with xr.open_dataset(url, engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), expected)
+
+
+@pytest.mark.parametrize("target", sorted({*TARGETS.values()}))
+@pytest.mark.filterwarnings("ignore:.*Zarr V3 specification:")
+def test_fill_value_longer_than_all_text(target: str, tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 3)
+        text = file.createVariable("text", str, ("x",), fill_value="mïssing")
+        text[:2] = np.array(["a", "b"], object)
+    url = target.format(tmp_path)
+    copied(tmp_path / "x.nc", url, "--verify")
+    with xr.open_dataset(url, engine="nczarr", mask_and_scale=False) as back:
+        assert back["text"].values.tolist() == ["a", "b", "mïssing"]
+
+
 @pytest.mark.parametrize("target", sorted({*TARGETS.values()}))
 @pytest.mark.filterwarnings("ignore:.*Zarr V3 specification:")
 def test_encoded_characters_of_pure_zarr_stay_characters(tmp_path: Path, target: str) -> None:

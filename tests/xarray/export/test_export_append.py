@@ -924,3 +924,15 @@ def test_broken_variable_that_consolidated_metadata_had_is_replaced(tmp_path: Pa
     document.write_text(document.read_text().replace("<f8", "<q9"))
     to_nczarr(days(0, 3)[["height"]], path, mode="a")
     assert opened(path)["height"].equals(days(0, 3)["height"])
+
+
+@pytest.mark.parametrize("stored", ["S1", str])
+def test_numpy_strings_go_with_all_text(stored: Any, tmp_path: Path) -> None:
+    """As engine="zarr" reads them from Zarr 3."""
+    text = np.array(["é", "longer"], np.dtypes.StringDType())
+    new = xr.Dataset({"v": ("x", text)})
+    to_nczarr(new, tmp_path / "x", unlimited_dims="x", encoding={"v": {"dtype": stored}})
+    to_nczarr(new.isel(x=[1]), tmp_path / "x", append_dim="x")
+    to_nczarr(new.isel(x=[0]), tmp_path / "x", region={"x": slice(1, 2)})
+    with opened(tmp_path / "x") as back:
+        assert back["v"].to_numpy().tolist() == ["é", "é", "longer"]

@@ -922,3 +922,15 @@ def test_an_inherited_fill_value_of_other_data(
     to_nczarr(dataset, tmp_path / "x")
     with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
         xr.testing.assert_identical(back.load(), dataset.compute())
+
+
+def test_an_inherited_fill_value_of_numpy_strings(tmp_path: Path) -> None:
+    text = np.array(["none", np.nan, "é"], np.dtypes.StringDType(na_object=np.nan))
+    dataset = xr.Dataset({"v": ("x", text)})
+    dataset["v"].encoding["_FillValue"] = "none"
+    to_nczarr(dataset, tmp_path / "x")
+    with opened(tmp_path / "x") as back:
+        assert back["v"].isnull().values.tolist() == [True, True, False]
+    raw = opened(tmp_path / "x", mask_and_scale=False)
+    assert raw["v"].values.tolist() == ["none", "none", "é"]
+    assert raw["v"].attrs == {"_FillValue": "none"}
