@@ -95,7 +95,7 @@ def unblosc(_: CodecConfig, size: Size) -> Step:
     """Undo ``blosc``: a blosc 1 container."""
     from numcodecs import blosc
 
-    return lambda data: blosc.decompress(_blosc_container(data, size))
+    return lambda data: blosc.decompress(blosc_container(data, size))
 
 
 def unblosc_into(_: CodecConfig, size: Size) -> Callable[[Buffer, memoryview], bool]:
@@ -103,13 +103,13 @@ def unblosc_into(_: CodecConfig, size: Size) -> Callable[[Buffer, memoryview], b
     from numcodecs import blosc
 
     def decompress(data: Buffer, room: memoryview) -> bool:
-        blosc.decompress(_blosc_container(data, size), room)
+        blosc.decompress(blosc_container(data, size), room)
         return True
 
     return decompress
 
 
-def _blosc_container(data: Buffer, size: Size) -> Buffer:
+def blosc_container(data: Buffer, size: Size) -> Buffer:
     """Return a container whose header states the right size, without what follows it."""
     there = len(data)
     if there < _BLOSC_HEADER.size:

@@ -80,11 +80,14 @@ def classic_values(values: np.ndarray, before: Variable, after: Variable) -> np.
         new = NC_DEFAULT_FILL[str(after.nc_type)]
         missing = outside & (values == NC_DEFAULT_FILL[str(before.nc_type)])
     bad = outside & ~missing
+    reason = "which no integer type of CDF-1 and CDF-2 can hold"
+    if fill is not None and not bad.any():
+        bad = (values == new) & ~missing
+        reason = f"which stands for missing data in CDF-1 and CDF-2, that have no {fill.value[0]}"
     if bad.any():
+        advice = "write CDF-5 or netCDF-4, or give it another dtype"
         raise FormatError(
-            before.path,
-            f"holds the value {values[bad].ravel()[0]}, which no integer type of CDF-1 and CDF-2 "
-            "can hold: write CDF-5 or netCDF-4, or give it another dtype",
+            before.path, f"holds the value {values[bad].ravel()[0]}, {reason}: {advice}"
         )
     found = np.where(missing, 0, values).astype(after.dtype)
     found[missing] = new

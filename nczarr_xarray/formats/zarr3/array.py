@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +17,8 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.codecs.codec import UNKNOWN
+from nczarr_xarray.codecs.codec import UNKNOWN, Size
+from nczarr_xarray.codecs.decompress import blosc_container
 from nczarr_xarray.formats.nczarr.attributes import float_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
 from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
@@ -173,6 +174,7 @@ def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     array = array_in(zarr_store, path, metadata)
     if isinstance(zarr_store, StoreView):
         zarr_store.most = _most_stored(array)
+        zarr_store.check = _check_of(array)
         # those of the root may have a copy, and be the only ones
         own = f"{path}/{FILE}".lstrip("/")
         if isinstance(store, RemoteStore):
@@ -212,6 +214,27 @@ def _most_stored(array: Any) -> int:
     # each chunk in a shard has an entry in its index, and may have a header
     chunks = math.prod(array.shards) // max(1, math.prod(array.chunks)) if array.shards else 1
     return int(2 * count * dtype.itemsize + chunks * _EACH_CHUNK)
+
+
+def _check_of(array: Any) -> Callable[[str, bytes], object] | None:
+    """Return what raises if an object holds no whole chunk of blosc; None if it is to hold none.
+
+    numcodecs reads behind the end of one that was cut off, and takes what is in memory there.
+    """
+    names = [str(codec.to_dict()["name"]) for codec in array.metadata.codecs]
+    if names[-1] not in ("blosc", "numcodecs.blosc"):
+        return None
+    size = UNKNOWN
+    if {*names[:-1]} <= {"bytes", *_OF_ARRAYS}:
+        size = Size(math.prod(array.chunks) * np.dtype(array.dtype).itemsize)
+
+    def check(key: str, data: bytes) -> None:
+        try:
+            blosc_container(data, size)
+        except FormatError as error:
+            raise FormatError(key, error.reason) from None
+
+    return check
 
 
 def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:

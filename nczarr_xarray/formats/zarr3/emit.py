@@ -17,7 +17,7 @@ from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.formats.zarr3.array import FILE
-from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable
+from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable, join
 
 #: Compressors that Zarr 3 has, by their names in Zarr 2; blosc does some of them with shuffling.
 _COMPRESSORS = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
@@ -89,6 +89,10 @@ def array_document(variable: Variable, shard: Sequence[int] | None) -> dict[str,
 
 def problems(root: Group) -> Iterator[str]:
     """Yield what Zarr 3 does not have of a hierarchy, besides that which Zarr 2 lacks already."""
+    for group in root.walk():
+        for name in (*group.groups, *group.variables):
+            if name == FILE:
+                yield f"{join(group.path, name)}: Zarr 3 has its metadata in objects of this name"
     for variable in root.all_variables():
         array = variable.array
         if not isinstance(array, ChunkedArray):

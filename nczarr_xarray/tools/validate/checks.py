@@ -31,6 +31,7 @@ CHECKS: tuple[Callable[[Subject], Iterator[Finding]], ...] = (
     changes.siblings,
     changes.claims,
     changes.temporaries,
+    metadata.root,
     metadata.groups,
     metadata.dimensions,
     metadata.variables,

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.errors import FormatError, IncompleteExportError, UnsupportedError
 from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.consolidated import KEY
 from nczarr_xarray.formats.nczarr.jsontext import dumps
-from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.formats.zarr3.array import FILE
+from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
 
 _RESTORE = "restore the object from a copy, or correct it by hand"
@@ -48,6 +50,32 @@ def groups(subject: Subject) -> Iterator[Finding]:
         else:
             advice = "readers leave it out or guess: correct the metadata"
             yield Finding("warning", "left-out", problem.object, problem.reason, advice)
+
+
+def root(subject: Subject) -> Iterator[Finding]:
+    """Find documents of the root that are lost, though the dataset opens without them."""
+    if subject.opened is None:
+        return
+    name = FILE if subject.generation == "v3" else ".zgroup" if subject.is_zarr2 else None
+    # (documents that are in .zmetadata only are a finding of their own)
+    if name is not None and not {name, KEY}.intersection(subject.keys or {name}):
+        text = "is missing: attributes may be lost, and many readers do not open the dataset"
+        yield Finding("warning", "root", name, text, _RESTORE)
+    if subject.is_zarr2 and not subject.is_nczarr and (kept := sorted(_of_nczarr(subject))):
+        text = "has no superblock of NCZarr, so types of attributes, and unlimited and unused "
+        text += f"dimensions, are not read; but there is more of NCZarr: {some(kept)}"
+        advice = f"open the dataset that these are of by its own path, or {_RESTORE}"
+        yield Finding("warning", "root", "/", text, advice)
+
+
+def _of_nczarr(subject: Subject) -> Iterator[str]:
+    """Yield the keys of documents that have something of NCZarr."""
+    for path, document in subject.documents.items():
+        for file, key in (*spellings.GROUP, *spellings.ARRAY, *spellings.ATTRIBUTES):
+            there = key is None or (isinstance(document, dict) and key in document)
+            if there and file == path.rpartition("/")[2]:
+                yield path
+                break
 
 
 def dimensions(subject: Subject) -> Iterator[Finding]:

@@ -242,6 +242,28 @@ def test_what_classic_netcdf_cannot_hold(
     copy(wide[0], wide[1], "--format", "NETCDF3_64BIT_DATA", "--verify")
 
 
+def test_value_that_would_become_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fill value that 32 bits lack becomes another one, which must not be a value."""
+    least = -(2**31) + 1
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 3)
+        wide = file.createVariable("wide", "i8", ("x",), fill_value=-(2**62))
+        wide.set_auto_mask(False)
+        wide[:] = [-(2**62), least, 1]
+    classic = (tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC")
+    assert f"/wide: holds the value {least}, which stands for missing data" in failed(
+        capsys, *classic
+    )
+    assert os.listdir(tmp_path) == ["x.nc"]
+    with netCDF4.Dataset(tmp_path / "x.nc", "a") as file:
+        file["wide"][1] = 2
+    copy(*classic, "--verify")
+    with netCDF4.Dataset(tmp_path / "y.nc") as file:
+        np.testing.assert_array_equal(file["wide"][:].filled(0), [0, 2, 1])
+
+
 @pytest.mark.parametrize(
     ("lengths", "fixed", "offset"),
     [

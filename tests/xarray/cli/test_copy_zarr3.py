@@ -116,6 +116,21 @@ def test_text_fills_and_checksums(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["named"].values, ["ab", "c", ""])
 
 
+@pytest.mark.parametrize("kind", ["group", "variable"])
+def test_name_that_zarr_3_has_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        above = file.createGroup("g")
+        if kind == "group":
+            above.createGroup("zarr.json")
+        else:
+            above.createVariable("zarr.json", "i4")[:] = 1
+    assert main(["copy", str(tmp_path / "x.nc"), str(tmp_path / "y"), "--format", "Zarr3"]) == 1
+    message = capsys.readouterr().err
+    assert "nothing was written:\n  /g/zarr.json: Zarr 3 has its metadata in objects" in message
+
+
 def test_characters_and_enums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Characters are bytes there, of which Zarr 3 has no type of its own; enums come back."""
     with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:

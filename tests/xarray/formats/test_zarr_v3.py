@@ -296,3 +296,17 @@ def test_fill_values_in_attributes(tmp_path: Path, dtype: str, decode: bool) -> 
     ds.to_zarr(tmp_path / "x.zarr", zarr_format=3)
     ours = assert_like_zarr(tmp_path / "x.zarr", decode_cf=decode)
     assert np.isnan(ours.v[1]) if decode else ours.v.attrs["_FillValue"] == 2
+
+
+@pytest.mark.parametrize("length", [10, 100, 0])
+def test_cut_blosc_chunk_is_an_error(tmp_path: Path, length: int) -> None:
+    """numcodecs reads on behind the end: values would be what lies in memory there."""
+    path = tmp_path / "x.zarr"
+    values = np.random.default_rng(0).integers(0, 1 << 60, 100)
+    create(path, values, chunks=(50,), compressors=[BloscCodec()])
+    chunk = path / "v" / "c" / "1"
+    chunk.write_bytes(chunk.read_bytes()[:length])
+    ds = xr.open_dataset(path, engine="nczarr")
+    np.testing.assert_array_equal(ds.v[:50], values[:50])
+    with pytest.raises(FormatError, match=rf"^v/c/1: holds {length} bytes"):
+        ds.v.load()

@@ -107,6 +107,7 @@ TREES: dict[str, Callable[[], Objects]] = {
     "dimension-rank": lambda: structure(dimension_references=["/time", "/x"]),
     "dimension-missing": lambda: structure(dimension_references=["/nowhere"]),
     "dimension-length": lambda: structure(dimension_references=["/x"]),
+    "root": lambda: edited(NCZARR, ".zattrs", _nczarr_superblock=None),
     "metadata": lambda: edited(NCZARR, "t/.zarray", dtype="<q9"),
     "netcdf-c": lambda: edited(NCZARR, "t/.zarray", order=None),
     "attribute-type": lambda: typed({"a": 1}, {"a": "<i4", "b": "<i4"}),
@@ -188,6 +189,20 @@ def test_samples_are_sound(objects: Objects) -> None:
 def test_what_netcdf_c_cannot_cope_with(member: str, value: Any) -> None:
     objects = edited(NCZARR, "tx/.zarray", **{member: value})
     assert "netcdf-c" in {f.code for f in validate(objects) if f.is_fault}
+
+
+@pytest.mark.parametrize("lost", [".zgroup", ".zattrs", "both", "zarr.json"])
+def test_a_root_whose_documents_are_lost(tmp_path: Path, lost: str) -> None:
+    """What is left opens, but is not the dataset that it was."""
+    if lost == "zarr.json":
+        for path in ("x", "x/g"):
+            zarr.open_group(tmp_path / path, mode="w", zarr_format=3)
+    else:
+        write_tree(tmp_path / "x", NCZARR)
+    assert "root" not in codes(tmp_path / "x")
+    for name in (".zgroup", ".zattrs") if lost == "both" else (lost,):
+        (tmp_path / "x" / name).unlink()
+    assert "root" in {finding.code for finding in without(validate(tmp_path / "x"))}
 
 
 def test_an_array_whose_attributes_are_lost() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from numcodecs.abc import Codec
-from zarr.codecs import Crc32cCodec, GzipCodec, ZstdCodec
+from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from nczarr_xarray import open_hierarchy, validate
 from nczarr_xarray.cli.main import main
@@ -96,6 +96,7 @@ CASES = {
     "gzip-crc32c.zarr3": Damage(lambda path: zarr3(path, GzipCodec(), Crc32cCodec()), "v/c/3/0/0"),
     "gzip.zarr3": Damage(lambda path: zarr3(path, GzipCodec()), "v/c/3/0/0"),
     "cut.zarr3": Damage(zarr3, "v/c/3/0/0", cut=True),
+    "cut-blosc.zarr3": Damage(lambda path: zarr3(path, BloscCodec()), "v/c/3/0/0", cut=True),
     # the second chunk of the second shard, and the index behind both
     "chunk.shards": Damage(
         lambda path: zarr3(path, Crc32cCodec(), shards=SHARDS), "v/c/1/0/0", 0.7
