@@ -670,3 +670,33 @@ def test_a_commit_that_is_tried_again_is_carried_out_by_one(
     edit.commit()
     assert [owner is not None for owner in others] == [True]
     assert dict(store.mapping) == {ROOT: b"{}", "v/0": b"new"}
+
+
+def test_a_template_is_not_ended_while_another_change_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both would move the root: the old one could stay, or the cover."""
+    mark = Incomplete(Owner.here(), {"v": 2}, "a")
+    store = MappingWriter({ROOT: COVER, HELD: b"old", INCOMPLETE: mark.dump(), "v/0": b"1"})
+    last, other = Edit.begin(store, {"v": ((1, 2),)}), Edit.begin(store, {"v": ((0, 1),)})
+    other.staged.put("v/0", b"2")
+    other.staged.put(ROOT, b"new")
+    store.put("v/1", b"3")
+    ends = threading.Thread(target=last.commit)
+    waits_or_ended = threading.Event()
+    watches = threading.Thread(target=lambda: (ends.join(), waits_or_ended.set()))
+    monkeypatch.setattr(recovery.time, "sleep", lambda _: waits_or_ended.set())
+    pending_in = recovery.pending_in
+
+    def meanwhile(there: Any) -> Incomplete | None:
+        found = pending_in(there)
+        if ends.ident is None:
+            ends.start()
+            watches.start()
+            assert waits_or_ended.wait(60)
+        return found
+
+    monkeypatch.setattr(recovery, "pending_in", meanwhile)
+    other.commit()
+    watches.join()
+    assert dict(store.mapping) == {ROOT: b"new", "v/0": b"2", "v/1": b"3"}

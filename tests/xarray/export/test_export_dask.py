@@ -468,6 +468,31 @@ def test_regions_of_a_template_are_whole_chunks(tmp_path: Path) -> None:
         to_nczarr(expected()[["one", "two"]].drop_vars("x"), path, append_dim="y")
 
 
+@pytest.mark.parametrize("target", ["tree", "zarr"], indirect=True)
+def test_a_region_of_a_template_is_written_again_while_the_last_one_comes(target: Target) -> None:
+    """Readers of the complete dataset must not see the half that was written again."""
+    url = target[0]
+    to_nczarr(xr.Dataset({"v": ("x", da.zeros(6, chunks=2))}), url, compute=False)
+    old = xr.Dataset({"v": ("x", np.full(4, 1.0))})
+    to_nczarr(old, url, region={"x": slice(0, 4)})
+
+    done: list[int] = []
+
+    def fails(block: np.ndarray[Any, Any]) -> Any:
+        done.append(len(block))
+        if len(done) == 2:
+            to_nczarr(old.isel(x=slice(0, 2)), url, region={"x": slice(4, 6)})
+            raise RuntimeError("of the user")
+        return block + 1
+
+    again = old.copy(
+        data={"v": old.chunk(x=2)["v"].data.map_blocks(fails, dtype="f8", meta=np.empty(0))}
+    )
+    with dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError, match="of the user"):
+        to_nczarr(again, url, region={"x": slice(0, 4)})
+    np.testing.assert_array_equal(opened(url)["v"], np.ones(6))
+
+
 def test_regions_that_overlap(tmp_path: Path) -> None:
     path = tmp_path / "d"
     to_nczarr(expected(), path, encoding={"one": {"chunks": (4, 7)}})
