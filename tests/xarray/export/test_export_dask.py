@@ -6,6 +6,7 @@ import gc
 import io
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, redirect_stderr
@@ -744,6 +745,30 @@ def test_to_netcdf_later(tmp_path: Path) -> None:
     later = dataset(tmp_path / "counts").to_netcdf(path, engine="nczarr", compute=False)  # type: ignore[call-overload]
     later.compute(scheduler="threads")
     xr.testing.assert_identical(opened(path), expected())
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("url", ["d", "memory://computed-twice/d"])
+def test_to_netcdf_later_twice(
+    url: str, pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written since stays."""
+    register()
+    monkeypatch.chdir(tmp_path)
+    old = xr.Dataset({"v": ("x", np.arange(4.0))})
+    later = old.chunk(x=2).to_netcdf(url, engine="nczarr", compute=False)  # type: ignore[call-overload]
+    sent = pickle.dumps(later)
+    later.compute(scheduler="threads")
+    if pickled:
+        del later
+        gc.collect()
+        later = pickle.loads(sent)
+    to_nczarr(-old, url, "r+")
+    with pytest.raises(StoreError, match=r"is complete already|it has ended|is over already"):
+        later.compute(scheduler="threads")
+    assert opened(url).equals(-old)
+    to_nczarr(old, url, "w")
+    assert [entry.name for entry in tmp_path.iterdir()] == (["d"] if url == "d" else [])
 
 
 def test_to_netcdf_while_an_error_is_handled(tmp_path: Path) -> None:
