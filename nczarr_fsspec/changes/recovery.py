@@ -139,7 +139,7 @@ def pending_in(store: WritableStore) -> Incomplete | None:
 
 
 def full_template(store: WritableStore) -> Incomplete | None:
-    """Return the mark of a template of which all chunks that were to come are there, if it is one."""
+    """Return the mark of a template of which all chunks are there; None if there is none."""
     mark = pending_in(store)
     if mark is None or mark.pending is None:
         return None
