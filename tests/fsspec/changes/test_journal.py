@@ -7,9 +7,11 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -684,8 +686,14 @@ def test_a_template_is_not_ended_while_another_change_is_carried_out(
     store.put("v/1", b"3")
     ends = threading.Thread(target=last.commit)
     waits_or_ended = threading.Event()
-    watches = threading.Thread(target=lambda: (ends.join(), waits_or_ended.set()))
-    monkeypatch.setattr(recovery.time, "sleep", lambda _: waits_or_ended.set())
+
+    def watch() -> None:
+        ends.join()
+        waits_or_ended.set()
+
+    watches = threading.Thread(target=watch)
+    instead = SimpleNamespace(sleep=lambda _: waits_or_ended.set(), monotonic=time.monotonic)
+    monkeypatch.setattr(recovery, "time", instead)
     pending_in = recovery.pending_in
 
     def meanwhile(there: Any) -> Incomplete | None:
