@@ -6,6 +6,7 @@ makes them valid; then they are moved into place. See `nczarr_fsspec.changes.jou
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -14,8 +15,8 @@ from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, 
 from nczarr_fsspec.changes.locks import Boxes, Lock
 from nczarr_fsspec.changes.recovery import (
     carry_out,
-    end_template,
     finish_journal,
+    full_template,
     read_journal,
     succession,
 )
@@ -99,15 +100,29 @@ class Edit:
             self.lock.transaction, Owner.here(), tuple(sorted(staged)), tuple(sorted(gone))
         )
         if staged or gone:
-            with succession(self.store, journal).turn(-1, journal.transaction):
-                finish_journal(self.store)
-                while not self.store.create(JOURNAL, journal.dump()):
-                    finish_journal(self.store)
-                carry_out(self.store, journal)
+            _make_valid(self.store, journal)
         else:
-            end_template(self.store)
+            complete_template(self.store)
         self.lock.release()
 
     def abort(self) -> None:
         """Remove the staged objects and the lock; do nothing if the change is valid already."""
         self.lock.release()
+
+
+def complete_template(store: WritableStore) -> None:
+    """End a template, if all chunks that were to come are there; the last step of their writers.
+
+    It is a change of its own, as no other one may be carried out meanwhile.
+    """
+    if full_template(store) is not None:
+        _make_valid(store, Journal(uuid.uuid4().hex[:16], Owner.here(), ()))
+
+
+def _make_valid(store: WritableStore, journal: Journal) -> None:
+    """Put a journal when there is no other one any more, and carry it out."""
+    with succession(store, journal).turn(-1, journal.transaction):
+        finish_journal(store)
+        while not store.create(JOURNAL, journal.dump()):
+            finish_journal(store)
+        carry_out(store, journal)

@@ -138,18 +138,27 @@ def pending_in(store: WritableStore) -> Incomplete | None:
     return None if data is None else Incomplete.parse(data)
 
 
-def end_template(store: WritableStore) -> None:
-    """Show the root and remove the mark, if all chunks that were to come are there."""
+def full_template(store: WritableStore) -> Incomplete | None:
+    """Return the mark of a template of which all chunks are there; None if there is none."""
     mark = pending_in(store)
     if mark is None or mark.pending is None:
-        return
+        return None
     # writers mostly go from the first chunk to the last: all are listed at the end, not each time
     if mark.last and None in store.reader().get_many([*mark.last.values()], 0):
-        return
+        return None
     for path, number in mark.pending.items():
         if sum(is_chunk_of(key, path) for key in store.keys_below(path)) < number:
-            return
-    if pending_in(store) == mark:
+            return None
+    return mark
+
+
+def end_template(store: WritableStore) -> None:
+    """Show the root and remove the mark, if all chunks that were to come are there.
+
+    Call it only while no other process can carry out a change: both move the root.
+    """
+    mark = full_template(store)
+    if mark is not None and pending_in(store) == mark:
         store.move([(HELD, ROOT)])
         store.delete([INCOMPLETE])
 

@@ -41,7 +41,7 @@ class Gate:
     def __enter__(self) -> None:
         with self._changed:
             if self._shut:
-                raise StoreError("export", "was given up")
+                raise StoreError("export", "is complete already, or was given up")
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -67,7 +67,8 @@ class Gated:
     ----------
     lasts
         Tells whether the export still lasts. It is asked where objects are put into their final
-        places: a task of another process may go on after the export was given up, and must not
+        places, by the copies of a writer that were pickled: a task of another process may go on
+        after the export was given up, and a delayed one may be computed once more. Neither must
         write into what came there since.
     """
 
@@ -77,13 +78,15 @@ class Gated:
         self._name = uuid.uuid4().hex
         self._gate = Gate.called(self._name)
         self._home = os.getpid()
+        self._pickled = False
 
     def check_lasts(self, url: str) -> None:
-        """Raise `StoreError` in another process than that of the export if this is over."""
-        if self.lasts is not None and os.getpid() != self._home and not self.lasts():
+        """Raise `StoreError` if the export is over, unless this is the writer that can be shut."""
+        away = self._pickled or os.getpid() != self._home
+        if self.lasts is not None and away and not self.lasts():
             raise StoreError(
                 url,
-                "nothing shows that this export still lasts: it was given up, or dask's workers do "
+                "nothing shows that this export still lasts: it has ended, or dask's workers do "
                 "not write to the same place; use a scheduler of this process (threads), or a "
                 "place that all of them share",
             )
@@ -92,7 +95,7 @@ class Gated:
         return {name: value for name, value in self.__dict__.items() if name != "_gate"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
+        self.__dict__.update(state, _gate=Gate.called(state["_name"]), _pickled=True)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self._name

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice, product
 
 import xarray as xr
 
@@ -29,6 +31,9 @@ from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.model import ChunkedArray, Dimension, Group
 
 Start = tuple[int, ...]
+
+#: Chunks whose existence is asked for at a time.
+_AT_A_TIME = 1000
 
 
 def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
@@ -176,6 +181,9 @@ def _fresh(
 ) -> dict[str, WritableStore]:
     """Return the arrays of a template: they are not read yet, so their chunks are put directly.
 
+    There are none if any chunk exists already. While it was written again, another writer could put
+    the last one that is missing, and readers would see old and new values.
+
     Raises
     ------
     ExportError
@@ -200,7 +208,30 @@ def _fresh(
                 f"{array.chunk_shape}, and the dataset is not complete yet: write whole chunks",
             )
         found[array.path] = store
+    if any(
+        _has_chunk(store, item, start)
+        for item, start in zip(items, starts, strict=True)
+        if (store := found.get(array_of(item).path)) is not None
+    ):
+        return {}
     return found
+
+
+def _has_chunk(store: WritableStore, item: Item, start: Start) -> bool:
+    """Tell whether any of the chunks exists into which the values of an item go."""
+    array = array_of(item)
+    positions = product(
+        *(
+            range(first // chunk, -(-(first + size) // chunk))
+            for first, size, chunk in zip(start, item.source.shape, array.chunk_shape, strict=True)
+        )
+    )
+    with closing(store.reader()) as reader:
+        while keys := [array.chunk_name(position) for position in islice(positions, _AT_A_TIME)]:
+            # more than 0 bytes is an error, too; where it is unknown, nothing is put directly
+            if any(data is not None for data in reader.get_many(keys, 0)):
+                return True
+    return False
 
 
 def _writer(item: Item, store: WritableStore, start: Start, old: OldChunks) -> ChunkWriter:

@@ -9,7 +9,9 @@ from typing import Any
 
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.locks import OVER
+from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.export.api import plan
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.progress import Progress
@@ -110,7 +112,20 @@ class NetCDFTarget:
             self._give_up(task)
             return
         with task.or_nothing():
+            self._check_lasts(task)
             task.complete()
+        if self._delayed:  # who computes it once more must not write into what is there since
+            self._shut()
+
+    def _check_lasts(self, task: WriteTask) -> None:
+        """Raise `StoreError` if a pickled copy of this has ended the export."""
+        change = task.change
+        if self._delayed and isinstance(change, NewObjects) and not change.is_there():
+            raise StoreError(change.staged.url, OVER)
+
+    def _shut(self) -> None:
+        for chunk_writer in self._chunk_writers:
+            chunk_writer.shut()
 
     def _failing(self) -> bool:
         return id(sys.exc_info()[1]) != self._handled
@@ -122,6 +137,5 @@ class NetCDFTarget:
             self._give_up(task)
 
     def _give_up(self, task: WriteTask) -> None:
-        for chunk_writer in self._chunk_writers:
-            chunk_writer.shut()
+        self._shut()
         task.change.abort()

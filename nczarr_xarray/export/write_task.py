@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.changes.create import Change, NewObjects
+from nczarr_fsspec.changes.edit import complete_template
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
-from nczarr_fsspec.changes.recovery import end_template
 from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
@@ -140,7 +140,7 @@ class WriteTask:
         if not pending:  # the dataset is complete
             return WriteTask(self.change).rest(done=True)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
-        return WriteTask(self.change, later, after=partial(end_template, self.template)).rest(
+        return WriteTask(self.change, later, after=partial(complete_template, self.template)).rest(
             done=True
         )
 

@@ -7,9 +7,11 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -670,3 +672,39 @@ def test_a_commit_that_is_tried_again_is_carried_out_by_one(
     edit.commit()
     assert [owner is not None for owner in others] == [True]
     assert dict(store.mapping) == {ROOT: b"{}", "v/0": b"new"}
+
+
+def test_a_template_is_not_ended_while_another_change_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both would move the root: the old one could stay, or the cover."""
+    mark = Incomplete(Owner.here(), {"v": 2}, "a")
+    store = MappingWriter({ROOT: COVER, HELD: b"old", INCOMPLETE: mark.dump(), "v/0": b"1"})
+    last, other = Edit.begin(store, {"v": ((1, 2),)}), Edit.begin(store, {"v": ((0, 1),)})
+    other.staged.put("v/0", b"2")
+    other.staged.put(ROOT, b"new")
+    store.put("v/1", b"3")
+    ends = threading.Thread(target=last.commit)
+    waits_or_ended = threading.Event()
+
+    def watch() -> None:
+        ends.join()
+        waits_or_ended.set()
+
+    watches = threading.Thread(target=watch)
+    instead = SimpleNamespace(sleep=lambda _: waits_or_ended.set(), monotonic=time.monotonic)
+    monkeypatch.setattr(recovery, "time", instead)
+    pending_in = recovery.pending_in
+
+    def meanwhile(there: Any) -> Incomplete | None:
+        found = pending_in(there)
+        if ends.ident is None:
+            ends.start()
+            watches.start()
+            assert waits_or_ended.wait(60)
+        return found
+
+    monkeypatch.setattr(recovery, "pending_in", meanwhile)
+    other.commit()
+    watches.join()
+    assert dict(store.mapping) == {ROOT: b"new", "v/0": b"2", "v/1": b"3"}

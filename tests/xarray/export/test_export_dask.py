@@ -6,6 +6,7 @@ import gc
 import io
 import multiprocessing
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, redirect_stderr
@@ -468,6 +469,31 @@ def test_regions_of_a_template_are_whole_chunks(tmp_path: Path) -> None:
         to_nczarr(expected()[["one", "two"]].drop_vars("x"), path, append_dim="y")
 
 
+@pytest.mark.parametrize("target", ["tree", "zarr"], indirect=True)
+def test_a_region_of_a_template_is_written_again_while_the_last_one_comes(target: Target) -> None:
+    """Readers of the complete dataset must not see the half that was written again."""
+    url = target[0]
+    to_nczarr(xr.Dataset({"v": ("x", da.zeros(6, chunks=2))}), url, compute=False)
+    old = xr.Dataset({"v": ("x", np.full(4, 1.0))})
+    to_nczarr(old, url, region={"x": slice(0, 4)})
+
+    done: list[int] = []
+
+    def fails(block: np.ndarray[Any, Any]) -> Any:
+        done.append(len(block))
+        if len(done) == 2:
+            to_nczarr(old.isel(x=slice(0, 2)), url, region={"x": slice(4, 6)})
+            raise RuntimeError("of the user")
+        return block + 1
+
+    again = old.copy(
+        data={"v": old.chunk(x=2)["v"].data.map_blocks(fails, dtype="f8", meta=np.empty(0))}
+    )
+    with dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError, match="of the user"):
+        to_nczarr(again, url, region={"x": slice(0, 4)})
+    np.testing.assert_array_equal(opened(url)["v"], np.ones(6))
+
+
 def test_regions_that_overlap(tmp_path: Path) -> None:
     path = tmp_path / "d"
     to_nczarr(expected(), path, encoding={"one": {"chunks": (4, 7)}})
@@ -719,6 +745,30 @@ def test_to_netcdf_later(tmp_path: Path) -> None:
     later = dataset(tmp_path / "counts").to_netcdf(path, engine="nczarr", compute=False)  # type: ignore[call-overload]
     later.compute(scheduler="threads")
     xr.testing.assert_identical(opened(path), expected())
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+@pytest.mark.parametrize("url", ["d", "memory://computed-twice/d"])
+def test_to_netcdf_later_twice(
+    url: str, pickled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written since stays."""
+    register()
+    monkeypatch.chdir(tmp_path)
+    old = xr.Dataset({"v": ("x", np.arange(4.0))})
+    later = old.chunk(x=2).to_netcdf(url, engine="nczarr", compute=False)  # type: ignore[call-overload]
+    sent = pickle.dumps(later)
+    later.compute(scheduler="threads")
+    if pickled:
+        del later
+        gc.collect()
+        later = pickle.loads(sent)
+    to_nczarr(-old, url, "r+")
+    with pytest.raises(StoreError, match=r"is complete already|it has ended|is over already"):
+        later.compute(scheduler="threads")
+    assert opened(url).equals(-old)
+    to_nczarr(old, url, "w")
+    assert [entry.name for entry in tmp_path.iterdir()] == (["d"] if url == "d" else [])
 
 
 def test_to_netcdf_while_an_error_is_handled(tmp_path: Path) -> None:
