@@ -52,6 +52,8 @@ class Cf113:
 
     name = "1.13"
     conventions = "CF-1.13"
+    plain_addresses = False
+    keeps_packing = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``aggregated_data``."""

@@ -43,6 +43,8 @@ class Cfa04:
 
     name = "0.4"
     conventions = "CFA-0.4"
+    plain_addresses = True
+    keeps_packing = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``cfa_array``."""

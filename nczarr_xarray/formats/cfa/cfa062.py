@@ -41,6 +41,8 @@ class Cfa062:
 
     name = "0.6.2"
     conventions = "CFA-0.6.2"
+    plain_addresses = False
+    keeps_packing = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by the keywords of its terms."""

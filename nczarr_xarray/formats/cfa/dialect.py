@@ -175,7 +175,19 @@ class Dialect(Protocol):
 
 
 class WritableDialect(Dialect, Protocol):
-    """Writes the tables that it reads, too."""
+    """Writes the tables that it reads, too.
+
+    Attributes
+    ----------
+    plain_addresses
+        Whether addresses are paths as they are, and absolute by default, because S3netCDF4 looks
+        for relative ones in the working directory. Others are URIs, and relative where they can be.
+    keeps_packing
+        Whether fragments are aggregated as they are packed; or else unpacked first.
+    """
+
+    plain_addresses: bool
+    keeps_packing: bool
 
     def encode(
         self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
