@@ -24,17 +24,17 @@ from nczarr_xarray.formats.cfa.json04 import read_table
 from nczarr_xarray.formats.cfa.mapping04 import Mappings
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
+    DIMENSIONS_ATTRIBUTES,
     MOST_TEXT,
     array_of,
     column,
     dimensions_of,
+    listed_dimensions,
     packing_of,
 )
 from nczarr_xarray.model import Dimension, FragmentMapping, Fragments, Variable
 
-#: Names of attributes that list the dimensions, in the order in which they are tried.
-_DIMENSIONS = ("cfa_dimensions", "cf_dimensions")
-_ATTRIBUTES = frozenset({"cf_role", "cfa_array", *_DIMENSIONS})
+_ATTRIBUTES = frozenset({"cf_role", "cfa_array", *DIMENSIONS_ATTRIBUTES})
 _MOST = 1 << 62
 
 
@@ -56,9 +56,12 @@ class Cfa04:
 
     def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the attribute ``cfa_array``."""
-        dimensions = _dimensions(owner)
+        attribute, listed = listed_dimensions(owner)
+        dimensions = owner.variable.dimensions
+        if attribute:
+            dimensions = dimensions_of(owner, attribute, listed)
         try:
-            fragments, gaps = _Table(owner, dimensions).fragments()
+            fragments, gaps = _Table(owner, dimensions, listed).fragments()
         except RecursionError:
             raise FormatError(
                 owner.variable.path, "has an attribute cfa_array that is nested too deeply"
@@ -73,14 +76,6 @@ class Cfa04:
         return cfa04_write.encode(name, dimensions, fragments)
 
 
-def _dimensions(owner: Owner) -> tuple[Dimension, ...]:
-    for attribute in _DIMENSIONS:
-        names = owner.text(attribute)
-        if names is not None:
-            return dimensions_of(owner, attribute, names.split())
-    return owner.variable.dimensions
-
-
 class _Table:
     """The JSON of one variable.
 
@@ -92,11 +87,14 @@ class _Table:
         The variable.
     dimensions
         Of the aggregated data.
+    listed
+        Their names as an attribute has them, if one does.
     """
 
-    def __init__(self, owner: Owner, dimensions: tuple[Dimension, ...]) -> None:
+    def __init__(self, owner: Owner, dimensions: tuple[Dimension, ...], listed: list[str]) -> None:
         self.owner = owner
         self.dimensions = dimensions
+        self.listed = listed
         self.path = owner.variable.path
         self.mapper = Mappings(dimensions)
         #: the partitions that are looked at, and how many were before
@@ -189,12 +187,9 @@ class _Table:
         alone = [1] * len(names)
         own = self.expect(self.table.get("pmshape", alone), list, "has a pmshape that is")
         known = [dimension.name for dimension in self.dimensions]
-        given = (
-            self.owner.text("cfa_dimensions") or self.owner.text("cf_dimensions") or ""
-        ).split()
         axes: list[int] = []
         for name in names:
-            spelled = given if name in given else known
+            spelled = self.listed if name in self.listed else known
             if name not in spelled or spelled.index(name) in axes:
                 raise self.error(f"has pmdimensions with {name!r:.60}, not a dimension of the data")
             axes.append(spelled.index(name))

@@ -10,9 +10,11 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.cfa.dialect import Decoded, Owner
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
+    DIMENSIONS_ATTRIBUTES,
     array_of,
     constant,
     dimensions_of,
+    listed_dimensions,
     packing_of,
     texts,
 )
@@ -20,7 +22,7 @@ from nczarr_xarray.model import Dimension, Fragments, Group, Variable
 
 _NEEDED = ("location", "file", "ncvar")
 _OTHERS = ("format", "pmdimensions")
-_ATTRIBUTES = frozenset({"cf_role", "cfa_dimensions", "cf_dimensions", "cfa_group"})
+_ATTRIBUTES = frozenset({"cf_role", "cfa_group", *DIMENSIONS_ATTRIBUTES})
 
 
 class Cfa05:
@@ -47,8 +49,8 @@ class Cfa05:
     def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the variables of the group."""
         path = owner.variable.path
-        listed = (owner.text("cfa_dimensions") or owner.text("cf_dimensions") or "").split()
-        dimensions = dimensions_of(owner, "cfa_dimensions", listed)
+        attribute, listed = listed_dimensions(owner)
+        dimensions = dimensions_of(owner, attribute, listed)
         terms = self.terms(owner)
         location = np.asarray(values["location"])
         ndim = len(dimensions)

@@ -25,6 +25,7 @@ from nczarr_xarray.formats.cfa.table import (
     column,
     constant,
     count_of,
+    is_netcdf,
     names_in_text,
     refuse,
     texts,
@@ -124,8 +125,7 @@ class Cfa062:
 
 def _format_of(name: str) -> str:
     """Return what CFA-0.6.2 calls a format: only netCDF has a name, ``nc``."""
-    short = name.lower()
-    return "nc" if short in ("", "nc", "nca") or short.startswith("netcdf") else name
+    return "nc" if is_netcdf(name) else name
 
 
 def _spread(

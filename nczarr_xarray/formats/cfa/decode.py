@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,19 +46,17 @@ class Aggregation:
 
 def find(hierarchy: Hierarchy) -> list[Aggregation]:
     """Find the aggregation variables of a dataset, and what their tables need."""
-    return list(_found(hierarchy))
-
-
-def _found(hierarchy: Hierarchy) -> Iterator[Aggregation]:
+    found = []
     for group, variable in marked(hierarchy):
         dialect = next((row for row in DIALECTS if row.recognizes(variable)), None)
         if dialect is None:
             continue
         owner = Owner(variable, group, hierarchy.root)
         try:
-            yield Aggregation(owner, dialect, dialect.terms(owner))
+            found.append(Aggregation(owner, dialect, dialect.terms(owner)))
         except NCZarrError as error:
-            yield Aggregation(owner, dialect, {}, error)
+            found.append(Aggregation(owner, dialect, {}, error))
+    return found
 
 
 def decode(

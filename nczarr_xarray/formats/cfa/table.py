@@ -27,6 +27,9 @@ _ALWAYS, _EACH = 1 << 20, 64
 #: Of arrays of numpy, in all its versions.
 _MOST_DIMENSIONS = 32
 
+#: Attributes one of which lists the dimensions in CFA-0.4 and 0.5: the first that is there.
+DIMENSIONS_ATTRIBUTES = ("cfa_dimensions", "cf_dimensions")
+
 #: Attributes by which values are packed.
 PACKING = ("scale_factor", "add_offset", "_Unsigned")
 
@@ -178,6 +181,15 @@ def array_of(
     )
 
 
+def listed_dimensions(owner: Owner) -> tuple[str, list[str]]:
+    """Return the attribute of CFA-0.4 and 0.5 that lists dimensions, or "", and their names."""
+    for attribute in DIMENSIONS_ATTRIBUTES:
+        names = owner.text(attribute)
+        if names is not None:
+            return attribute, names.split()
+    return "", []
+
+
 def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[Dimension, ...]:
     """Find the dimensions of aggregated data that an attribute names.
 
@@ -238,6 +250,12 @@ def _text(value: object, none: set[str], variable: Variable) -> str | None:
         raise FormatError(variable.path, f"holds {type(value).__name__}, not text")
     value = value.rstrip("\0 ")  # char is padded with either
     return None if value in none else value or None
+
+
+def is_netcdf(name: str) -> bool:
+    """Tell whether a dialect's name of a format means netCDF, which all of them spell freely."""
+    short = name.lower()
+    return short in ("", "nc", "nca") or short.startswith("netcdf")
 
 
 def column(values: list[Any]) -> np.ndarray:
