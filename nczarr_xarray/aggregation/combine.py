@@ -15,7 +15,7 @@ from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.held_values import MARKS, as_held, default_filled, holding
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
-from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Summary, VariableForm, is_index
+from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
@@ -262,7 +262,7 @@ class Combiner:
             None if old is None else "files" if path in old.tables else "master",
             is_coordinate=form.is_coordinate,
             is_small=self._is_small(form),
-            stays=self._stays(variable, form),
+            stays=form.is_coordinate or has_few_bytes(variable),
         )
         if storing == "values":
             values = self._values[path] = self._held(form, made, along)
@@ -321,12 +321,6 @@ class Combiner:
             return False
         forms = [layout.form(form.path) for layout in self._layouts]
         return all(own is not None and own.is_small for own in forms)
-
-    def _stays(self, variable: Variable, form: VariableForm) -> bool:
-        """Tell whether the master holds a variable that is the same in all files."""
-        itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
-        nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
-        return form.is_coordinate or nbytes <= SMALL_BYTES
 
     def _varies(self, form: VariableForm) -> bool:
         """Tell whether a coordinate without dimensions differs between files."""

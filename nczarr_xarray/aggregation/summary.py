@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from nczarr_xarray.model import Hierarchy, Variable, described
 
 #: Bytes of a coordinate variable in one file, up to which it is read of every file.
 SMALL_BYTES = 1 << 16
+#: Bytes that a text is assumed to have.
+_TEXT_BYTES = 32
 
 
 class VariableForm(NamedTuple):
@@ -191,11 +194,9 @@ def describe(
         inherits = units is None and parent is not None
         if units is None and parent is not None:
             units, calendar = _units(parent)
-        itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
-        nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
         # an index is read in any case, and bounds without units have those of it
         is_read = is_index(variable) or (parent is not None and is_index(parent))
-        is_small = is_read or (path in coordinates and nbytes <= SMALL_BYTES)
+        is_small = is_read or (path in coordinates and has_few_bytes(variable))
         forms.append(
             VariableForm(
                 path,
@@ -215,6 +216,12 @@ def describe(
             small.append(variable)
     layout = Layout(tuple(dimensions), tuple(forms))
     return Description(layout, tuple(dimensions.values()), tuple(small))
+
+
+def has_few_bytes(variable: Variable) -> bool:
+    """Tell whether all values of a variable have up to `SMALL_BYTES`."""
+    itemsize = _TEXT_BYTES if variable.dtype.kind == "O" else variable.dtype.itemsize
+    return itemsize * math.prod(variable.shape) <= SMALL_BYTES
 
 
 def is_index(variable: Variable) -> bool:
