@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.checks import DECIMALS, converted, packed_alike
+from nczarr_xarray.aggregation.checks import DECIMALS, converted, equal_values, packed_alike
 from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.held_values import MARKS, as_held, default_filled, holding
 from nczarr_xarray.aggregation.reading import Key
@@ -18,6 +18,7 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.formats.cfa.dialect import Owner
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
@@ -72,12 +73,9 @@ class Aggregated:
         """
         root = self.hierarchy.root
         for variable in variables:
-            above = [variable.group]
-            while above[-1] != "/":
-                above.append(above[-1].rpartition("/")[0] or "/")
+            groups = Owner(variable, root.find(variable.group) or root, root).groups()
             for dimension in variable.dimensions:
-                groups = (root.find(path) for path in above)
-                near = next((g for g in groups if g and dimension.name in g.dimensions), None)
+                near = next((g for g in groups if dimension.name in g.dimensions), None)
                 if near is None or near.path != dimension.group:
                     hiding = "is in another branch" if near is None else f"is hidden in {near.path}"
                     raise ExportError(
@@ -441,5 +439,4 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
         return False
     if noise is not None and one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
         return bool(np.allclose(one, other, rtol=1e-12, atol=noise, equal_nan=True))
-    both = one.dtype.kind == "f" and other.dtype.kind == "f"
-    return bool(np.array_equal(one, other, equal_nan=both))
+    return equal_values(one, other)
