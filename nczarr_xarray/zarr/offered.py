@@ -30,7 +30,7 @@ from nczarr_fsspec.keystore import (
     Presence,
     RemoteStore,
 )
-from nczarr_xarray.zarr.turns import Turn, fail, settle
+from nczarr_fsspec.turns import Turn, fail, settle
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
 _Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
