@@ -9,7 +9,7 @@ from nczarr_fsspec.destination import Destination, open_destination
 from nczarr_xarray.dataset.targets import is_zarr_store
 
 
-def find_destination(target: Any, storage_options: Mapping[str, Any] | None = None) -> Destination:
+def find_destination(target: Any, storage_options: Mapping[str, Any] | None) -> Destination:
     """Find out where to write.
 
     Parameters

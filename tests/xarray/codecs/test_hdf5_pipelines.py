@@ -184,7 +184,8 @@ def test_text_compressed_by_h5py(libver: str, tmp_path: Path) -> None:
         with xr.open_dataset(path, engine="nczarr") as found:
             assert found.v.values.tolist() == texts
     with netCDF4.Dataset(path) as file, open_hierarchy(path) as opened:
-        encoding = variable_encoding(opened.hierarchy.root.variables["v"], ("x",), "")
+        variable = opened.hierarchy.root.variables["v"]
+        encoding = variable_encoding(variable, ("x",), "", classic=False)
         expected = file["v"].filters()
         del expected["blosc"]
         assert {key: encoding[key] for key in expected} == expected
