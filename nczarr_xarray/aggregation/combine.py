@@ -18,7 +18,7 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.formats.cfa.dialect import Owner
+from nczarr_xarray.formats.cfa.dialect import Scoped
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
@@ -73,7 +73,7 @@ class Aggregated:
         """
         root = self.hierarchy.root
         for variable in variables:
-            groups = Owner(variable, root.find(variable.group) or root, root).groups()
+            groups = Scoped(variable, root.find(variable.group) or root, root).groups()
             for dimension in variable.dimensions:
                 near = next((g for g in groups if dimension.name in g.dimensions), None)
                 if near is None or near.path != dimension.group:

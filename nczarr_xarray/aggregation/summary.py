@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.dataset.units import calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
-from nczarr_xarray.formats.cfa.dialect import Owner, text_in
+from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
 from nczarr_xarray.formats.needed import LOCATING, named, with_needed
 from nczarr_xarray.model import Hierarchy, Variable, described
@@ -176,7 +176,7 @@ def describe(
     names_of: dict[str, set[str]] = {}
     for path, (group, variable) in variables.items():
         names_of[path] = set()
-        for attribute, other in named(Owner(variable, group, root), LOCATING):
+        for attribute, other in named(Scoped(variable, group, root), LOCATING):
             names_of[path].add(other.path)
             coordinates.add(other.path)
             if attribute in ("bounds", "climatology"):

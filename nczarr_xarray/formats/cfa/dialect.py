@@ -22,8 +22,8 @@ def text_in(attributes: Mapping[str, Attribute], name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """An aggregation variable, and where it is.
+class Scoped:
+    """A variable in its scope: with the groups in which names in its attributes are looked up.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Dialect(Protocol):
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attributes."""
 
-    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+    def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Find the variables whose values `decode` needs, by what the dialect calls them.
 
         Raises
@@ -158,7 +158,7 @@ class Dialect(Protocol):
             Naming the variable and what it refers to, if that is not there.
         """
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+    def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of an aggregation variable.
 
         Parameters

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Owner, text_in
+from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Attribute,
@@ -157,14 +157,14 @@ def fill_of(variable: Variable) -> Any:
 
 
 def array_of(
-    owner: Owner,
+    scoped: Scoped,
     dimensions: tuple[Dimension, ...],
     fragments: Fragments,
     packing: Mapping[str, Any] | None = None,
     warning: str = "",
 ) -> FragmentArray:
     """Return the data of an aggregation variable, given its table."""
-    variable = owner.variable
+    variable = scoped.variable
     return FragmentArray(
         path=variable.path,
         shape=tuple(dimension.size for dimension in dimensions),
@@ -172,8 +172,8 @@ def array_of(
         fragments=fragments,
         fill=fill_of(variable),
         marks=stated_numbers(variable),
-        units=owner.text("units"),
-        calendar=owner.text("calendar"),
+        units=scoped.text("units"),
+        calendar=scoped.text("calendar"),
         packing=packing,
         read_as=read_as(variable),
         warning=warning and f"{warning}; these data are missing",
@@ -181,16 +181,16 @@ def array_of(
     )
 
 
-def listed_dimensions(owner: Owner) -> tuple[str, list[str]]:
+def listed_dimensions(scoped: Scoped) -> tuple[str, list[str]]:
     """Return the attribute of CFA-0.4 and 0.5 that lists dimensions, or "", and their names."""
     for attribute in DIMENSIONS_ATTRIBUTES:
-        names = owner.text(attribute)
+        names = scoped.text(attribute)
         if names is not None:
             return attribute, names.split()
     return "", []
 
 
-def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[Dimension, ...]:
+def dimensions_of(scoped: Scoped, attribute: str, names: Iterable[str]) -> tuple[Dimension, ...]:
     """Find the dimensions of aggregated data that an attribute names.
 
     Raises
@@ -202,12 +202,13 @@ def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[D
     for name in names:
         if len(found) == _MOST_DIMENSIONS:
             raise FormatError(
-                owner.variable.path, f"names more than {_MOST_DIMENSIONS} dimensions in {attribute}"
+                scoped.variable.path,
+                f"names more than {_MOST_DIMENSIONS} dimensions in {attribute}",
             )
-        dimension = owner.dimension(name)
+        dimension = scoped.dimension(name)
         if dimension is None:
             raise FormatError(
-                owner.variable.path, f"names the dimension {name!r} in {attribute}, there is none"
+                scoped.variable.path, f"names the dimension {name!r} in {attribute}, there is none"
             )
         found.append(dimension)
     return tuple(found)
@@ -273,7 +274,7 @@ def constant(value: Any, count: int) -> np.ndarray:
     return np.broadcast_to(np.array(value, object), (count,))
 
 
-def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:
+def count_of(scoped: Scoped, grid: Iterable[int], listed: int) -> int:
     """Return how many fragments a grid has.
 
     Raises
@@ -286,7 +287,7 @@ def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:
     if count > _ALWAYS + _EACH * listed:
         shape = " x ".join(map(str, grid[:8]))
         raise FormatError(
-            owner.variable.path, f"is to have {shape} fragments, and its table lists {listed}"
+            scoped.variable.path, f"is to have {shape} fragments, and its table lists {listed}"
         )
     return count
 
