@@ -35,6 +35,10 @@ Object: TypeAlias = bytes | StoreError | None
 #: what it answers about a prefix: the names below it, None if it cannot list, why it failed to
 Listing: TypeAlias = frozenset[str] | StoreError | None
 
+#: what objects of metadata are called in Zarr 2 and 3, ...
+ZARR_METADATA = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
+#: ... and besides in NCZarr of netCDF-C 4.8.0
+OLD_METADATA = frozenset({".nczarr", ".nczgroup", ".nczvar", ".nczattr"})
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
 #: seconds for which a remote array is believed to be there though chunks are missing

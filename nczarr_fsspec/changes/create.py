@@ -27,9 +27,10 @@ from nczarr_fsspec.changes.leftovers import (
 )
 from nczarr_fsspec.changes.locks import OVER, Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
-from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
+from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
+from nczarr_fsspec.keystore import ZARR_METADATA
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
@@ -37,7 +38,7 @@ from nczarr_fsspec.undo import keep_access, on_error
 from nczarr_fsspec.writable import WritableStore
 
 #: Objects at the root that show that there is a dataset.
-ROOTS = frozenset({*OTHER_ROOTS, ROOT, ".zattrs", ".zarray", JOURNAL})
+ROOTS = ZARR_METADATA | {".nczarr", JOURNAL}
 
 
 class Change(Protocol):

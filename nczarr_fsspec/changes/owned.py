@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable
 
 from nczarr_fsspec.changes.journal import HELD, INCOMPLETE, PRIVATE
+from nczarr_fsspec.keystore import OLD_METADATA, ZARR_METADATA
 
 #: Metadata objects of Zarr 2 and 3, and of netCDF-C 4.8.0.
-METADATA = frozenset(
-    {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
-    | {".nczarr", ".nczgroup", ".nczvar", ".nczattr"}
-)
+METADATA = ZARR_METADATA | OLD_METADATA
 _CHUNK = re.compile(r"(?:c|(?:c[./])?[0-9]+(?:[./][0-9]+)*)")
 
 

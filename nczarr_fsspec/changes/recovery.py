@@ -24,7 +24,7 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.writable import WritableStore
 
 #: Other objects that show that there is a dataset: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
-OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")
+_OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")
 #: How long a writer that carries out a change may make no progress, in seconds.
 PATIENCE = 30.0
 #: Keys that are moved at a time, so that waiting writers see progress.
@@ -105,7 +105,7 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
     if ROOT in waiting:
         store.put(ROOT, COVER)
     gone = {*waiting, *journal.removed}
-    store.delete([key for key in OTHER_ROOTS if key in gone])
+    store.delete([key for key in _OTHER_ROOTS if key in gone])
     # Chunks come before metadata. Over a network, a reader may have requested the journal before
     # it existed, and then get the new metadata. It must not find old chunks with them.
     store.delete(journal.removed)

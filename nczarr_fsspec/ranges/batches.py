@@ -11,6 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import RemoteBytes, beyond
 from nczarr_fsspec.transport.request import END
+from nczarr_fsspec.turns import Turn, fail, settle
 
 
 class _Wanted(NamedTuple):
@@ -33,7 +34,7 @@ class Batches:
     def __init__(self, file: RemoteBytes) -> None:
         self.file = file
         self._reader = RangeReader(file)
-        self._next: list[_Wanted] = []
+        self._turn: Turn[tuple[int, int], memoryview] = Turn(self._send)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(self, start: int, stop: int) -> memoryview:
@@ -44,15 +45,13 @@ class Batches:
         StoreError
             If they are not in the file, or cannot be read.
         """
-        loop = asyncio.get_running_loop()
-        wanted = _Wanted(start, stop, loop.create_future())
-        self._next.append(wanted)
-        if len(self._next) == 1:
-            loop.call_soon(self._send)  # behind all that is ready to run in this turn
-        return await wanted.future
+        return await self._turn.ask((start, stop))
 
-    def _send(self) -> None:
-        wanted, self._next = self._next, []
+    def _send(
+        self, extents: list[tuple[int, int]], futures: list[asyncio.Future[memoryview]]
+    ) -> None:
+        pairs = zip(extents, futures, strict=True)
+        wanted = [_Wanted(start, stop, future) for (start, stop), future in pairs]
         task = asyncio.get_running_loop().create_task(self._fetch(wanted))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -64,8 +63,8 @@ class Batches:
             if not left:
                 task.cancel()  # nothing waits for it; if all were answered, it is at its end
 
-        for one in wanted:
-            one.future.add_done_callback(one_less)
+        for future in futures:
+            future.add_done_callback(one_less)
 
     async def _fetch(self, wanted: list[_Wanted]) -> None:
         while wanted := [one for one in wanted if not one.future.done()]:
@@ -81,12 +80,10 @@ class Batches:
                 again = self.file.size != size or outside
                 for one in outside if again else wanted:
                     problem = beyond(self.file, one.start, one.stop) if again else _copy(error)
-                    if not one.future.done():
-                        one.future.set_exception(problem)
+                    fail(one.future, problem)
             except Exception as error:  # noqa: BLE001 - it is raised where they are awaited
                 for one in wanted:
-                    if not one.future.done():
-                        one.future.set_exception(error)
+                    fail(one.future, error)
 
     async def _fetch_first(self, wanted: list[_Wanted]) -> None:
         """Fetch the part that starts first, after a request failed while the size was unknown.
@@ -105,15 +102,12 @@ class Batches:
         error = None if first.future.cancelled() else first.future.exception()
         if self.file.size == END and isinstance(error, NCZarrError):
             for one in wanted:
-                if not one.future.done():
-                    one.future.set_exception(_copy(error))
+                fail(one.future, _copy(error))
 
     async def _read(self, wanted: list[_Wanted]) -> None:
         async def receive(numbers: Any, parts: list[memoryview]) -> None:
             for number, data in zip(numbers.tolist(), parts, strict=True):
-                future = wanted[number].future
-                if not future.done():
-                    future.set_result(data)
+                settle(wanted[number].future, data)
 
         starts = np.array([one.start for one in wanted], dtype=np.int64)
         stops = np.array([one.stop for one in wanted], dtype=np.int64)

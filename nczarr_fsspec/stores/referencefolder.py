@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.keystore import ZARR_METADATA
 from nczarr_fsspec.stores.names import child_names, chunk_number
 from nczarr_fsspec.stores.referenceformat import Found, Part, References, Row, part
-from nczarr_fsspec.stores.referencesigns import METADATA
+from nczarr_fsspec.stores.referencesigns import CONSOLIDATED
 
 #: Bytes of one file of references at most, as it is and unpacked.
 MAX_FILE = 1 << 26
@@ -24,7 +25,6 @@ _MAX_UNPACKED = 1 << 30
 #: Rows that one file may have.
 _MAX_RECORD = 1 << 24
 _COLUMNS = ("path", "offset", "size", "raw")
-_DOCUMENTS = (".zarray", ".zattrs", ".zgroup", "zarr.json")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ class FolderReferences(References):
         self._record = record
         self._shown = shown
         self._grids: dict[str, _Grid] = {}
-        self._children = child_names([METADATA, *documents])
+        self._children = child_names([CONSOLIDATED, *documents])
 
     @classmethod
     def parse(cls, text: bytes, shown: str) -> FolderReferences:
@@ -191,17 +191,17 @@ class FolderReferences(References):
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise FormatError(f"{shown}: {METADATA}", f"is no JSON: {error}") from None
+            raise FormatError(f"{shown}: {CONSOLIDATED}", f"is no JSON: {error}") from None
         record = document.get("record_size") if isinstance(document, dict) else None
         documents = document.get("metadata") if isinstance(document, dict) else None
         if type(record) is not int or not 0 < record <= _MAX_RECORD:
-            raise FormatError(f"{shown}: {METADATA}", f"record_size is {record!r:.40}")
+            raise FormatError(f"{shown}: {CONSOLIDATED}", f"record_size is {record!r:.40}")
         if not isinstance(documents, dict):
-            raise FormatError(f"{shown}: {METADATA}", "'metadata' is not an object")
+            raise FormatError(f"{shown}: {CONSOLIDATED}", "'metadata' is not an object")
         return cls(documents, record, shown)
 
     def find(self, key: str) -> Found:
-        if key == METADATA:
+        if key == CONSOLIDATED:
             whole = {"zarr_consolidated_format": 1, "metadata": self._documents}
             return json.dumps(whole).encode()
         document = self._documents.get(key)
@@ -211,7 +211,7 @@ class FolderReferences(References):
         while array and f"{array}/.zarray" not in self._documents:  # keys may be nested
             array, _, above = array.rpartition("/")
             name = f"{above}/{name}"
-        if not array or name.rpartition("/")[2] in _DOCUMENTS:
+        if not array or name.rpartition("/")[2] in ZARR_METADATA:
             return None
         number = self._grid(array).number(name)
         if number is None:

@@ -7,7 +7,6 @@ someone else: each one is checked when it is looked up, for there may be million
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 import json
 from abc import ABC, abstractmethod
@@ -241,12 +240,28 @@ def _integer(value: object) -> int:
     return index(value)
 
 
+def inline_text(data: bytes) -> str:
+    """Return the text by which references hold bytes themselves, whatever these are."""
+    return _BASE64 + base64.b64encode(data).decode("ascii")
+
+
+def inline_bytes(text: str) -> bytes:
+    """Return the bytes that references hold as a text.
+
+    Raises
+    ------
+    ValueError
+        If it is damaged.
+    """
+    if text.startswith(_BASE64):
+        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    return text.encode()
+
+
 def _inline(text: str, shown: str) -> bytes:
     try:
-        if text.startswith(_BASE64):
-            return base64.b64decode(text[len(_BASE64) :], validate=True)
-        return text.encode()
-    except (binascii.Error, UnicodeError, ValueError) as error:
+        return inline_bytes(text)
+    except ValueError as error:
         raise StoreError(shown, f"is damaged: {error}") from None
 
 

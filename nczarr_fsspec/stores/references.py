@@ -37,7 +37,7 @@ from nczarr_fsspec.stores.referencefiles import (
 )
 from nczarr_fsspec.stores.referencefolder import MAX_FILE, FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import JSONReferences, Part, References, Row
-from nczarr_fsspec.stores.referencesigns import METADATA
+from nczarr_fsspec.stores.referencesigns import CONSOLIDATED
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class _Keys(KeyStore):
         if isinstance(self.origin, ByteSource):
             return f"{self.origin.size} {self.origin.validator}"
         if isinstance(self.origin, KeyStore):
-            return hashlib.sha256(repr(self.origin.get_many([METADATA])).encode()).hexdigest()
+            return hashlib.sha256(repr(self.origin.get_many([CONSOLIDATED])).encode()).hexdigest()
         return self._token
 
     def close(self) -> None:
@@ -327,7 +327,7 @@ class RemoteReferences(_Keys, RemoteStore):
             data = await read_json(origin)
             known: References = await asyncio.to_thread(JSONReferences.parse, data, self.url)
         elif isinstance(origin, RemoteStore):
-            metadata = await origin.get(METADATA, most=self.max_metadata)
+            metadata = await origin.get(CONSOLIDATED, most=self.max_metadata)
             known = FolderReferences.parse(metadata or b"", self.url)
         else:
             known = _parsed(origin, self.url)
@@ -390,4 +390,4 @@ def _file_of(folder: LocalStore, file: str) -> bytes | None:
 def _parsed(origin: KeyStore | Mapping[str, Any], shown: str) -> References:
     if isinstance(origin, Mapping):
         return JSONReferences.of(origin, shown)
-    return FolderReferences.parse(origin.get_one(METADATA) or b"", shown)
+    return FolderReferences.parse(origin.get_one(CONSOLIDATED) or b"", shown)

@@ -6,15 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.keystore import ZARR_METADATA, KeyStore, LocalStore
 from nczarr_fsspec.ranges.source import ByteSource
 
 #: The document at the root of a folder of references in Parquet.
-METADATA = ".zmetadata"
+CONSOLIDATED = ".zmetadata"
 #: A folder behind a network that may be one of these.
 _FOLDER_NAME = re.compile(r"\.(parq|parquet)/?\Z", re.IGNORECASE)
-#: keys of documents at the root; one of them is in every dataset
-_ROOT_DOCUMENTS = frozenset({".zgroup", ".zarray", ".zattrs", METADATA, "zarr.json"})
 
 
 def are_references(data: ByteSource | KeyStore | Mapping[Any, Any]) -> bool:
@@ -29,7 +27,7 @@ def are_references(data: ByteSource | KeyStore | Mapping[Any, Any]) -> bool:
         return _is_references(data)
     if not isinstance(data, LocalStore) and not _FOLDER_NAME.search(data.url):
         return False
-    (metadata,) = data.get_many([METADATA])
+    (metadata,) = data.get_many([CONSOLIDATED])
     return isinstance(metadata, bytes) and b'"record_size"' in metadata
 
 
@@ -41,7 +39,7 @@ def _begins_like_references(head: bytes) -> bool:
 
 def is_version_0(document: Mapping[Any, Any]) -> bool:
     """Tell whether a mapping has a root document of Zarr as text."""
-    root = _ROOT_DOCUMENTS.intersection(document)
+    root = ZARR_METADATA.intersection(document)
     return bool(root) and all(isinstance(document.get(key), (str, Mapping)) for key in root)
 
 

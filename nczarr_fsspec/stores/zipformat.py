@@ -25,7 +25,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.keystore import ALL, MAX_METADATA, check_key, is_safe_name
+from nczarr_fsspec.keystore import ALL, MAX_METADATA, ZARR_METADATA, check_key, is_safe_name
 from nczarr_fsspec.stores.names import child_names
 
 T = TypeVar("T")
@@ -44,9 +44,7 @@ _MAX_DIRECTORY = 1 << 30
 LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LONGEST_EXTRA = 0xFFFF
 _ENCRYPTED_OR_PATCHED = 0x1 | 0x20 | 0x40
-_ROOT_KEYS = frozenset(
-    {".zgroup", ".zattrs", ".zmetadata", ".zarray", "zarr.json", ".nczarr", ".nczgroup"}
-)
+_ROOT_KEYS = ZARR_METADATA | {".nczarr", ".nczgroup"}
 
 
 def advance(

@@ -136,11 +136,9 @@ def aggregate(
     if gaps not in ("allow", "raise"):
         raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
     asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
-    if output_options is None and is_url(os.fsdecode(output)):
-        output_options = storage_options
     refs = are_references(output)
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
-    place, kind = _place(output, output_options, format, advice)
+    place, kind = _place(output, output_options, storage_options, format, advice)
     _check_files(files, place)
     if refs and (append or cfa_version or format):
         raise ExportError(
@@ -219,9 +217,7 @@ def convert_references(
     NCZarrError
         If something cannot be read or written.
     """
-    if output_options is None and is_url(os.fsdecode(output)):
-        output_options = storage_options
-    place, kind = _place(output, output_options, format)
+    place, kind = _place(output, output_options, storage_options, format)
     check_classic(place.url, format, cfa_version or DEFAULT)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     policy, replaced = options.policy(source), Replaced(place)
@@ -266,12 +262,15 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
 
 def _place(
     output: str | os.PathLike[str],
+    output_options: Mapping[str, Any] | None,
     storage_options: Mapping[str, Any] | None,
     format: str | None,  # noqa: A002 - as `to_cfa` calls it
     advice: str = OVERWRITE,
 ) -> tuple[MasterPlace, FileKind]:
     """Find out where to write, and what if it is a file."""
-    place = MasterPlace.find(output, storage_options, advice)
+    if output_options is None and is_url(os.fsdecode(output)):
+        output_options = storage_options
+    place = MasterPlace.find(output, output_options, advice)
     if format not in MASTER_FORMATS:
         raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
     return place, MASTER_FORMATS[format]

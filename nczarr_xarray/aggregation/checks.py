@@ -109,6 +109,12 @@ def converted(values: np.ndarray, own: VariableForm, wanted: VariableForm) -> np
     return cast if (cast == found).all() else found
 
 
+def equal_values(one: np.ndarray, other: np.ndarray) -> bool:
+    """Tell whether arrays are equal; a NaN is equal to another one."""
+    floats = one.dtype.kind == other.dtype.kind == "f"
+    return bool(np.array_equal(one, other, equal_nan=floats))
+
+
 def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
     """Tell whether packed values are the same in an aggregation that is packed like `wanted`.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.checks import DECIMALS, converted, packed_alike
+from nczarr_xarray.aggregation.checks import DECIMALS, converted, equal_values, packed_alike
 from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.held_values import (
     MARKS,
@@ -21,9 +21,10 @@ from nczarr_xarray.aggregation.held_values import (
 )
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
-from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Summary, VariableForm, is_index
+from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.formats.cfa.dialect import Scoped
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
@@ -78,12 +79,9 @@ class Aggregated:
         """
         root = self.hierarchy.root
         for variable in variables:
-            above = [variable.group]
-            while above[-1] != "/":
-                above.append(above[-1].rpartition("/")[0] or "/")
+            groups = Scoped(variable, root.find(variable.group) or root, root).groups()
             for dimension in variable.dimensions:
-                groups = (root.find(path) for path in above)
-                near = next((g for g in groups if g and dimension.name in g.dimensions), None)
+                near = next((g for g in groups if dimension.name in g.dimensions), None)
                 if near is None or near.path != dimension.group:
                     hiding = "is in another branch" if near is None else f"is hidden in {near.path}"
                     raise ExportError(
@@ -272,7 +270,7 @@ class Combiner:
             None if old is None else "files" if path in old.tables else "master",
             is_coordinate=form.is_coordinate,
             is_small=self._is_small(form),
-            stays=self._stays(variable, form),
+            stays=form.is_coordinate or has_few_bytes(variable),
         )
         if storing == "values":
             values = self._values[path] = self._held(form, made, along)
@@ -324,12 +322,6 @@ class Combiner:
             return False
         forms = [layout.form(form.path) for layout in self._layouts]
         return all(own is not None and own.is_small for own in forms)
-
-    def _stays(self, variable: Variable, form: VariableForm) -> bool:
-        """Tell whether the master holds a variable that is the same in all files."""
-        itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
-        nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
-        return form.is_coordinate or nbytes <= SMALL_BYTES
 
     def _varies(self, form: VariableForm) -> bool:
         """Tell whether a coordinate without dimensions differs between files."""
@@ -450,5 +442,4 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
         return False
     if noise is not None and one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
         return bool(np.allclose(one, other, rtol=1e-12, atol=noise, equal_nan=True))
-    both = one.dtype.kind == "f" and other.dtype.kind == "f"
-    return bool(np.array_equal(one, other, equal_nan=both))
+    return equal_values(one, other)

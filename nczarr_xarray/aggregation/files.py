@@ -170,9 +170,9 @@ def read_one(target: str, wanted: Wanted) -> Read:
 def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:
     """Read all of one variable of a file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
-        for group in opened.hierarchy.root.walk():
-            if group.path == variable.group:
-                return opened.read(group.variables[variable.name])
+        group = opened.hierarchy.root.find(variable.group)
+        if group is not None and variable.name in group.variables:
+            return opened.read(group.variables[variable.name])
     raise ExportError(target, f"has lost {variable.path}: it changes while it is read")
 
 

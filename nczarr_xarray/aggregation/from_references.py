@@ -16,6 +16,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
 from nczarr_xarray.aggregation.summary import describe
@@ -147,9 +148,8 @@ def _table(variable: Variable, placements: Placements) -> Fragments:
     """Return the table of an array; raise if what it lacks would read as something else."""
     table, references, missing = placements.table(), placements.references, placements.missing()
     told, fill = references.array.fill, fill_of(variable)
-    floats = variable.dtype.kind == "f"
     # a fill value that the references leave out is anything
-    if len(missing) and told is not None and not np.array_equal(told, fill, equal_nan=floats):
+    if len(missing) and told is not None and not equal_values(np.asarray(told), np.asarray(fill)):
         raise references.error(
             int(missing[0]),
             f"is not there, and reads as {told}; in an aggregation it would read as {fill}: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.stores.referenceformat import inline_text
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
@@ -27,7 +27,6 @@ References = dict[str, "str | list[Any]"]
 
 #: Attributes that say what the numbers of a variable mean: they must be the same in all files.
 _MEANING = ("units", "calendar", "_FillValue", "missing_value", *PACKING)
-_BASE64 = "base64:"
 _DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
 _HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
 
@@ -154,7 +153,7 @@ class Combination:
             if key.rpartition("/")[2] in _DOCUMENTS:
                 found[key] = data.decode()
             else:
-                found[key] = _BASE64 + base64.b64encode(data).decode("ascii")
+                found[key] = inline_text(data)
         for variable in self.found.variables():
             first = self._arrays.get(variable.path)
             if first is not None:
@@ -304,10 +303,3 @@ def _begins(
             )
         begins.append(start // chunk)
     return begins
-
-
-def inline_bytes(text: str) -> bytes:
-    """Return the bytes that a reference holds itself."""
-    if text.startswith(_BASE64):
-        return base64.b64decode(text.removeprefix(_BASE64))
-    return text.encode()

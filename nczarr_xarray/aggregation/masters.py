@@ -17,7 +17,6 @@ from nczarr_xarray.export.cfa.master import (
     aggregation,
     conventions,
     held_dimensions,
-    keeps_packing,
     unpacked,
     without_enum,
 )
@@ -89,7 +88,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     data = [v for v in found.variables() if v.path in found.values]
     dimensions = held_dimensions((d for g in root.walk() for d in g.dimensions.values()), data)
     members: list[Member] = []
-    keeps = found.packing == "after" or (found.packing == "equal" and keeps_packing(dialect))
+    keeps = found.packing == "after" or (found.packing == "equal" and dialect.keeps_packing)
     for variable in found.variables():
         own = tuple(dimensions[d.path] for d in variable.dimensions)
         variable = replace(without_enum(_unmarked(variable)), dimensions=own)

@@ -14,6 +14,7 @@ from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.target_names import names_url
+from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
 from nczarr_xarray.aggregation.summary import Layout, Summary
 from nczarr_xarray.export.cfa.master import without_enum
@@ -219,6 +220,5 @@ def _same(one: Attribute | None, other: Attribute | None) -> bool:
         v[0] if isinstance(v, tuple) and len(v) == 1 else v for v in (one.value, other.value)
     )
     if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
-        floats = left.dtype.kind == right.dtype.kind == "f"
-        return np.array_equal(left, right, equal_nan=floats)
+        return equal_values(left, right)
     return type(left) is type(right) and bool(left == right)

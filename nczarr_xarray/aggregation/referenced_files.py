@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.combine import Packing
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placed, WholeVariable, place
 from nczarr_xarray.dataset.file import DataFile
@@ -118,7 +118,7 @@ class Finder:
         except NCZarrError as error:
             reason = f"is in a file that cannot be opened as a dataset: {error}"
             raise arrays[0].references.error(int(arrays[0].numbers[0]), reason) from error
-        with closing(file):
+        with file:
             return [found for chunks in arrays for found in self._variables(file, chunks)]
 
     def _variables(self, file: Opened, wanted: Referenced) -> Iterator[Found]:
@@ -166,8 +166,7 @@ class Finder:
             theirs = file.read(
                 candidate.variable, tuple(inside[axis] for axis in candidate.axes)
             ).reshape(mine.shape)
-            floats = mine.dtype.kind == theirs.dtype.kind == "f"
-            if not np.array_equal(mine, theirs, equal_nan=floats):
+            if not equal_values(mine, theirs):
                 raise references.error(
                     number,
                     f"{references.shown(number)}, and reads as other values than those of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,13 +13,15 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.dataset.units import calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
-from nczarr_xarray.formats.cfa.dialect import Owner, text_in
+from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
 from nczarr_xarray.formats.needed import LOCATING, named, with_needed
 from nczarr_xarray.model import Hierarchy, Variable, described
 
 #: Bytes of a coordinate variable in one file, up to which it is read of every file.
 SMALL_BYTES = 1 << 16
+#: Bytes that a text is assumed to have.
+_TEXT_BYTES = 32
 
 
 class VariableForm(NamedTuple):
@@ -173,7 +176,7 @@ def describe(
     names_of: dict[str, set[str]] = {}
     for path, (group, variable) in variables.items():
         names_of[path] = set()
-        for attribute, other in named(Owner(variable, group, root), LOCATING):
+        for attribute, other in named(Scoped(variable, group, root), LOCATING):
             names_of[path].add(other.path)
             coordinates.add(other.path)
             if attribute in ("bounds", "climatology"):
@@ -191,11 +194,9 @@ def describe(
         inherits = units is None and parent is not None
         if units is None and parent is not None:
             units, calendar = _units(parent)
-        itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
-        nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
         # an index is read in any case, and bounds without units have those of it
         is_read = is_index(variable) or (parent is not None and is_index(parent))
-        is_small = is_read or (path in coordinates and nbytes <= SMALL_BYTES)
+        is_small = is_read or (path in coordinates and has_few_bytes(variable))
         forms.append(
             VariableForm(
                 path,
@@ -215,6 +216,12 @@ def describe(
             small.append(variable)
     layout = Layout(tuple(dimensions), tuple(forms))
     return Description(layout, tuple(dimensions.values()), tuple(small))
+
+
+def has_few_bytes(variable: Variable) -> bool:
+    """Tell whether all values of a variable have up to `SMALL_BYTES`."""
+    itemsize = _TEXT_BYTES if variable.dtype.kind == "O" else variable.dtype.itemsize
+    return itemsize * math.prod(variable.shape) <= SMALL_BYTES
 
 
 def is_index(variable: Variable) -> bool:

@@ -15,10 +15,11 @@ from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remo
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.names import chunk_number
+from nczarr_fsspec.stores.referenceformat import inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes
+from nczarr_xarray.aggregation.kerchunk import Combination, References
 from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.model import grid_of, readable

@@ -55,7 +55,7 @@ def is_odd(attribute: Attribute) -> bool:
 
 
 def variable_encoding(
-    variable: Variable, dimension_names: tuple[str, ...], source: str, *, classic: bool = False
+    variable: Variable, dimension_names: tuple[str, ...], source: str, *, classic: bool
 ) -> dict[str, Any]:
     """Return ``Variable.encoding``: netCDF's keys, and zarr's ``compressor`` and ``filters``.
 

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.chunks.grid import Grid, GridPieces, GridRead
+from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.grid_read import GridPieces, GridRead
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.result import allocate
 from nczarr_xarray.chunks.sources import (
@@ -53,11 +54,15 @@ class ChunkReader:
         self._array = array
         self._source = source = source_of(store, document)
         self._scheme: Grid | Strided
+        #: begins a read of it
+        self._begin: Callable[..., GridRead | StridedRead]
         if array.strides is None:
-            self._scheme = Grid(array)
+            grid = self._scheme = Grid(array)
+            self._begin = partial(GridRead, grid)
         else:
             assert isinstance(source, (LocalFile, RemoteFile))
-            self._scheme = Strided(array, source.size)
+            strided = self._scheme = Strided(array, source.size)
+            self._begin = partial(StridedRead, strided)
 
     def read_whole(self) -> np.ndarray | None:
         """Read all elements of what is at hand in one go.
@@ -104,7 +109,7 @@ class ChunkReader:
         array, source = self._array, self._source
         assert isinstance(source, LocalSource)
         room = allocate(array, plan.shape)
-        read = self._scheme.begin(plan, room, remember=remember, local=True)
+        read = self._begin(plan, room, remember=remember, local=True)
         sparse = self._scheme.is_sparse(plan)
         for wanted, window in read.windows():
             table = source.locate(array.locate(wanted))
@@ -120,7 +125,7 @@ class ChunkReader:
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
         room = allocate(array, plan.shape)
-        read = scheme.begin(plan, room, remember=remember, local=False)
+        read = self._begin(plan, room, remember=remember, local=False)
         sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
             located = await source.locate(array.locate(wanted))
@@ -152,7 +157,7 @@ class ChunkReader:
         if not (small and isinstance(self._source, RemoteFile)) or scheme.needs_libhdf5:
             return None
         room = allocate(array, plan.shape)
-        read = scheme.begin(plan, room, remember=remember, local=False)
+        read = self._begin(plan, room, remember=remember, local=False)
         windows = list(itertools.islice(read.windows(), 2))
         if len(windows) != 1:
             return None
@@ -169,7 +174,7 @@ class ChunkReader:
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
         nowhere = np.empty(0, array.dtype)  # which takes any element
-        read = scheme.begin(plan, nowhere, remember=False, local=False)
+        read = self._begin(plan, nowhere, remember=False, local=False)
         sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
             located = await source.locate(array.locate(wanted))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.grid_read import GridRead
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.result import allocate
 from nczarr_xarray.chunks.sources import EncodedChunk
@@ -129,7 +130,7 @@ class ChunkStack:
             if chunks is not None:
                 found[member] = chunks
         room = allocate(self._grid.array, plan.shape)
-        reading = self._grid.begin(plan, room, remember=False, local=True)
+        reading = GridRead(self._grid, plan, room, remember=False, local=True)
         for window, table, places in prepared.windows:
             data = [found[owner][at] if owner in found else None for owner, at in places]
             pieces = reading.pieces(window.ids, window, table, parts=False)

@@ -72,18 +72,16 @@ class Strided:
         """Tell that runs are no parts of chunks, which they never are."""
         return False
 
-    def begin(self, plan: Plan, result: np.ndarray, *, remember: bool, local: bool) -> StridedRead:
-        """Begin to read what `plan` selects into `result`."""
-        return StridedRead(self, plan, result, LOCAL_GAP if local else 0)
-
 
 class StridedRead:
-    """One read of plain elements."""
+    """One read of plain elements; see `nczarr_xarray.chunks.grid_read.GridRead`."""
 
-    def __init__(self, strided: Strided, plan: Plan, result: np.ndarray, gap: int) -> None:
+    def __init__(
+        self, strided: Strided, plan: Plan, result: np.ndarray, *, remember: bool, local: bool
+    ) -> None:
         self._strided = strided
         self._plan = plan
-        self._gap = gap
+        self._gap = LOCAL_GAP if local else 0
         self._result = result
 
     def windows(self) -> Iterator[tuple[np.ndarray, None]]:
@@ -114,7 +112,7 @@ class StridedRead:
 
 
 class RunPieces:
-    """Runs of a read; see `nczarr_xarray.chunks.grid.GridPieces`."""
+    """Runs of a read; see `nczarr_xarray.chunks.grid_read.GridPieces`."""
 
     def __init__(self, parts: list[Runs], chunk: ChunkTable, result: np.ndarray) -> None:
         self.group_chunks = 1

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from nczarr_fsspec.destination import Destination, open_destination
+from nczarr_xarray.dataset.targets import is_zarr_store
 
 
-def find_destination(target: Any, storage_options: Mapping[str, Any] | None = None) -> Destination:
+def find_destination(target: Any, storage_options: Mapping[str, Any] | None) -> Destination:
     """Find out where to write.
 
     Parameters
@@ -19,11 +19,8 @@ def find_destination(target: Any, storage_options: Mapping[str, Any] | None = No
     storage_options
         Options of the target's filesystem (fsspec).
     """
-    if "zarr" in sys.modules:  # else there can be no Store
-        from zarr.abc.store import Store
+    if is_zarr_store(target):
+        from nczarr_xarray.zarr.adopted import adopt_for_writing
 
-        if isinstance(target, Store):
-            from nczarr_xarray.zarr.adopted import adopt_for_writing
-
-            target = adopt_for_writing(target)
+        target = adopt_for_writing(target)
     return open_destination(target, storage_options)

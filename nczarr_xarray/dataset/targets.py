@@ -11,9 +11,7 @@ from nczarr_fsspec.resolve import Resolved, resolve
 
 
 def open_target(
-    target: Any,
-    storage_options: Mapping[str, Any] | None = None,
-    index_cache: Path | None = None,
+    target: Any, storage_options: Mapping[str, Any] | None, index_cache: Path | None = None
 ) -> Resolved:
     """Open a target for reading.
 
@@ -24,11 +22,17 @@ def open_target(
     storage_options, index_cache
         As there.
     """
-    if "zarr" in sys.modules:  # else there can be no Store
-        from zarr.abc.store import Store
+    if is_zarr_store(target):
+        from nczarr_xarray.zarr.adopted import adopt
 
-        if isinstance(target, Store):
-            from nczarr_xarray.zarr.adopted import adopt
-
-            return Resolved(adopt(target))
+        return Resolved(adopt(target))
     return resolve(target, storage_options, index_cache)
+
+
+def is_zarr_store(target: Any) -> bool:
+    """Tell whether a target is a Store of zarr-python, which is imported if there is one."""
+    if "zarr" not in sys.modules:
+        return False
+    from zarr.abc.store import Store
+
+    return isinstance(target, Store)

@@ -16,7 +16,7 @@ from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
 from nczarr_xarray.export.dataset import Exporter, Options
 from nczarr_xarray.export.new_dataset import plan_contents
-from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
+from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_request import aligned_item
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.limits import problems
@@ -67,10 +67,10 @@ def plan_import(
     source: Any,
     groups: Mapping[str, xr.Dataset],
     target: Any,
-    options: WriteOptions = AS_IT_IS,
-    layout: CopyLayout = AS_IN_SOURCE,
+    options: WriteOptions,
+    layout: CopyLayout,
     *,
-    fixed: bool = False,
+    fixed: bool,
 ) -> WriteTask:
     """Plan the copy of a dataset of `open_other` (parameters as `plan_copy`).
 

@@ -98,7 +98,7 @@ def plan_rechunking(
     new: Sequence[int],
     room: int,
     *,
-    passes: int = 1,
+    passes: int,
 ) -> Rechunking:
     """Plan the copy of an array.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from nczarr_xarray.formats.cfa.dialect import Owner
+from nczarr_xarray.formats.cfa.dialect import Scoped
 from nczarr_xarray.model import Group, Variable
 
 #: Attributes that name variables which tell where data are.
@@ -19,11 +19,11 @@ NAMING = (
 )
 
 
-def named(owner: Owner, attributes: Iterable[str] = NAMING) -> Iterator[tuple[str, Variable]]:
+def named(scoped: Scoped, attributes: Iterable[str] = NAMING) -> Iterator[tuple[str, Variable]]:
     """Yield the variables that some attributes of one name, each with the attribute."""
     for attribute in attributes:
-        for word in (owner.text(attribute) or "").split():
-            other = owner.sibling(word.rstrip(":"))
+        for word in (scoped.text(attribute) or "").split():
+            other = scoped.sibling(word.rstrip(":"))
             if other is not None:
                 yield attribute, other
 
@@ -65,10 +65,10 @@ def needed(root: Group, wanted: Collection[str]) -> set[str]:
     names: dict[str, set[str]] = {}
     for group in root.walk():
         itself = Variable("", group.path, (), None, np.dtype("S1"), group.attributes)
-        shared = [v for _, v in named(Owner(itself, group, root), ("coordinates",))]
+        shared = [v for _, v in named(Scoped(itself, group, root), ("coordinates",))]
         for variable in group.variables.values():
             variables[variable.path] = variable
-            own = {other.path for _, other in named(Owner(variable, group, root))}
+            own = {other.path for _, other in named(Scoped(variable, group, root))}
             dimensions = set(variable.dimensions)
             own.update(v.path for v in shared if dimensions.issuperset(v.dimensions))
             names[variable.path] = own

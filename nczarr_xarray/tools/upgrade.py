@@ -16,6 +16,7 @@ from nczarr_fsspec.errors import (
     FormatError,
     StoreError,
 )
+from nczarr_fsspec.keystore import OLD_METADATA
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
@@ -32,9 +33,6 @@ from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray
-
-#: Documents of netCDF-C 4.8.0, of which no other form has any.
-_OF_480 = (".nczarr", ".nczgroup", ".nczvar", ".nczattr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +162,9 @@ def _left_out(opened: Opened) -> Iterator[str]:
 def _documents(opened: Opened, after: Iterable[str]) -> dict[str, bytes]:
     """Return the documents of the same nodes as they are, and consolidated metadata."""
     folders = dict.fromkeys(key[: key.rfind("/") + 1] for key in after)
-    keys = [*after, *(folder + name for folder in folders for name in _OF_480), CONSOLIDATED]
+    # no other form than that of netCDF-C 4.8.0 has its documents
+    old = (folder + name for folder in folders for name in sorted(OLD_METADATA))
+    keys = [*after, *old, CONSOLIDATED]
     found = {}
     for key, data in zip(keys, opened.keys.get_many(keys), strict=True):
         if isinstance(data, StoreError):

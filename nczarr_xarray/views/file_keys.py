@@ -12,12 +12,12 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_fsspec.turns import Turn, fail, settle
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.zarr_tree import Tree
-from nczarr_xarray.zarr.turns import Turn, fail, settle
 
 Numbers: TypeAlias = "list[int]"
 Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import os
 import warnings
@@ -22,6 +21,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
+from nczarr_fsspec.stores.referenceformat import inline_text
 from nczarr_fsspec.target_names import from_home, names_url
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import is_url, parse_url, redact
@@ -209,4 +209,4 @@ def _text(key: str, data: Object) -> str:
     """Return a chunk as text within the references."""
     if not isinstance(data, bytes):
         raise data or StoreError(key, "has gone")
-    return "base64:" + base64.b64encode(data).decode("ascii")
+    return inline_text(data)

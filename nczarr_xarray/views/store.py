@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, caller_level
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import ZARR_METADATA, KeyStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
@@ -21,7 +21,7 @@ from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKey
 from nczarr_xarray.zarr.offered import StoreView
 
 #: One of these is at the root of every tree.
-_ROOT_KEYS = (".zgroup", ".zmetadata", ".zattrs", ".zarray", "zarr.json", ".nczarr")
+_ROOT_KEYS = (*sorted(ZARR_METADATA), ".nczarr")
 
 
 def open_store(

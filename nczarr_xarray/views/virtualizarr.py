@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller
 from nczarr_fsspec.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
 from nczarr_fsspec.url import parse_url, redact
-from nczarr_xarray.dataset.open import closed_on_error, open_file
+from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join
@@ -80,9 +80,7 @@ class NCZarrParser:
 
         uri = validate_and_normalize_path_to_uri(str(url), fs_root=Path.cwd().as_uri())
         source = _source(uri, registry)
-        with closed_on_error(source):
-            opened = open_file(source, OpenOptions(group=self.group))
-        with opened:
+        with open_file(source, OpenOptions(group=self.group)) as opened:
             tree = Tree(opened.hierarchy, scattered=False)
             root = (self.group or "").strip("/")
             dropped = {join(root, name).strip("/") for name in self.drop_variables}

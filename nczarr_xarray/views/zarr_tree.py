@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_fsspec.keystore import is_safe_name
+from nczarr_fsspec.keystore import ZARR_METADATA, is_safe_name
 from nczarr_xarray.backend.data_store import dimension_names, shown_name
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
@@ -14,9 +14,6 @@ from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
 from nczarr_xarray.views.file_arrays import ArrayView, renamed, view_of
-
-#: Names with a meaning of their own in a Zarr tree.
-_RESERVED = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"})
 
 
 class Tree:
@@ -76,7 +73,7 @@ class Tree:
             return self._consolidated
         if key not in self._documents:
             path, _, name = key.rpartition("/")
-            if name not in _RESERVED:
+            if name not in ZARR_METADATA:
                 return None
             if path in self.arrays:
                 self._documents |= self._array_documents(path)
@@ -119,7 +116,7 @@ class Tree:
 
     def _fits(self, path: str, name: str) -> bool:
         # zarr-python turns a backslash into a slash
-        fits = is_safe_name(name) and name not in _RESERVED and "\\" not in name
+        fits = is_safe_name(name) and name not in ZARR_METADATA and "\\" not in name
         fits = fits and readable(name) == name
         if not fits:
             self.problems.append(FormatError(path, f"{name!r} cannot be a name in Zarr"))

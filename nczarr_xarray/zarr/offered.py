@@ -21,13 +21,19 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
-from nczarr_xarray.zarr.turns import Turn, fail, settle
+from nczarr_fsspec.keystore import (
+    ALL,
+    ZARR_METADATA,
+    KeyStore,
+    LocalPresence,
+    LocalStore,
+    Presence,
+    RemoteStore,
+)
+from nczarr_fsspec.turns import Turn, fail, settle
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
 _Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
-#: Objects that hold metadata, by the last part of their keys.
-_METADATA = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -105,7 +111,7 @@ class StoreView(Store):
         return None if data is None else buffer.from_bytes(data)
 
     async def _get(self, key: str, part: slice) -> bytes | None:
-        if key.rpartition("/")[2] in _METADATA:
+        if key.rpartition("/")[2] in ZARR_METADATA:
             return await self._turn.ask((key, part, self.keys.max_metadata))
         data = await self._turn.ask((key, part, self.most))
         if data is not None and part is ALL and self.check is not None:

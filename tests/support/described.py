@@ -9,6 +9,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 
+from nczarr_xarray.export.copy_layout import AS_IN_SOURCE
 from nczarr_xarray.export.copy_other import open_other, plan_import
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
@@ -123,4 +124,5 @@ def url_of(path: Path | str) -> str:
 def convert(source: str, target: str, **options: Any) -> None:
     """What ``nczarr copy`` does with a netCDF-4 file."""
     with open_other(source) as groups, Progress("", shown=False) as progress:
-        plan_import(source, groups, target, WriteOptions(**options)).run(progress)
+        given = WriteOptions(**options)
+        plan_import(source, groups, target, given, AS_IN_SOURCE, fixed=False).run(progress)

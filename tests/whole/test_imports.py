@@ -241,7 +241,7 @@ READING = {
     *under("nczarr_xarray.backend", "compat data_store encoding lazy_array"),
     *under(
         "nczarr_xarray.chunks",
-        "cache decoder engine grid padding part pieces plan records result scatter "
+        "cache decoder engine grid grid_read padding part pieces plan records result scatter "
         "sources strided strides threads windows",
     ),
     *under("nczarr_xarray.dataset", "implied_fill variable"),

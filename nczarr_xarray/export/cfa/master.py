@@ -52,15 +52,10 @@ def dialect_called(version: str, url: str) -> WritableDialect:
     raise ExportError(url, f"cannot be written as CFA version {version!r}; write one of {known}")
 
 
-def keeps_packing(dialect: WritableDialect) -> bool:
-    """Tell whether fragments are aggregated as they are packed (or else unpacked first)."""
-    return dialect.name == "0.4"
-
-
 def address_of(
     place: MasterPlace, target: str, dialect: WritableDialect, *, relative: bool | None
 ) -> str:
-    """Return how a master names a file: by a URI, but with CFA-0.4.
+    """Return how a master names a file.
 
     Parameters
     ----------
@@ -68,15 +63,14 @@ def address_of(
         Absolute path or URL of the file.
     relative
         Whether the address is relative to the folder of the master, for a file below that. None
-        for what is best: S3netCDF4 looks for relative ones in the working directory, so those of
-        CFA-0.4 are absolute.
+        for what is best with this dialect.
 
     Raises
     ------
     ExportError
         If the name has control characters and is not encoded: no reader takes such an address.
     """
-    plain = dialect.name == "0.4"
+    plain = dialect.plain_addresses
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
     is_path = not names_url(target)
@@ -121,7 +115,7 @@ def as_fragments(variable: Variable, dialect: WritableDialect) -> Variable:
     unpack no fragments too, and the aggregation keeps its packing. A note remains for people.
     """
     packing = packing_attributes(variable)
-    if keeps_packing(dialect) or not packing:
+    if dialect.keeps_packing or not packing:
         return variable
     said = " ".join(f"{name}: {_shown(attribute)}" for name, attribute in packing.items())
     attributes = {k: a for k, a in variable.attributes.items() if k not in packing}

@@ -30,7 +30,7 @@ _NAMES: tuple[tuple[AxisType, str | None, str | None], ...] = (
 )
 
 
-def axis_type(name: str, attribute: object = None) -> AxisType:
+def axis_type(name: str, attribute: object) -> AxisType:
     """Tell what a dimension is by the attribute ``axis`` of its coordinate, or by its name."""
     if isinstance(attribute, str) and attribute in (*_FIELD, *_LINEAR):
         return attribute

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Owner, Term, text_in
+from nczarr_xarray.formats.cfa.dialect import Scoped, Term, text_in
 from nczarr_xarray.formats.cfa.table import column, count_of, dimensions_of, marks_of
 from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Variable
 
@@ -34,7 +34,7 @@ def _pairs(variable: Variable) -> tuple[list[tuple[str, str]], bool]:
     return pairs, bool(words) and len(pairs) * 2 == len(words)
 
 
-def names_of(owner: Owner, *, fold: bool) -> dict[str, str]:
+def names_of(scoped: Scoped, *, fold: bool) -> dict[str, str]:
     """Return the names of the terms' variables by keyword.
 
     Parameters
@@ -47,22 +47,22 @@ def names_of(owner: Owner, *, fold: bool) -> dict[str, str]:
     FormatError
         If the attribute is not a list of these, or has one twice.
     """
-    pairs, whole = _pairs(owner.variable)
+    pairs, whole = _pairs(scoped.variable)
     if not whole:
-        said = owner.text("aggregated_data")
+        said = scoped.text("aggregated_data")
         raise FormatError(
-            owner.variable.path, f"has the aggregated_data {said!r:.200}, not 'keyword: name ...'"
+            scoped.variable.path, f"has the aggregated_data {said!r:.200}, not 'keyword: name ...'"
         )
     found: dict[str, str] = {}
     for key, name in pairs:
         own = key.lower() if fold else key
         if own in found:
-            raise FormatError(owner.variable.path, f"has {key!r} twice in aggregated_data")
+            raise FormatError(scoped.variable.path, f"has {key!r} twice in aggregated_data")
         found[own] = name
     return found
 
 
-def variables_of(owner: Owner, names: Mapping[str, str]) -> dict[str, Variable]:
+def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable]:
     """Find the variables that terms name.
 
     Raises
@@ -72,10 +72,10 @@ def variables_of(owner: Owner, names: Mapping[str, str]) -> dict[str, Variable]:
     """
     found = {}
     for key, name in names.items():
-        variable = owner.sibling(name)
-        if variable is None or variable is owner.variable:
+        variable = scoped.sibling(name)
+        if variable is None or variable is scoped.variable:
             raise FormatError(
-                owner.variable.path,
+                scoped.variable.path,
                 f"names the variable {name!r:.200} in aggregated_data ({key}), there is none",
             )
         found[key] = variable
@@ -103,7 +103,7 @@ class Borders(NamedTuple):
         return tuple(map(len, self.starts))
 
 
-def borders_of(owner: Owner, sizes: np.ndarray, variable: Variable) -> Borders:
+def borders_of(scoped: Scoped, sizes: np.ndarray, variable: Variable) -> Borders:
     """Make the borders of fragments of their sizes along each dimension, padded with missing.
 
     Raises
@@ -111,11 +111,11 @@ def borders_of(owner: Owner, sizes: np.ndarray, variable: Variable) -> Borders:
     FormatError
         If they are not those of the aggregated dimensions.
     """
-    path = owner.variable.path
-    names = owner.text("aggregated_dimensions")
+    path = scoped.variable.path
+    names = scoped.text("aggregated_dimensions")
     if names is None:
         raise FormatError(path, "has aggregated_data, and no text aggregated_dimensions")
-    dimensions = dimensions_of(owner, "aggregated_dimensions", names.split())
+    dimensions = dimensions_of(scoped, "aggregated_dimensions", names.split())
     if sizes.dtype.kind not in "iu":
         raise FormatError(variable.path, f"holds {sizes.dtype}; sizes of fragments are integers")
     if not dimensions:
@@ -162,7 +162,7 @@ def _filled(row: np.ndarray, none: list[Any]) -> int:
 
 
 def whole(
-    owner: Owner, values: np.ndarray, borders: Borders, variable: Variable, *, scalar: bool
+    scoped: Scoped, values: np.ndarray, borders: Borders, variable: Variable, *, scalar: bool
 ) -> np.ndarray:
     """Return a term as a column; one that is scalar stands for all fragments.
 
@@ -172,12 +172,13 @@ def whole(
         If it has not one value for each fragment.
     """
     if scalar and values.shape == ():
-        count = count_of(owner, borders.grid, 0)
+        count = count_of(scoped, borders.grid, 0)
         return np.broadcast_to(values, (count,))
     if values.shape != borders.grid:
         raise FormatError(
             variable.path,
-            f"has the shape {values.shape}, and {owner.variable.path} the fragments {borders.grid}",
+            f"has the shape {values.shape}, and {scoped.variable.path} the fragments "
+            f"{borders.grid}",
         )
     return values.reshape(-1)
 

@@ -22,7 +22,7 @@ from nczarr_xarray.formats.cfa.aggregated import (
     variables_of,
     whole,
 )
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner, Term
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped, Term
 from nczarr_xarray.formats.cfa.table import (
     array_of,
     column,
@@ -54,42 +54,44 @@ class Cf113:
 
     name = "1.13"
     conventions = "CF-1.13"
+    plain_addresses = False
+    keeps_packing = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``aggregated_data``."""
         return "aggregated_data" in variable.attributes
 
-    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+    def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Find the variables of the terms."""
-        names = names_of(owner, fold=False)
+        names = names_of(scoped, fold=False)
         spelling = next((one for one in _SETS if one.keys() == names.keys()), None)
         if spelling is None:
             raise FormatError(
-                owner.variable.path,
+                scoped.variable.path,
                 f"has the keywords {', '.join(names)!r:.200} in aggregated_data; 'map, uris, "
                 "identifiers' or 'map, unique_values' are expected",
             )
-        return variables_of(owner, {spelling[key]: name for key, name in names.items()})
+        return variables_of(scoped, {spelling[key]: name for key, name in names.items()})
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+    def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the terms."""
-        terms = self.terms(owner)
-        borders = borders_of(owner, np.asarray(values["map"]), terms["map"])
+        terms = self.terms(scoped)
+        borders = borders_of(scoped, np.asarray(values["map"]), terms["map"])
         if "unique_values" in terms:
-            fragments = _of_values(owner, values["unique_values"], borders, terms["unique_values"])
-            array = array_of(owner, borders.dimensions, fragments)
+            fragments = _of_values(scoped, values["unique_values"], borders, terms["unique_values"])
+            array = array_of(scoped, borders.dimensions, fragments)
             return Decoded(borders.dimensions, array, ATTRIBUTES)
         uris = texts(values["uris"], terms["uris"])
-        addresses = whole(owner, uris, borders, terms["uris"], scalar=False).tolist()
+        addresses = whole(scoped, uris, borders, terms["uris"], scalar=False).tolist()
         identifiers = texts(values["identifiers"], terms["identifiers"])
         if identifiers.shape == () and identifiers[()] is not None:
             names = constant(identifiers[()], len(addresses))
         else:
-            found = whole(owner, identifiers, borders, terms["identifiers"], scalar=True).tolist()
+            found = whole(scoped, identifiers, borders, terms["identifiers"], scalar=True).tolist()
             for number, (address, name) in enumerate(zip(addresses, found, strict=True)):
                 if address is not None and name is None:
                     raise FormatError(
-                        owner.variable.path,
+                        scoped.variable.path,
                         f"has no identifier of a variable in {address!r:.200} (fragment {number})",
                     )
             names = column([name or "" for name in found])
@@ -98,7 +100,7 @@ class Cf113:
             borders.starts, borders.stops, column(addresses), names, constant("", len(addresses))
         )
         warning = f"{lacking} fragments have no URI" if lacking else ""
-        array = array_of(owner, borders.dimensions, fragments, warning=warning)
+        array = array_of(scoped, borders.dimensions, fragments, warning=warning)
         return Decoded(borders.dimensions, array, ATTRIBUTES)
 
     def encode(
@@ -136,22 +138,26 @@ class Cf113:
         return Encoded(attributes, (grid.map, uris, own))
 
 
-def _of_values(owner: Owner, values: np.ndarray, borders: Borders, variable: Variable) -> Fragments:
+def _of_values(
+    scoped: Scoped, values: np.ndarray, borders: Borders, variable: Variable
+) -> Fragments:
     """Return a table whose fragments are values."""
-    dtype = owner.variable.dtype.newbyteorder("=")
+    dtype = scoped.variable.dtype.newbyteorder("=")
     values = np.asarray(values)
     if dtype.kind == "O":
         values = texts(values, variable)
     elif values.dtype != dtype and {values.dtype.kind, dtype.kind} - set("iufb"):
-        raise FormatError(variable.path, f"holds {values.dtype}, and {owner.variable.path} {dtype}")
-    own = whole(owner, values, borders, variable, scalar=True)
+        raise FormatError(
+            variable.path, f"holds {values.dtype}, and {scoped.variable.path} {dtype}"
+        )
+    own = whole(scoped, values, borders, variable, scalar=True)
     missing = _missing(own, variable)
     addresses = column([None if one else "" for one in missing.tolist()])
     with np.errstate(invalid="ignore", over="ignore"):
         cast = np.array(own, dtype)
         if dtype.kind in "iu" and not ((cast == own) | missing).all():
             raise FormatError(
-                variable.path, f"has values that are no {dtype}, which {owner.variable.path} holds"
+                variable.path, f"has values that are no {dtype}, which {scoped.variable.path} holds"
             )
     if dtype.kind == "O":
         cast[missing] = ""

@@ -19,22 +19,22 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.formats.cfa import cfa04_write
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped
 from nczarr_xarray.formats.cfa.json04 import read_table
 from nczarr_xarray.formats.cfa.mapping04 import Mappings
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
+    DIMENSIONS_ATTRIBUTES,
     MOST_TEXT,
     array_of,
     column,
     dimensions_of,
+    listed_dimensions,
     packing_of,
 )
 from nczarr_xarray.model import Dimension, FragmentMapping, Fragments, Variable
 
-#: Names of attributes that list the dimensions, in the order in which they are tried.
-_DIMENSIONS = ("cfa_dimensions", "cf_dimensions")
-_ATTRIBUTES = frozenset({"cf_role", "cfa_array", *_DIMENSIONS})
+_ATTRIBUTES = frozenset({"cf_role", "cfa_array", *DIMENSIONS_ATTRIBUTES})
 _MOST = 1 << 62
 
 
@@ -43,25 +43,30 @@ class Cfa04:
 
     name = "0.4"
     conventions = "CFA-0.4"
+    plain_addresses = True
+    keeps_packing = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``cfa_array``."""
         return "cfa_array" in variable.attributes
 
-    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+    def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Return nothing: all is in the attribute."""
         return {}
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+    def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the attribute ``cfa_array``."""
-        dimensions = _dimensions(owner)
+        attribute, listed = listed_dimensions(scoped)
+        dimensions = scoped.variable.dimensions
+        if attribute:
+            dimensions = dimensions_of(scoped, attribute, listed)
         try:
-            fragments, gaps = _Table(owner, dimensions).fragments()
+            fragments, gaps = _Table(scoped, dimensions, listed).fragments()
         except RecursionError:
             raise FormatError(
-                owner.variable.path, "has an attribute cfa_array that is nested too deeply"
+                scoped.variable.path, "has an attribute cfa_array that is nested too deeply"
             ) from None
-        array = array_of(owner, dimensions, fragments, packing_of(owner.variable), gaps)
+        array = array_of(scoped, dimensions, fragments, packing_of(scoped.variable), gaps)
         return Decoded(dimensions, array, _ATTRIBUTES)
 
     def encode(
@@ -71,14 +76,6 @@ class Cfa04:
         return cfa04_write.encode(name, dimensions, fragments)
 
 
-def _dimensions(owner: Owner) -> tuple[Dimension, ...]:
-    for attribute in _DIMENSIONS:
-        names = owner.text(attribute)
-        if names is not None:
-            return dimensions_of(owner, attribute, names.split())
-    return owner.variable.dimensions
-
-
 class _Table:
     """The JSON of one variable.
 
@@ -86,16 +83,21 @@ class _Table:
 
     Parameters
     ----------
-    owner
+    scoped
         The variable.
     dimensions
         Of the aggregated data.
+    listed
+        Their names as an attribute has them, if one does.
     """
 
-    def __init__(self, owner: Owner, dimensions: tuple[Dimension, ...]) -> None:
-        self.owner = owner
+    def __init__(
+        self, scoped: Scoped, dimensions: tuple[Dimension, ...], listed: list[str]
+    ) -> None:
+        self.scoped = scoped
         self.dimensions = dimensions
-        self.path = owner.variable.path
+        self.listed = listed
+        self.path = scoped.variable.path
         self.mapper = Mappings(dimensions)
         #: the partitions that are looked at, and how many were before
         self.some: list[dict[str, Any]] = []
@@ -111,7 +113,7 @@ class _Table:
         self.everywhere: int | None = None
         self.sample: tuple[int, list[Any]] | None = None
         try:
-            table = read_table(owner.text("cfa_array") or "", self.take)
+            table = read_table(scoped.text("cfa_array") or "", self.take)
         except ValueError as error:
             if isinstance(error, FormatError):
                 raise
@@ -159,7 +161,7 @@ class _Table:
         shape, axes = self.matrix()
         index = self.whole_index(shape, axes)
         bounds = self.bounds(shape)
-        grid = grid_of(self.owner, self.dimensions, shape, index, bounds, self.named)
+        grid = grid_of(self.scoped, self.dimensions, shape, index, bounds, self.named)
         numbers = grid.places
         mappings = {int(numbers[row]): mapping for row, mapping in self.mappings.items()}
         every = np.empty(grid.total, object)
@@ -187,12 +189,9 @@ class _Table:
         alone = [1] * len(names)
         own = self.expect(self.table.get("pmshape", alone), list, "has a pmshape that is")
         known = [dimension.name for dimension in self.dimensions]
-        given = (
-            self.owner.text("cfa_dimensions") or self.owner.text("cf_dimensions") or ""
-        ).split()
         axes: list[int] = []
         for name in names:
-            spelled = given if name in given else known
+            spelled = self.listed if name in self.listed else known
             if name not in spelled or spelled.index(name) in axes:
                 raise self.error(f"has pmdimensions with {name!r:.60}, not a dimension of the data")
             axes.append(spelled.index(name))
@@ -330,10 +329,10 @@ class _Table:
     def own(self, name: str | None, stored: dict[str, Any]) -> Variable | None:
         """Find the variable of the master that a partition without a file is, if there is one."""
         number = stored.get("varid")
-        found = self.owner.sibling(name) if name else None
+        found = self.scoped.sibling(name) if name else None
         if not name and type(number) is int and 0 <= number < _MOST:
-            found = next(islice(self.owner.root.variables.values(), number, None), None)
-        return None if found is self.owner.variable else found
+            found = next(islice(self.scoped.root.variables.values(), number, None), None)
+        return None if found is self.scoped.variable else found
 
     def strings(self, values: list[Any], what: str, error: Callable[..., FormatError]) -> list[Any]:
         """Return texts that may be absent."""

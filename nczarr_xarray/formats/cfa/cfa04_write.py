@@ -10,7 +10,7 @@ from typing import Any
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places import is_absolute
 from nczarr_xarray.formats.cfa.dialect import Encoded
-from nczarr_xarray.formats.cfa.table import names_in_text, refuse
+from nczarr_xarray.formats.cfa.table import is_netcdf, names_in_text, refuse
 from nczarr_xarray.model import Fragments
 
 _VERSION = "CFA-0.4"
@@ -18,12 +18,11 @@ _VERSION = "CFA-0.4"
 _NUMBER = re.compile(r"#\d{1,18}")
 
 
-def format_of(name: str) -> str | None:
+def _format_of(name: str) -> str | None:
     """Return what CFA-0.4 calls a format; None if it has no word for it."""
-    short = name.lower()
-    if short in ("", "nc", "nca") or short.startswith("netcdf"):
+    if is_netcdf(name):
         return "netCDF"
-    return "NCZarr" if short in ("nczarr", "zarr") else None
+    return "NCZarr" if name.lower() in ("nczarr", "zarr") else None
 
 
 def encode(name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments) -> Encoded:
@@ -75,7 +74,7 @@ def _stored(
 ) -> dict[str, Any]:
     """Return what is said of the file of a fragment, and of its mapping."""
     address, variable = fragments.addresses[number], fragments.names[number]
-    kind = format_of(fragments.formats[number])
+    kind = _format_of(fragments.formats[number])
     if kind is None:
         what = f"has the format {fragments.formats[number]!r}"
         raise refuse(name, fragments, number, what, _VERSION)

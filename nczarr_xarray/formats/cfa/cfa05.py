@@ -7,12 +7,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.cfa.dialect import Decoded, Owner
+from nczarr_xarray.formats.cfa.dialect import Decoded, Scoped
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
+    DIMENSIONS_ATTRIBUTES,
     array_of,
     constant,
     dimensions_of,
+    listed_dimensions,
     packing_of,
     texts,
 )
@@ -20,7 +22,7 @@ from nczarr_xarray.model import Dimension, Fragments, Group, Variable
 
 _NEEDED = ("location", "file", "ncvar")
 _OTHERS = ("format", "pmdimensions")
-_ATTRIBUTES = frozenset({"cf_role", "cfa_dimensions", "cf_dimensions", "cfa_group"})
+_ATTRIBUTES = frozenset({"cf_role", "cfa_group", *DIMENSIONS_ATTRIBUTES})
 
 
 class Cfa05:
@@ -33,23 +35,23 @@ class Cfa05:
         """Tell an aggregation variable by its attribute ``cfa_group``."""
         return "cfa_group" in variable.attributes
 
-    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+    def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Find the variables of the group."""
-        group = _group(owner)
+        group = _group(scoped)
         lacking = [name for name in _NEEDED if name not in group.variables]
         if lacking:
             raise FormatError(
-                owner.variable.path, f"needs {', '.join(lacking)} in the group {group.path}"
+                scoped.variable.path, f"needs {', '.join(lacking)} in the group {group.path}"
             )
         names = [*_NEEDED, *(name for name in _OTHERS if name in group.variables)]
         return {name: group.variables[name] for name in names}
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+    def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the variables of the group."""
-        path = owner.variable.path
-        listed = (owner.text("cfa_dimensions") or owner.text("cf_dimensions") or "").split()
-        dimensions = dimensions_of(owner, "cfa_dimensions", listed)
-        terms = self.terms(owner)
+        path = scoped.variable.path
+        attribute, listed = listed_dimensions(scoped)
+        dimensions = dimensions_of(scoped, attribute, listed)
+        terms = self.terms(scoped)
         location = np.asarray(values["location"])
         ndim = len(dimensions)
         if location.dtype.kind not in "iu" or location.shape[-2:] != (ndim, 2):
@@ -59,7 +61,7 @@ class Cfa05:
                 f"integers of (..., {ndim}, 2) are expected",
             )
         shape = location.shape[:-2]
-        axes = _axes(owner, dimensions, listed, values, terms)
+        axes = _axes(scoped, dimensions, listed, values, terms)
         if len(shape) != len(axes):
             raise FormatError(path, f"has a matrix of {len(shape)} dimensions, not {len(axes)}")
         columns = {}
@@ -85,7 +87,7 @@ class Cfa05:
         def named(row: int) -> str:
             return f"partition {index[row][axes].tolist()} of {terms['location'].path}"
 
-        grid = grid_of(owner, dimensions, whole, index, bounds[rows], named)
+        grid = grid_of(scoped, dimensions, whole, index, bounds[rows], named)
         addresses = np.empty(grid.total, object)
         addresses[grid.places] = files[rows]
         for at, row in enumerate(rows.tolist()):
@@ -98,24 +100,24 @@ class Cfa05:
             for name in ("ncvar", "format")
         )
         fragments = Fragments(grid.starts, grid.stops, addresses, names, formats)
-        array = array_of(owner, dimensions, fragments, packing_of(owner.variable), grid.gaps)
-        return Decoded(dimensions, array, _ATTRIBUTES, frozenset({_group(owner).path}))
+        array = array_of(scoped, dimensions, fragments, packing_of(scoped.variable), grid.gaps)
+        return Decoded(dimensions, array, _ATTRIBUTES, frozenset({_group(scoped).path}))
 
 
-def _group(owner: Owner) -> Group:
-    name = owner.text("cfa_group") or ""
-    above = [owner.root] if name.startswith("/") else owner.groups()
+def _group(scoped: Scoped) -> Group:
+    name = scoped.text("cfa_group") or ""
+    above = [scoped.root] if name.startswith("/") else scoped.groups()
     found = (group.find(name) for group in above)
     group = next((group for group in found if group is not None), None) if name else None
-    if group is None or group is owner.root:
+    if group is None or group is scoped.root:
         raise FormatError(
-            owner.variable.path, f"names the group {name!r} in cfa_group, there is none"
+            scoped.variable.path, f"names the group {name!r} in cfa_group, there is none"
         )
     return group
 
 
 def _axes(
-    owner: Owner,
+    scoped: Scoped,
     dimensions: tuple[Dimension, ...],
     listed: list[str],
     values: Mapping[str, np.ndarray],
@@ -128,6 +130,6 @@ def _axes(
     names = [name for text in found if text for name in text.replace(",", " ").split()]
     if len(set(names)) != len(names) or not set(names) <= set(listed):
         raise FormatError(
-            owner.variable.path, f"has the pmdimensions {names!r:.200}, and the data {listed}"
+            scoped.variable.path, f"has the pmdimensions {names!r:.200}, and the data {listed}"
         )
     return [listed.index(name) for name in names]

@@ -18,13 +18,14 @@ from nczarr_xarray.formats.cfa.aggregated import (
     text_term,
     variables_of,
 )
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner, text_in
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped, text_in
 from nczarr_xarray.formats.cfa.table import (
     MOST_TEXT,
     array_of,
     column,
     constant,
     count_of,
+    is_netcdf,
     names_in_text,
     refuse,
     texts,
@@ -41,6 +42,8 @@ class Cfa062:
 
     name = "0.6.2"
     conventions = "CFA-0.6.2"
+    plain_addresses = False
+    keeps_packing = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by the keywords of its terms."""
@@ -49,36 +52,36 @@ class Cfa062:
         # ``shape`` and ``location`` were CF-1.13's words for ``map`` and ``uris`` once
         return "location" in folded and ("file" in folded or "shape" not in own)
 
-    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+    def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Find the variables of the terms; those of other keywords are not looked at."""
-        names = names_of(owner, fold=True)
+        names = names_of(scoped, fold=True)
         if "address" not in names:
-            raise FormatError(owner.variable.path, "has no address in aggregated_data")
-        return variables_of(owner, {key: names[key] for key in _KEYWORDS if key in names})
+            raise FormatError(scoped.variable.path, "has no address in aggregated_data")
+        return variables_of(scoped, {key: names[key] for key in _KEYWORDS if key in names})
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+    def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the terms."""
-        terms = self.terms(owner)
-        borders = borders_of(owner, np.asarray(values["location"]), terms["location"])
+        terms = self.terms(scoped)
+        borders = borders_of(scoped, np.asarray(values["location"]), terms["location"])
         columns = {
             key: texts(values[key], terms[key])
             for key in ("file", "format", "address")
             if key in terms
         }
         listed = max(one.size for one in columns.values())
-        count = count_of(owner, borders.grid, listed)
+        count = count_of(scoped, borders.grid, listed)
         tries = max(
             (one.shape[-1] for one in columns.values() if one.ndim == len(borders.grid) + 1),
             default=1,
         )
         spread = {
-            key: _spread(owner, one, borders, terms[key], tries) for key, one in columns.items()
+            key: _spread(scoped, one, borders, terms[key], tries) for key, one in columns.items()
         }
         if "file" in terms:
             spread["file"] = _substituted(spread["file"], terms["file"])
-        found = _places(owner, terms["address"], spread, count, tries)
+        found = _places(scoped, terms["address"], spread, count, tries)
         fragments = Fragments(borders.starts, borders.stops, *found[:3], others=found[3])
-        array = array_of(owner, borders.dimensions, fragments)
+        array = array_of(scoped, borders.dimensions, fragments)
         return Decoded(borders.dimensions, array, ATTRIBUTES)
 
     def encode(
@@ -122,12 +125,11 @@ class Cfa062:
 
 def _format_of(name: str) -> str:
     """Return what CFA-0.6.2 calls a format: only netCDF has a name, ``nc``."""
-    short = name.lower()
-    return "nc" if short in ("", "nc", "nca") or short.startswith("netcdf") else name
+    return "nc" if is_netcdf(name) else name
 
 
 def _spread(
-    owner: Owner, values: np.ndarray, borders: Borders, variable: Variable, tries: int
+    scoped: Scoped, values: np.ndarray, borders: Borders, variable: Variable, tries: int
 ) -> np.ndarray:
     """Return a term by fragment and version.
 
@@ -142,7 +144,7 @@ def _spread(
     if values.shape not in ((1,), (*grid, 1), (*grid, tries)):
         raise FormatError(
             variable.path,
-            f"has the shape {values.shape}, and {owner.variable.path} the fragments {grid}",
+            f"has the shape {values.shape}, and {scoped.variable.path} the fragments {grid}",
         )
     return np.broadcast_to(values, (*grid, tries))
 
@@ -182,7 +184,7 @@ def _substituted(values: np.ndarray, variable: Variable) -> np.ndarray:
 
 
 def _places(
-    owner: Owner, address: Variable, spread: Mapping[str, np.ndarray], count: int, tries: int
+    scoped: Scoped, address: Variable, spread: Mapping[str, np.ndarray], count: int, tries: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, tuple[FragmentPlace, ...]]]:
     """Return addresses, names, formats and other places of all fragments."""
     nothing = constant(None, count * tries)
@@ -192,17 +194,17 @@ def _places(
     )
     own: dict[str, str | None] = {}
     # a fragment in the master may be in the group of the terms, as in the specification's examples
-    beside = Owner(address, owner.root.find(address.group) or owner.root, owner.root)
+    beside = Scoped(address, scoped.root.find(address.group) or scoped.root, scoped.root)
     for at, (file, name) in enumerate(zip(files, names, strict=True)):
         if file is not None and name is None:
             raise FormatError(
-                owner.variable.path,
+                scoped.variable.path,
                 f"has no address of a variable in {file!r:.200} (fragment {at // tries})",
             )
         if file is None and name is not None:  # a variable of the master, if there is another
             if name not in own:
-                found = owner.sibling(name) or beside.sibling(name)
-                itself = found is owner.variable
+                found = scoped.sibling(name) or beside.sibling(name)
+                itself = found is scoped.variable
                 own[name] = None if itself else (found.path if found else name).lstrip("/")
             if own[name] is not None:
                 files[at], names[at] = "", own[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
-from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner, WritableDialect, text_in
+from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Scoped, WritableDialect, text_in
 from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.model import Group, Hierarchy, Variable
 
@@ -28,7 +28,7 @@ class Aggregation:
 
     Parameters
     ----------
-    owner
+    scoped
         The variable.
     dialect
         How its table is spelled.
@@ -38,7 +38,7 @@ class Aggregation:
         Why its table cannot be read, if so.
     """
 
-    owner: Owner
+    scoped: Scoped
     dialect: Dialect
     terms: Mapping[str, Variable]
     error: NCZarrError | None = None
@@ -46,19 +46,17 @@ class Aggregation:
 
 def find(hierarchy: Hierarchy) -> list[Aggregation]:
     """Find the aggregation variables of a dataset, and what their tables need."""
-    return list(_found(hierarchy))
-
-
-def _found(hierarchy: Hierarchy) -> Iterator[Aggregation]:
+    found = []
     for group, variable in marked(hierarchy):
         dialect = next((row for row in DIALECTS if row.recognizes(variable)), None)
         if dialect is None:
             continue
-        owner = Owner(variable, group, hierarchy.root)
+        scoped = Scoped(variable, group, hierarchy.root)
         try:
-            yield Aggregation(owner, dialect, dialect.terms(owner))
+            found.append(Aggregation(scoped, dialect, dialect.terms(scoped)))
         except NCZarrError as error:
-            yield Aggregation(owner, dialect, {}, error)
+            found.append(Aggregation(scoped, dialect, {}, error))
+    return found
 
 
 def decode(
@@ -81,7 +79,7 @@ def decode(
     groups: set[str] = set()
     changed: dict[str, Variable] = {}
     for one in found:
-        variable = one.owner.variable
+        variable = one.scoped.variable
         try:
             decoded = _decoded(one, values)
         except NCZarrError as error:
@@ -120,7 +118,7 @@ def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -
         if isinstance(value, NCZarrError):
             raise value
         own[term] = value
-    return one.dialect.decode(one.owner, own)
+    return one.dialect.decode(one.scoped, own)
 
 
 def _changed(

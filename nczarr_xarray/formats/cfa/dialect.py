@@ -22,8 +22,8 @@ def text_in(attributes: Mapping[str, Attribute], name: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """An aggregation variable, and where it is.
+class Scoped:
+    """A variable in its scope: with the groups in which names in its attributes are looked up.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class Dialect(Protocol):
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attributes."""
 
-    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+    def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Find the variables whose values `decode` needs, by what the dialect calls them.
 
         Raises
@@ -158,7 +158,7 @@ class Dialect(Protocol):
             Naming the variable and what it refers to, if that is not there.
         """
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+    def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of an aggregation variable.
 
         Parameters
@@ -175,7 +175,19 @@ class Dialect(Protocol):
 
 
 class WritableDialect(Dialect, Protocol):
-    """Writes the tables that it reads, too."""
+    """Writes the tables that it reads, too.
+
+    Attributes
+    ----------
+    plain_addresses
+        Whether addresses are paths as they are, and absolute by default, because S3netCDF4 looks
+        for relative ones in the working directory. Others are URIs, and relative where they can be.
+    keeps_packing
+        Whether fragments are aggregated as they are packed; or else unpacked first.
+    """
+
+    plain_addresses: bool
+    keeps_packing: bool
 
     def encode(
         self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments

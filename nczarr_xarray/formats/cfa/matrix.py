@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.cfa.dialect import Owner
+from nczarr_xarray.formats.cfa.dialect import Scoped
 from nczarr_xarray.formats.cfa.table import column, constant, count_of
 from nczarr_xarray.model import Dimension
 
@@ -51,7 +51,7 @@ class Grid(NamedTuple):
 
 
 def grid_of(
-    owner: Owner,
+    scoped: Scoped,
     dimensions: Sequence[Dimension],
     shape: Sequence[int],
     index: np.ndarray,
@@ -76,7 +76,7 @@ def grid_of(
     FormatError
         If the partitions are not a grid: naming one that is at fault.
     """
-    path = owner.variable.path
+    path = scoped.variable.path
 
     def check(wrong: np.ndarray, what: Callable[[int, int], str]) -> None:
         if wrong.any():
@@ -121,7 +121,7 @@ def grid_of(
         places.append(own.places[inverse])
         gaps += [f"{dimension.name} {begin}:{end}" for begin, end in own.gaps]
     grid = tuple(map(len, starts))
-    count = count_of(owner, grid, len(index))
+    count = count_of(scoped, grid, len(index))
     numbers = np.zeros(len(index), np.int64)
     for place, length in zip(places, grid, strict=True):
         numbers = numbers * length + place

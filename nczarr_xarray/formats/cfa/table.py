@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Owner, text_in
+from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Attribute,
@@ -26,6 +26,9 @@ _ALWAYS, _EACH = 1 << 20, 64
 
 #: Of arrays of numpy, in all its versions.
 _MOST_DIMENSIONS = 32
+
+#: Attributes one of which lists the dimensions in CFA-0.4 and 0.5: the first that is there.
+DIMENSIONS_ATTRIBUTES = ("cfa_dimensions", "cf_dimensions")
 
 #: Attributes by which values are packed.
 PACKING = ("scale_factor", "add_offset", "_Unsigned")
@@ -154,14 +157,14 @@ def fill_of(variable: Variable) -> Any:
 
 
 def array_of(
-    owner: Owner,
+    scoped: Scoped,
     dimensions: tuple[Dimension, ...],
     fragments: Fragments,
     packing: Mapping[str, Any] | None = None,
     warning: str = "",
 ) -> FragmentArray:
     """Return the data of an aggregation variable, given its table."""
-    variable = owner.variable
+    variable = scoped.variable
     return FragmentArray(
         path=variable.path,
         shape=tuple(dimension.size for dimension in dimensions),
@@ -169,8 +172,8 @@ def array_of(
         fragments=fragments,
         fill=fill_of(variable),
         marks=stated_numbers(variable),
-        units=owner.text("units"),
-        calendar=owner.text("calendar"),
+        units=scoped.text("units"),
+        calendar=scoped.text("calendar"),
         packing=packing,
         read_as=read_as(variable),
         warning=warning and f"{warning}; these data are missing",
@@ -178,7 +181,16 @@ def array_of(
     )
 
 
-def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[Dimension, ...]:
+def listed_dimensions(scoped: Scoped) -> tuple[str, list[str]]:
+    """Return the attribute of CFA-0.4 and 0.5 that lists dimensions, or "", and their names."""
+    for attribute in DIMENSIONS_ATTRIBUTES:
+        names = scoped.text(attribute)
+        if names is not None:
+            return attribute, names.split()
+    return "", []
+
+
+def dimensions_of(scoped: Scoped, attribute: str, names: Iterable[str]) -> tuple[Dimension, ...]:
     """Find the dimensions of aggregated data that an attribute names.
 
     Raises
@@ -190,12 +202,13 @@ def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[D
     for name in names:
         if len(found) == _MOST_DIMENSIONS:
             raise FormatError(
-                owner.variable.path, f"names more than {_MOST_DIMENSIONS} dimensions in {attribute}"
+                scoped.variable.path,
+                f"names more than {_MOST_DIMENSIONS} dimensions in {attribute}",
             )
-        dimension = owner.dimension(name)
+        dimension = scoped.dimension(name)
         if dimension is None:
             raise FormatError(
-                owner.variable.path, f"names the dimension {name!r} in {attribute}, there is none"
+                scoped.variable.path, f"names the dimension {name!r} in {attribute}, there is none"
             )
         found.append(dimension)
     return tuple(found)
@@ -240,6 +253,12 @@ def _text(value: object, none: set[str], variable: Variable) -> str | None:
     return None if value in none else value or None
 
 
+def is_netcdf(name: str) -> bool:
+    """Tell whether a dialect's name of a format means netCDF, which all of them spell freely."""
+    short = name.lower()
+    return short in ("", "nc", "nca") or short.startswith("netcdf")
+
+
 def column(values: list[Any]) -> np.ndarray:
     """Return a column of objects; equal ones are one object, and a column of one is no memory."""
     if len(values) > 1 and values.count(values[0]) == len(values):
@@ -255,7 +274,7 @@ def constant(value: Any, count: int) -> np.ndarray:
     return np.broadcast_to(np.array(value, object), (count,))
 
 
-def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:
+def count_of(scoped: Scoped, grid: Iterable[int], listed: int) -> int:
     """Return how many fragments a grid has.
 
     Raises
@@ -268,7 +287,7 @@ def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:
     if count > _ALWAYS + _EACH * listed:
         shape = " x ".join(map(str, grid[:8]))
         raise FormatError(
-            owner.variable.path, f"is to have {shape} fragments, and its table lists {listed}"
+            scoped.variable.path, f"is to have {shape} fragments, and its table lists {listed}"
         )
     return count
 

@@ -282,7 +282,7 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
 def test_recovery_while_a_new_dataset_is_written(name: str, tmp_path: Path) -> None:
     """What was written before is gone: what comes after is not made a dataset."""
     target = tmp_path / name
-    change, _, _ = WriteTarget(find_destination(target)).create(replace=False)
+    change, _, _ = WriteTarget(find_destination(target, None)).create(replace=False)
     change.staged.put("a/.zarray", b"{}")
     assert recover(target)
     change.staged.put(".zgroup", b"{}")
@@ -335,7 +335,7 @@ def test_a_change_that_is_half_in_place_is_replaced(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("names", [("d", "d.nczarr"), ("気" * 80 + "a", "気" * 80 + "b")])
 def test_names_that_begin_alike(names: tuple[str, str], tmp_path: Path) -> None:
     """What is being written beside one dataset is not taken for a part of the other."""
-    other, _, _ = WriteTarget(find_destination(tmp_path / names[1])).create(replace=False)
+    other, _, _ = WriteTarget(find_destination(tmp_path / names[1], None)).create(replace=False)
     to_nczarr(sample(2), tmp_path / names[0])
     assert not recover(tmp_path / names[0])
     other.staged.put(".zgroup", b"{}")
@@ -400,7 +400,7 @@ def test_a_dataset_that_came_just_now_is_kept(
     urls = {"directory": tmp_path / "n", "zip": tmp_path / "n.zip"}
     target = Target(str(urls.get(place, f"memory://just-now{tmp_path}/{before}")))
     if before == "abandoned":
-        store = WriteTarget(find_destination(target.url)).store
+        store = WriteTarget(find_destination(target.url, None)).store
         if store is not None:
             store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
     keys = WriteTarget.keys

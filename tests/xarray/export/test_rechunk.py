@@ -132,7 +132,7 @@ def test_grids_of_another_rank_are_refused() -> None:
         with pytest.raises(ValueError, match=r"zip\(\)"):
             repeats(two, lengths, chunks)
         with pytest.raises(ValueError, match=r"zip\(\)"):
-            plan_rechunking(two, lengths, chunks, 8)
+            plan_rechunking(two, lengths, chunks, 8, passes=1)
 
 
 def test_no_room_for_a_chunk_is_a_part_of_one_chunk() -> None:
@@ -147,7 +147,6 @@ def test_no_room_for_a_chunk_is_a_part_of_one_chunk() -> None:
 def test_parts_are_whole_chunks_and_fit(case: Case, passes: int) -> None:
     plan = case.plan(passes)
     assert plan.shape == case.shape
-    assert plan_rechunking(*case) == case.plan(1)
     assert all(p % n == 0 for p, n in zip(plan.parts, case.new, strict=True))
     assert size_of(case.shape, plan.parts) <= max(case.room, size_of(case.shape, case.new))
     if passes == 1:

@@ -42,6 +42,7 @@ import nczarr_xarray
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
 from nczarr_fsspec.ranges.source import Limits, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
+from nczarr_fsspec.turns import Turn, settle
 from nczarr_xarray import NCZarrWarning, open_store
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.file import DataFile
@@ -60,7 +61,6 @@ from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKey
 from nczarr_xarray.views.references import references
 from nczarr_xarray.views.rows import CHUNK_BYTES, rows
 from nczarr_xarray.zarr.offered import StoreView
-from nczarr_xarray.zarr.turns import Turn, settle
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.httpserver import Server
 from tests.support.leftovers import end_reads
