@@ -54,7 +54,7 @@ def open_store(
     zarr.abc.store.Store
         Picklable. Requests of the same moment are merged: with remote files raise the number
         of chunks that zarr-python asks for at a time, ``zarr.config.set({"async.concurrency":
-        512})``.
+        128})``.
 
     Raises
     ------
