@@ -447,6 +447,7 @@ def test_numbers_that_the_encoding_asked_for_cannot_hold(
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.filterwarnings("ignore:Casting complex values")  # of the block that has none
 def test_complex_numbers_lose_nothing(tmp_path: Path, lazy: bool) -> None:
     """A type of real numbers came with the values of before."""
     dataset = xr.Dataset({"v": ("x", np.array([1, 1j]), {}, {"dtype": np.dtype("f8")})})
