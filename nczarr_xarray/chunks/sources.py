@@ -28,7 +28,7 @@ LEAST_IN_FLIGHT = 4
 _LARGE, _PART = 1 << 24, 1 << 21
 #: From so many chunks on, a store at hand lists what there is, since most of them may be missing:
 #: to open each in vain takes longer.
-_MANY = 256
+_MANY = 64
 
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
 #: Bytes of a chunk as they are stored; None if there is no such key.
