@@ -26,6 +26,7 @@ import numpy as np
 import xarray as xr
 
 import nczarr_fsspec.changes.create
+from nczarr_fsspec.changes.journal import JOURNAL
 from nczarr_fsspec.errors import DatasetNotFoundError, IncompleteExportError
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
@@ -476,7 +477,8 @@ class Bench:
                 )
         following = _nothing if mine == "new" else self.scenario.change
         if following is _template and mine == "incomplete":
-            following = _template_over  # the template is there
+            # a journal says that all of it is there: then any writer ends it
+            following = Target.recover if _has_journal(target) else _template_over
         again = in_process(following, target)
         if again.error is not None:
             complaints.append(f"the next writer: {again.error}")
@@ -517,6 +519,10 @@ def _over_foreign(target: Target) -> None:
 
 def _is_consolidated(scenario: Scenario) -> bool:
     return scenario.before is _consolidated and scenario.change is not _smaller
+
+
+def _has_journal(target: Target) -> bool:
+    return JOURNAL in FsspecWriter(*_filesystem(target)).keys_below("")
 
 
 def _filesystem(target: Target) -> tuple[Any, str]:
