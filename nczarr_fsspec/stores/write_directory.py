@@ -249,10 +249,11 @@ def _replace(path: str, write: Callable[[int], None]) -> None:
 def _replacing(path: str, make: Callable[[], T]) -> T:
     """Make a file, and remove what is there before; `make` makes its folder, too."""
     for _ in range(_ATTEMPTS):
-        with suppress(FileExistsError):
+        try:
             return make()
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
     return make()
 
 
@@ -276,8 +277,10 @@ def _open_new(path: str) -> int:
 
 def _in_folder(path: str, make: Callable[[], T]) -> T:
     """Make a file, and its folder if there is none."""
-    with suppress(FileNotFoundError):
+    try:
         return make()
+    except FileNotFoundError:
+        pass
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError), _folders:
             _make_folder(path)

@@ -66,18 +66,19 @@ def deflate(config: CodecConfig, typesize: int) -> Step:
     fast = _libdeflate
 
     def compress(data: Buffer) -> Buffer:
-        content: Buffer = np.frombuffer(data, np.uint8)
-        if not 0 < content.size < _LARGE:
+        content = memoryview(data)
+        if not 0 < content.nbytes < _LARGE:
             return zlib.compress(data, level)
-        if content.size < _SMALL:
+        if content.nbytes < _SMALL:
             if fast is None or _few_bytes(content):
                 return zlib.compress(data, level)
             return _whole_stream(data, mapped)
-        noise = _noise(content, typesize, lz4.compress)
-        rest = content[noise:]
+        plain = np.frombuffer(content, np.uint8)
+        noise = _noise(plain, typesize, lz4.compress)
+        rest = plain[noise:]
         packed = fast(rest, mapped) if fast else zlib.compress(rest, level, wbits=-15)
-        checksum = struct.pack(">I", _adler32(content))
-        return b"".join((header, *_stored(content[:noise]), packed, checksum))
+        checksum = struct.pack(">I", _adler32(plain))
+        return b"".join((header, *_stored(plain[:noise]), packed, checksum))
 
     return compress
 
@@ -134,7 +135,7 @@ _FEW = 48
 _BYTES = bytes(range(256))
 
 
-def _few_bytes(data: np.ndarray) -> bool:
+def _few_bytes(data: memoryview) -> bool:
     """Tell whether libdeflate would leave out short matches that are worth it.
 
     From how many different bytes there are in the first 4 KiB it concludes how long a match has to
