@@ -178,7 +178,7 @@ class Encoder:
             data = shuffle.shuffled(data, dtype.itemsize, self.scratch.empty)
             steps = steps[1:]
         # parts of a memoryview take a fraction of the time of rows of an array
-        stored = memoryview(data.reshape(-1))
+        stored = data.reshape(-1).data
         for number, nothing in enumerate(empty.tolist()):
             row = stored[number * self.nbytes : (number + 1) * self.nbytes]
             yield None if nothing else self._encoded(row, steps)

@@ -75,7 +75,7 @@ def deflate(config: CodecConfig, typesize: int) -> Step:
             return _whole_stream(data, mapped)
         plain = np.frombuffer(content, np.uint8)
         noise = _noise(plain, typesize, lz4.compress)
-        rest = plain[noise:]
+        rest: Buffer = plain[noise:]
         packed = fast(rest, mapped) if fast else zlib.compress(rest, level, wbits=-15)
         checksum = struct.pack(">I", _adler32(plain))
         return b"".join((header, *_stored(plain[:noise]), packed, checksum))
