@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
-from nczarr_xarray.codecs.registry import TABLE, as_zarr
+from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec
 from nczarr_xarray.model import (
     Attribute,
     CodecConfig,
@@ -22,7 +22,7 @@ from nczarr_xarray.model import (
 _MOST_BLOCKS = 1_000_000
 _JOINED_BLOCKS = 100_000
 
-#: The codecs for which netCDF has a word.
+#: The words of netCDF for codecs; those of other packages are looked up where one is met.
 _WORDS = {row.id: row.netcdf for row in TABLE if row.netcdf is not None}
 #: What ``netCDF4.Variable.filters()`` says of a variable without any.
 _NOT_APPLIED = {words.name: False for words in _WORDS.values()}
@@ -160,9 +160,10 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     """Return what ``netCDF4.Variable.filters()`` says."""
     by_id = {config["id"]: config for config in map(as_zarr, codecs)}
     filters: dict[str, Any] = {"complevel": 0, **_NOT_APPLIED}
-    for codec, words in _WORDS.items():
-        config = by_id.get(codec)
-        if config is None:
+    added = {id_: codec(id_).netcdf for id_ in by_id if id_ not in _WORDS}  # by another package
+    for id_, words in (*_WORDS.items(), *added.items()):
+        config = by_id.get(id_)
+        if config is None or words is None:
             continue
         filters[words.name] = words.told(config)
         if words.level:
@@ -172,6 +173,7 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     if filters["blosc"]:
         # `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
         del filters["blosc"]
+    if "blosc" not in filters or any(added.values()):
         # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
         filters["compression_opts"] = None
     return filters

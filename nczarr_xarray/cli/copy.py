@@ -194,9 +194,9 @@ def _size(text: str) -> int:
 def _codecs(text: str) -> tuple[CodecConfig, ...]:
     if text == "none":
         return ()
-    from nczarr_xarray.codecs.registry import TABLE
+    from nczarr_xarray.codecs.registry import keywords
 
-    words = {row.id: row.netcdf for row in TABLE if row.netcdf and row.netcdf.level == "level"}
+    words = {id_: word for id_, word in keywords().items() if word.level == "level"}
     name, _, level = text.partition(":")
     name = next((id_ for id_, word in words.items() if word.name == name), name)
     if name not in words:

@@ -24,9 +24,6 @@ from nczarr_xarray.model import (
     grid_of,
 )
 
-#: Generations that are one file, where metadata have no place of their own.
-_FILES = frozenset({"hdf5", "CDF-1", "CDF-2", "CDF-5"})
-
 #: Attributes of the root that say what the dataset is about.
 _ABOUT = ("title", "Conventions")
 
@@ -150,7 +147,7 @@ def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
     writer = f"netCDF-C {release[1]}" if release else hierarchy.writer or "not recorded"
     yield "writer", printable(writer)
     yield "store", store
-    if hierarchy.generation in _FILES:
+    if hierarchy.consolidated is None:
         return
     place = "zarr.json" if hierarchy.generation == "v3" else ".zmetadata"
     yield "metadata", f"consolidated in {place}" if hierarchy.consolidated else "not consolidated"

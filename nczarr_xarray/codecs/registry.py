@@ -7,7 +7,7 @@ other has a list of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -277,41 +277,35 @@ def codec_of_filter(number: int) -> Codec | None:
     return next((row for row in _added() if row.hdf5 and row.hdf5.number == number), None)
 
 
-def compression(name: str) -> Codec | None:
-    """Return the codec that netCDF's ``compression`` means by `name`; None if there is none."""
-    for row in _every():
-        if row.netcdf and row.netcdf.config and name in (row.netcdf.name, *row.netcdf.also):
-            return row
-    return None
+def keywords() -> dict[str, Keyword]:
+    """Return netCDF's words for each codec that has some, by its id."""
+    return {row.id: row.netcdf for row in (*TABLE, *_added()) if row.netcdf}
+
+
+def compression(name: str) -> Keyword | None:
+    """Return the words of what netCDF's ``compression`` means by `name`; None if that is nothing."""
+    return next((words for words in _compressors() if name in (words.name, *words.also)), None)
 
 
 def compressions() -> list[str]:
     """Return all values of netCDF's ``compression``."""
-    words = [row.netcdf for row in _every() if row.netcdf and row.netcdf.config]
-    return [name for word in words for name in (word.name, *word.also)]
+    return [name for words in _compressors() for name in (words.name, *words.also)]
 
 
 def asked(encoding: Mapping[str, Any]) -> str | None:
     """Return the name of the compressor that the flags of an `encoding` ask for."""
-    known = {row.netcdf.name for row in _every() if row.netcdf and row.netcdf.config}
-    names = [name for name in map(str, encoding) if name in known and encoding[name]]
-    order = compressions()
-    return max(names, key=order.index, default=None)
+    names = [words.name for words in _compressors() if encoding.get(words.name)]
+    return names[-1] if names else None
+
+
+def _compressors() -> list[Keyword]:
+    return [words for words in keywords().values() if words.config]
 
 
 def encoding_keys() -> frozenset[str]:
     """Return the keys of `encoding` that are about codecs, in the words of netCDF."""
-    words = [row.netcdf for row in _every() if row.netcdf]
-    return frozenset(key for word in words for key in (word.name, *word.keys)) | {
-        "compression",
-        "compression_opts",
-        "complevel",
-    }
-
-
-def _every() -> Iterator[Codec]:
-    yield from TABLE
-    yield from _added()
+    keys = (key for words in keywords().values() for key in (words.name, *words.keys))
+    return frozenset({"compression", "compression_opts", "complevel", *keys})
 
 
 def step_of(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:

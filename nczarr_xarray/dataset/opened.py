@@ -109,7 +109,7 @@ class Opened:
 
         mark = None if self.reading is None else self.reading.mark
         unchecked = self.hierarchy.unchecked
-        trusted = self.hierarchy.consolidated and unchecked is None
+        trusted = unchecked is None and bool(self.hierarchy.consolidated)
         return VariableReader(
             self.store, variable, unchecked, mark, trusted=trusted, exact=self.exact
         )

@@ -134,8 +134,8 @@ def _netcdf_codecs(encoding: Mapping[str, Any], name: str | None, dtype: np.dtyp
     """
     shuffle = encoding.get("shuffle")
     codecs: list[Any] = []
-    row = None if name is None else registry.compression(name)
-    if shuffle or (shuffle is None and row and row.netcdf and row.netcdf.shuffled):
+    words = None if name is None else registry.compression(name)
+    if shuffle or (shuffle is None and words and words.shuffled):
         codecs.append({"id": "shuffle", "elementsize": netcdf_size(dtype)})
     if name is not None:
         codecs.append(_compressor(name, encoding))
@@ -169,11 +169,10 @@ def _compressor(name: str, encoding: Mapping[str, Any]) -> CodecConfig:
     options = encoding.get("compression_opts")  # of h5netcdf: a level, or options of another codec
     if level is None and isinstance(options, (int, np.integer)):
         level = options
-    row = registry.compression(name)
-    assert row is not None
-    assert row.netcdf is not None
-    assert row.netcdf.config is not None
-    return row.netcdf.config(name, encoding, 4 if level is None else int(level))
+    words = registry.compression(name)
+    assert words is not None
+    assert words.config is not None
+    return words.config(name, encoding, 4 if level is None else int(level))
 
 
 def _zarr_codecs(encoding: Mapping[str, Any]) -> list[Any]:

@@ -290,7 +290,7 @@ class Hierarchy:
     writer
         Text of ``_NCProperties`` if netCDF-C wrote the dataset, else None.
     consolidated
-        Whether the metadata came from ``.zmetadata``.
+        Whether the metadata came from one object that has all of them; None for one file.
     problems
         What was left out or repaired on the way, for warnings. Variables that
         cannot be read are not here: they have `Variable.error`.
@@ -305,7 +305,7 @@ class Hierarchy:
     root: Group
     generation: str
     writer: str | None = None
-    consolidated: bool = False
+    consolidated: bool | None = None
     problems: tuple[NCZarrError, ...] = ()
     hidden: tuple[NCZarrError, ...] = ()
     unchecked: Mapping[str, Any] | None = None

@@ -17,14 +17,13 @@ import xarray as xr
 
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.codecs.registry import compressions
 from nczarr_xarray.tools.chunk_grid_svg import chunk_grid_svg
 from nczarr_xarray.tools.located import Located, is_address, locate
 from nczarr_xarray.tools.survey import StorageSize
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
 _UNKNOWN = "source unknown: not read from a dataset, or text (xarray drops its encoding)"
-#: Compressors in netCDF's words, as far as Zarr's `compressor` does not say it.
-_COMPRESSORS = ("zlib", "zstd", "bzip2", "szip", "blosc")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +219,7 @@ def _codecs(encoding: Mapping[str, Any]) -> str:
         found.append(f"{compressor.get('id')} {compressor.get('cname', '')} {level}")
     else:
         level = encoding.get("complevel") or ""
-        found += [f"{name} {level}" for name in _COMPRESSORS if encoding.get(name)]
+        found += [f"{name} {level}" for name in compressions() if encoding.get(name)]
     found += ["fletcher32"] if encoding.get("fletcher32") else []
     return ", ".join(" ".join(text.split()) for text in found)
 

@@ -58,7 +58,7 @@ def predict_opening(opened: Opened, survey: Survey, network: Network) -> tuple[C
         If its metadata cannot be read.
     """
     with _rehearsal(opened, _content(opened, survey), network) as rehearsal:
-        return rehearsal.opening, rehearsal.opened.hierarchy.consolidated
+        return rehearsal.opening, bool(rehearsal.opened.hierarchy.consolidated)
 
 
 def predict(

@@ -111,6 +111,51 @@ assert bytes(Decoder(array, 0).decode([stored], lambda _: "")[0]) == plain
 
 
 @pytest.mark.slow
+def test_what_hdf5_files_have_of_it_is_kept_and_told(tmp_path: Path) -> None:
+    """xarray gets it as an encoding, by which it is written again."""
+    code = """
+import h5py, numpy as np, xarray as xr
+import nczarr_xarray, toy
+plain = np.arange(20, dtype="<f4")
+with h5py.File("v.nc", "w") as file:
+    stored = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    stored.set_chunk((20,))
+    stored.set_filter(32004, h5py.h5z.FLAG_OPTIONAL, (5,))
+    space = h5py.h5s.create_simple((20,))
+    v = h5py.h5d.create(file.id, b"v", h5py.h5t.IEEE_F32LE, space, stored)
+    v.write_direct_chunk((0,), toy.apply({"level": 5}, None)(plain.tobytes()))
+with open("v.nc", "r+b") as file:  # h5py makes no dataset with a filter that it lacks
+    old, new = ((number).to_bytes(2, "little") for number in (32004, 31999))
+    data = file.read()
+    assert data.count(old) == 1
+    file.seek(data.index(old))
+    file.write(new)
+with xr.open_dataset("v.nc", engine="nczarr") as ds:
+    assert (ds["v"].encoding["toy"], ds["v"].encoding["complevel"]) == (True, 5), ds["v"].encoding
+    assert "toy 5" in repr(ds.nczarr), ds.nczarr
+    ds.nczarr.to_nczarr("again.zarr")
+    ds.to_netcdf("netcdf4.nc", engine="netcdf4")  # which knows nothing of it
+    ds.to_netcdf("h5netcdf.nc", engine="h5netcdf")
+"""
+    done = run(tmp_path, code, installed(tmp_path, module=codec_of_the_page()))
+    assert done.returncode == 0, done.stderr
+    assert stored(tmp_path / "again.zarr")["compressor"] == {"id": "toy", "level": 5}
+
+
+@pytest.mark.slow
+def test_a_copy_may_ask_for_it(tmp_path: Path) -> None:
+    code = """
+import numpy as np, xarray as xr
+from nczarr_xarray.cli.main import main
+xr.Dataset({"v": ("x", np.arange(9.0))}).to_netcdf("x.nc")
+assert main(["copy", "x.nc", "x.zarr", "--compress", "toy:7", "--verify"]) == 0
+"""
+    done = run(tmp_path, code, installed(tmp_path, module=codec_of_the_page()))
+    assert done.returncode == 0, done.stderr
+    assert stored(tmp_path / "x.zarr")["compressor"] == {"id": "toy", "level": 7}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
