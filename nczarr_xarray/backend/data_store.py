@@ -21,12 +21,18 @@ from nczarr_xarray.backend.compat import (
     StoreBackendEntrypoint,
     load_asynchronously,
 )
-from nczarr_xarray.backend.encoding import attribute_value, is_odd, variable_encoding
+from nczarr_xarray.backend.encoding import is_odd, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import implied_fill
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.shown import (
+    attribute_value,
+    dimension_names,
+    shown_attributes,
+    shown_name,
+)
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -36,8 +42,6 @@ from nczarr_xarray.model import (
     Variable,
     bytes_of,
     element_of,
-    nearness,
-    readable,
 )
 
 
@@ -347,36 +351,6 @@ class UnreadableIndex(Index):
     def equals(self, other: Index, **options: Any) -> bool:
         # of another dataset, the labels may be others; a copy has another error
         return isinstance(other, UnreadableIndex) and str(self.error) == str(other.error)
-
-
-def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]:
-    """Return what a dataset of the group at `group` calls each dimension, by path.
-
-    The short name goes to the nearest dimension that has it; another one of the
-    same name, farther up or in another branch, goes by its full path.
-    """
-    used = {d.path: d for variable in variables for d in variable.dimensions}
-
-    names: dict[str, str] = {}
-    taken: set[str] = set()
-    for path, dimension in sorted(used.items(), key=lambda u: (*nearness(u[1].group, group), u[0])):
-        names[path] = shown_name(path if dimension.name in taken else dimension.name)
-        taken.add(dimension.name)
-    return names
-
-
-def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
-    """Return attributes as netCDF4-python returns them, by name."""
-    shown = {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
-    fill = owner.attributes.get("_FillValue")
-    if fill is not None and isinstance(fill.value, str):  # of which NULs and all bytes count
-        shown["_FillValue"] = bytes_of(fill.value)
-    return shown
-
-
-def shown_name(name: str) -> str:
-    """Return a name, or a path, for users: bytes that are not UTF-8 are escaped."""
-    return readable(name, "backslashreplace")
 
 
 def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> None:

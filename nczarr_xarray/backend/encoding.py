@@ -9,13 +9,8 @@ import numpy as np
 
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec
-from nczarr_xarray.model import (
-    Attribute,
-    CodecConfig,
-    Variable,
-    element_of,
-    readable,
-)
+from nczarr_xarray.dataset.shown import attribute_value
+from nczarr_xarray.model import Attribute, CodecConfig, Variable, element_of
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
 #: several chunks.
@@ -28,22 +23,6 @@ _WORDS = {row.id: row.netcdf for row in TABLE if row.netcdf is not None}
 _NOT_APPLIED = {words.name: False for words in _WORDS.values()}
 #: The codecs that netCDF's keys, or the dtype, tell of.
 _TOLD = {*_WORDS, "vlen-utf8"}
-
-
-def attribute_value(attribute: Attribute) -> Any:
-    """Return what netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
-    value = attribute.value
-    if isinstance(value, str):
-        return readable(value).replace("\0", "")
-    if isinstance(value, tuple):
-        texts = list(map(readable, value))
-        return texts[0] if len(texts) == 1 else texts
-    if isinstance(value, np.ndarray):
-        if value.size == 1 and value.dtype.names is None:
-            return value[0]
-        value = value.copy()  # what users change is theirs; the model may be remembered
-        return value[0] if value.size == 1 else value
-    return value
 
 
 def is_odd(attribute: Attribute) -> bool:

@@ -283,7 +283,7 @@ def keywords() -> dict[str, Keyword]:
 
 
 def compression(name: str) -> Keyword | None:
-    """Return the words of what netCDF's ``compression`` means by `name`; None if that is nothing."""
+    """Return the words of what netCDF's ``compression`` means by `name`; None for nothing."""
     return next((words for words in _compressors() if name in (words.name, *words.also)), None)
 
 

@@ -27,6 +27,7 @@ from nczarr_xarray.model import (
     FragmentMapping,
     Variable,
     described,
+    mapped,
     text_of,
 )
 
@@ -174,7 +175,8 @@ class FragmentReading:
         if data.dtype == dtype:
             return data.copy() if missing is not None else data
         if dtype.kind == "O" and data.dtype.kind in "SU" and self.variable.nc_type == "string":
-            return _texts(data)
+            # text of limited length, as pure Zarr has it
+            return mapped(lambda one: text_of(one) if isinstance(one, bytes) else one, data)
         if dtype.kind not in "iufb" or data.dtype.kind not in "iufb":
             raise FormatError(
                 self.variable.path,
@@ -192,13 +194,6 @@ class FragmentReading:
                         "which the aggregation holds",
                     )
         return cast.astype(dtype, copy=False)
-
-
-def _texts(data: np.ndarray) -> np.ndarray:
-    """Return text of limited length, as pure Zarr has it, as text of any length."""
-    texts = np.empty(data.size, object)
-    texts[:] = [text_of(one) if isinstance(one, bytes) else one for one in data.ravel().tolist()]
-    return texts.reshape(data.shape)
 
 
 def _holds(cast: np.ndarray, data: np.ndarray) -> np.ndarray:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.codecs.quantize import quantize, round_decimals
+from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.export.contents import Rounding
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
 from nczarr_xarray.model import Dimension, Variable

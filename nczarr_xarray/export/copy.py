@@ -19,11 +19,11 @@ from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_fo
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new_dataset import plan_contents
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
-from nczarr_xarray.export.stored import fill_value, netcdf_text, packed, stored_as
+from nczarr_xarray.export.stored import fill_value, netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
+from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable, bytes_of

@@ -22,6 +22,7 @@ from nczarr_xarray.model import (
     Variable,
     bytes_of,
     is_below,
+    mapped,
 )
 
 
@@ -109,7 +110,7 @@ def declare(
 def put(made: Any, variable: Variable, values: np.ndarray, part: tuple[slice, ...] = ()) -> None:
     """Write values of a variable, as they are stored, into that of a file."""
     if variable.nc_type == "string":
-        values = _texts_as_stored(values)
+        values = mapped(lambda text: text if isinstance(text, bytes) else bytes_of(text), values)
     if variable.enum is not None:
         # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
         made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
@@ -214,13 +215,6 @@ def create_variable(
     made.set_auto_chartostring(False)
     write_attributes(made, variable.attributes.values())
     return made
-
-
-def _texts_as_stored(values: np.ndarray) -> np.ndarray:
-    """Return text as the bytes that netCDF4 is to put."""
-    texts = np.empty(values.size, object)
-    texts[:] = [t if isinstance(t, bytes) else bytes_of(t) for t in values.ravel().tolist()]
-    return texts.reshape(values.shape)
 
 
 def _enum_type(file: Any, enum: EnumType) -> Any:

@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
 )
 from nczarr_fsspec.undo import on_error
-from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.dataset.units import calendar_of
 from nczarr_xarray.export.as_stored import same_units
 from nczarr_xarray.export.dataset import Exporter

@@ -84,13 +84,3 @@ def fill_value(variable: Variable) -> Any:
     if attribute is None or isinstance(attribute.value, str):
         return attribute and attribute.value
     return attribute.value[0] if len(attribute.value) else None
-
-
-def packed(dtype: np.dtype) -> np.dtype:
-    """Return a dtype without padding between its fields, which Zarr would take for fields."""
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return np.dtype((packed(base), shape))
-    if dtype.names is None:
-        return dtype
-    return np.dtype([(name, packed(dtype[name])) for name in dtype.names])

@@ -12,10 +12,10 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.backend.compat import encode_for_netcdf, named_as_stored, without_indexes
-from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.backend.exact_fill import put_back, set_aside
 from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
 from nczarr_xarray.export.contents import Item

@@ -13,7 +13,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
-from nczarr_xarray.model import grid_of, readable
+from nczarr_xarray.model import grid_of, mapped, readable
 
 
 class Zarr3Writer(ArrayWriter):
@@ -86,12 +86,9 @@ def _as_zarr(values: np.ndarray) -> np.ndarray:
     """Return values with text as zarr-python takes it: valid, and never bytes."""
     if values.dtype.kind != "O":
         return values
-    texts = np.empty(values.size, object)
-    texts[:] = [
-        t.decode("utf-8", "replace") if isinstance(t, bytes) else readable(t)
-        for t in values.ravel().tolist()
-    ]
-    return texts.reshape(values.shape)
+    return mapped(
+        lambda t: t.decode("utf-8", "replace") if isinstance(t, bytes) else readable(t), values
+    )
 
 
 def _spelled(part: tuple[slice, ...]) -> str:

@@ -9,7 +9,7 @@ typed attributes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -359,6 +359,13 @@ def readable(text: str, errors: str = "replace") -> str:
         netCDF4-python does, "backslashreplace" keeps names apart that differ in them.
     """
     return text if text.isascii() else bytes_of(text).decode("utf-8", errors)
+
+
+def mapped(change: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
+    """Return the Python objects that a function makes of each element."""
+    objects = np.empty(values.size, object)
+    objects[:] = list(map(change, values.ravel().tolist()))
+    return objects.reshape(values.shape)
 
 
 def sequence_of(element: np.dtype) -> np.dtype:

@@ -14,6 +14,7 @@ from nczarr_fsspec.stores.names import chunk_number
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.result import same_fill
 from nczarr_xarray.codecs.registry import codec
+from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.model import (
     Array,
     ChunkedArray,
@@ -232,14 +233,7 @@ def _type_of_values(variable: Variable) -> tuple[np.dtype, tuple[CodecConfig, ..
         return np.dtype(object), _TEXT
     if dtype.hasobject:
         raise FormatError(variable.path, "is of variable-length sequences: Zarr 2 has no such type")
-    return _packed(dtype), ()
-
-
-def _packed(dtype: np.dtype) -> np.dtype:
-    """Return a structure without gaps, because Zarr has no form for gaps."""
-    if dtype.fields is None:
-        return dtype
-    return np.dtype([(name, dtype.fields[name][0]) for name in dtype.names or ()])
+    return packed(dtype), ()
 
 
 def _is_zarr_type(dtype: np.dtype) -> bool:

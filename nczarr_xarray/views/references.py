@@ -28,7 +28,7 @@ from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
-from nczarr_xarray.views.store import open_view
+from nczarr_xarray.views.open import open_view
 
 #: Bytes of a chunk that may be part of the references, at most.
 INLINE_BYTES = 500

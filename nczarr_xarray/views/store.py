@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -10,18 +9,11 @@ from typing import Any
 from zarr.abc.store import Store
 
 from nczarr_fsspec.addresses import Allow
-from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
-from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, caller_level
-from nczarr_fsspec.keystore import ZARR_METADATA, KeyStore
-from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
-from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
+from nczarr_fsspec.errors import NCZarrWarning, caller_level
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
+from nczarr_xarray.views.file_keys import FileKeys
+from nczarr_xarray.views.open import open_view
 from nczarr_xarray.zarr.offered import StoreView
-
-#: One of these is at the root of every tree.
-_ROOT_KEYS = (*sorted(ZARR_METADATA), ".nczarr")
 
 
 def open_store(
@@ -87,31 +79,3 @@ class FileView(StoreView):
 
     async def is_object(self, key: str) -> bool:
         return self.keys.is_object(key)
-
-
-def open_view(target: Any, options: OpenOptions, *, scattered: bool = True) -> KeyStore:
-    """Return the keys of `open_store`; `scattered` is that of `file_arrays.view_of`."""
-    master = target if isinstance(target, (str, os.PathLike)) else None
-
-    def of_file(source: ByteSource) -> KeyStore:
-        opened = open_file(source, options, master)
-        with closed_on_error(source):
-            assert isinstance(opened.store, DataFile)
-            local = isinstance(opened.store.source, LocalBytes)
-            kind = LocalFileKeys if local else RemoteFileKeys
-            return kind(opened.store, opened.hierarchy, scattered)
-
-    return open_either(target, options, _keys_of_tree, of_file)
-
-
-def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
-    """Return the objects of a tree, with all valid changes; its hierarchy is not read."""
-    with closed_on_error(store):
-        *roots, incomplete, journal = store.get_many((*_ROOT_KEYS, *STATE_KEYS))
-        keys = with_changes(store, incomplete, journal).store
-        if any(isinstance(root, bytes) and root.lstrip()[:1] == b"{" for root in roots):
-            return keys
-        (names,) = keys.list_many([""])
-        if not isinstance(names, frozenset) or not names:
-            raise DatasetNotFoundError(store.url, "there is no dataset here")
-    return open_keys(store, mode, OpenOptions(tree=False)).keys  # a root without metadata

@@ -228,6 +228,14 @@ def test_copies(kind: str, samples: dict[str, list[str]], tmp_path: Path) -> Non
     assert others <= {"numpy", "deflate", "zstandard", *NUMCODECS}
 
 
+@pytest.mark.parametrize("kind", ["HDF5", "classic"])
+def test_references(kind: str, samples: dict[str, list[str]]) -> None:
+    code = "import sys; from nczarr_xarray.cli.main import main; assert not main(sys.argv[1:])"
+    found = imported(code, "refs", *samples[kind])
+    others = {name for name in found if not name.startswith(OURS)}
+    assert others <= {"numpy", "deflate", "zstandard", *NUMCODECS}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_module(command: str) -> None:
     parser = build_parser([command])
@@ -244,7 +252,7 @@ READING = {
         "cache decoder engine grid grid_read padding part pieces plan records result scatter "
         "sources strided strides threads windows",
     ),
-    *under("nczarr_xarray.dataset", "implied_fill variable"),
+    *under("nczarr_xarray.dataset", "implied_fill shown variable"),
     *under("nczarr_fsspec", "coroutines errors preload printable processors"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],

@@ -19,12 +19,13 @@ from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import FILLED_TEXT, UNSPECIFIED, Lacking
 from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.storage import fill_element
-from nczarr_xarray.export.stored import fill_value, netcdf_text, packed, stored_as
+from nczarr_xarray.export.stored import fill_value, netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_target import check_clashes
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
+from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import PURE, Profile
 from nczarr_xarray.formats.zarr3 import emit

@@ -24,7 +24,7 @@ from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.hdf5.conversions import decoded
 from nczarr_xarray.formats.hdf5.netcdf_types import Bits
-from nczarr_xarray.model import LibraryArray
+from nczarr_xarray.model import LibraryArray, mapped
 
 T = TypeVar("T")
 
@@ -136,15 +136,14 @@ class H5pyReader:
         array = np.asarray(values)
         if self._array.dtype.kind != "O":
             return array
-        texts = np.empty(array.size, dtype=object)
         path, errors = self._array.path, self._array.errors
-        texts[:] = [
-            value
-            if isinstance(value, str)
-            else decoded(bytes(value).partition(b"\0")[0], path, errors)
-            for value in array.ravel().tolist()
-        ]
-        return texts.reshape(array.shape)
+
+        def text(value: Any) -> str:
+            if isinstance(value, str):
+                return value
+            return decoded(bytes(value).partition(b"\0")[0], path, errors)
+
+        return mapped(text, array)
 
 
 def _stored(dataset: Any, box: Sequence[slice]) -> np.ndarray:

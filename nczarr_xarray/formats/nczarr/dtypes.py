@@ -123,3 +123,13 @@ def _fields(code: list[JSON], key: str) -> list[tuple[Any, ...]]:
             raise FormatError(key, f"dtype {kind!r:.80} is not a Zarr data type")
         fields.append((name, kind if simple else _fields(kind, key), *sizes))
     return fields
+
+
+def packed(dtype: np.dtype) -> np.dtype:
+    """Return a dtype without padding between its fields, which Zarr would take for fields."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((packed(base), shape))
+    if dtype.names is None:
+        return dtype
+    return np.dtype([(name, packed(dtype[name])) for name in dtype.names])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import URLError
-from nczarr_xarray.model import Variable, bytes_of, text_of
+from nczarr_xarray.model import Variable, bytes_of, mapped, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,7 @@ def as_text(variable: Variable, data: np.ndarray) -> np.ndarray:
     """Return the values of a variable with text as ``str``, also where Zarr has bytes for it."""
     if data.dtype.kind not in "SU" or (data.dtype.kind == "S" and variable.nc_type != "string"):
         return data
-    texts = np.empty(data.size, object)
-    texts[:] = [one if isinstance(one, str) else text_of(one) for one in data.ravel().tolist()]
-    return texts.reshape(data.shape)
+    return mapped(lambda one: one if isinstance(one, str) else text_of(one), data)
 
 
 def differing(a: np.ndarray, b: np.ndarray, tolerance: Tolerance = EXACT) -> np.ndarray:

@@ -47,7 +47,11 @@ def unpack(case: str, directory: Path) -> Path:
 
 
 def described(root: Group, style: Style = WIDE, **facts: Any) -> list[str]:
-    return list(describe(Hierarchy(root, "v2", consolidated=False, **facts), "x.zarr", "directory tree", style))
+    return list(
+        describe(
+            Hierarchy(root, "v2", consolidated=False, **facts), "x.zarr", "directory tree", style
+        )
+    )
 
 
 def variable(name: str = "v", *sizes: int, chunks: tuple[int, ...] = (), **more: Any) -> Variable:
