@@ -13,7 +13,6 @@ import asyncio
 import builtins
 import math
 import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -41,8 +40,6 @@ ZARR_METADATA = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.
 OLD_METADATA = frozenset({".nczarr", ".nczgroup", ".nczvar", ".nczattr"})
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
-#: seconds for which a remote array is believed to be there though chunks are missing
-_BELIEVED = 1.0
 #: the part of an object that is all of it
 ALL = slice(None)
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
@@ -284,26 +281,25 @@ class RemoteStore(KeyStore, OnLoop):
 
         Writers, and stores of zarr-python, have no other bound: only a `Transport` has a throttle.
         """
-        loop = asyncio.get_running_loop()
-        gate: asyncio.Semaphore | None
-        owner, gate = self.__dict__.get("_gate", (None, None))
-        if gate is None or owner is not loop:  # the first request, or the first after a fork
-            gate = asyncio.Semaphore(self.concurrency)
-            self.__dict__["_gate"] = (loop, gate)
-        return gate
+        return self._of_loop("_gate", lambda: asyncio.Semaphore(self.concurrency))
 
     def room(self) -> Budget:
         """Return what bounds the chunks that all reads have in flight to `in_flight_bytes`."""
         from nczarr_fsspec.transport.budget import Budget
 
-        loop = asyncio.get_running_loop()
-        room: Budget | None
-        owner, room = self.__dict__.get("_room", (None, None))
-        if room is None or owner is not loop:
-            room = Budget(self.in_flight_bytes)
-            self.__dict__["_room"] = (loop, room)
+        room = self._of_loop("_room", lambda: Budget(self.in_flight_bytes))
         room.limit = self.in_flight_bytes
         return room
+
+    def _of_loop(self, name: str, make: Callable[[], T]) -> T:
+        """Return what the running loop's first request made; after a fork, that is another loop."""
+        loop = asyncio.get_running_loop()
+        owner, made = self.__dict__.get(name, (None, None))
+        if owner is not loop:
+            made = make()
+            self.__dict__[name] = loop, made
+        found: T = made
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("_gate", "_room", "seen")
@@ -348,62 +344,6 @@ class RemoteStore(KeyStore, OnLoop):
                 raise failed[0]
             results.append(result)
         return results
-
-
-class Presence:
-    """Finds out whether a remote array is still there, where chunks are missing.
-
-    Parameters
-    ----------
-    store
-        Has the array.
-    documents
-        Keys of documents, one of which has the array's metadata; none if that need not be so.
-    """
-
-    def __init__(self, store: RemoteStore, *documents: str) -> None:
-        self._store = store
-        self._documents = documents
-        #: when one of them was seen last
-        self._seen = -math.inf
-
-    async def check(self) -> None:
-        """Raise `StoreError` if the array was removed: all of its chunks would be fill values.
-
-        Runs on the store's loop; the array is believed to be there for a while.
-        """
-        store = self._store
-        if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
-            return
-        found = await store.gather_objects(self._documents)
-        for document in found:
-            if isinstance(document, StoreError):
-                raise document
-        if found and found == [None] * len(found):
-            raise _removed(store, self._documents[0])
-        self._seen = time.monotonic()
-
-
-class LocalPresence:
-    """Does as `Presence` for an array on this machine."""
-
-    def __init__(self, store: LocalStore, document: str | None) -> None:
-        self._store = store
-        self._document = document
-
-    def check(self) -> None:
-        """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
-        store, document = self._store, self._document
-        if document is None or store.stamp(document) is not None:
-            return
-        if store.get(document, slice(0, 1)) is None:
-            store.check_place()  # whose reason says more
-            raise _removed(store, document)
-
-
-def _removed(store: KeyStore, document: str) -> StoreError:
-    reason = f"{document} is not there any more, and chunks are missing"
-    return StoreError(store.url, reason)
 
 
 def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:

@@ -10,7 +10,6 @@ below one directory) and zarr-python's ``ZipStore`` (keys at the top) write them
 
 from __future__ import annotations
 
-import bz2
 import hashlib
 import io
 import lzma
@@ -26,6 +25,7 @@ from typing import TypeAlias, TypeVar, cast
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import ALL, MAX_METADATA, ZARR_METADATA, check_key, is_safe_name
+from nczarr_fsspec.stores.inflate import INFLATE
 from nczarr_fsspec.stores.names import child_names
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ Plan: TypeAlias = Generator[tuple[int, int], bytes, T]
 
 #: the system that older programs for Windows say that an archive was made on
 _DOS = 0
-STORED, DEFLATE, DEFLATE64, BZIP2, LZMA = 0, 8, 9, 12, 14
+STORED = 0
 #: enough for the end record with the longest comment, and the directory of a small archive
 TAIL_BYTES = 66 * 1024
 #: that of ten million members takes so much
@@ -316,7 +316,7 @@ def check_readable(name: str, member: Member) -> None:
         raise StoreError(name, "lies outside the archive: damaged archive")
     if member.flags & _ENCRYPTED_OR_PATCHED:
         raise StoreError(name, "is encrypted or a patch; store it plainly")
-    if member.method not in _INFLATE and member.method != STORED:
+    if member.method not in INFLATE and member.method != STORED:
         raise StoreError(
             name,
             f"uses compression method {member.method}, which is not one of "
@@ -357,55 +357,8 @@ def _inflated(name: str, member: Member, data: bytes) -> bytes:
     if member.method == STORED:
         return data
     try:
-        return _INFLATE[member.method](data, min(member.size + 1, sys.maxsize))
+        return INFLATE[member.method](data, min(member.size + 1, sys.maxsize))
     except MemoryError:
         raise StoreError(name, f"states {member.size} bytes, which do not fit") from None
     except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
         raise StoreError(name, f"cannot be decompressed: {error}") from error
-
-
-def _inflate_deflate(data: bytes, most: int) -> bytes:
-    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
-
-
-def _inflate_deflate64(data: bytes, most: int) -> bytes:
-    try:  # only when such a member is met: importing it also teaches zipfile this method
-        from zipfile_deflate64 import deflate64
-    except ImportError:
-        raise ValueError("deflate64 needs pip install 'nczarr-xarray[deflate64]'") from None
-
-    inflater = deflate64.Deflate64()
-    parts: list[bytes] = []
-    total = 0
-    # It has no bound of its own: 256 bytes give 7.5 MB at most (65538 bytes from 18 bits).
-    for start in range(0, len(data), 256):
-        if total >= most or inflater.eof:
-            break
-        parts.append(inflater.decompress(data[start : start + 256]))
-        total += len(parts[-1])
-    return b"".join(parts)
-
-
-def _inflate_bzip2(data: bytes, most: int) -> bytes:
-    return bz2.BZ2Decompressor().decompress(data, most)
-
-
-def _inflate_lzma(data: bytes, most: int) -> bytes:
-    # APPNOTE 5.8.8: version, size of properties, properties (lc, lp, pb; dictionary size)
-    if len(data) < 9 or data[2:4] != b"\x05\x00" or data[4] >= 225:
-        raise ValueError("bad LZMA properties")
-    rest, lc = divmod(data[4], 9)
-    pb, lp = divmod(rest, 5)
-    # no match reaches back farther than the content is long
-    dictionary = min(int.from_bytes(data[5:9], "little"), max(most, 4096))
-    filters = [{"id": lzma.FILTER_LZMA1, "lc": lc, "lp": lp, "pb": pb, "dict_size": dictionary}]
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=filters)
-    return decompressor.decompress(data[9:], most)
-
-
-_INFLATE: dict[int, Callable[[bytes, int], bytes]] = {
-    DEFLATE: _inflate_deflate,
-    DEFLATE64: _inflate_deflate64,
-    BZIP2: _inflate_bzip2,
-    LZMA: _inflate_lzma,
-}

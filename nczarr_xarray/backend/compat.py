@@ -226,7 +226,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
         If values have no such form; of dask's arrays of objects, when they are computed.
     """
     from nczarr_xarray.backend.exact_fill import put_back, set_aside
-    from nczarr_xarray.backend.unsigned import as_read, as_stored
+    from nczarr_xarray.backend.unsigned import as_read, with_other_sign
 
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
@@ -248,7 +248,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
         if name in missing:
             variable = put_back(variable, missing[name])
         if name in stored:
-            variable = as_stored(variable, stored[name])
+            variable = with_other_sign(variable, stored[name])
         if given[name].dtype.kind == "S" and variable.dtype.kind == "O":
             # none is missing: xarray made objects of them to fill gaps with a text
             variable = variable.copy(data=given[name].data)

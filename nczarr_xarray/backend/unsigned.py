@@ -43,7 +43,7 @@ def as_read(variables: Mapping[Any, Variable]) -> tuple[dict[Any, Variable], dic
     return changed, stored
 
 
-def as_stored(encoded: Variable, stored: OtherSign) -> Variable:
+def with_other_sign(encoded: Variable, stored: OtherSign) -> Variable:
     """Return encoded values as they are stored, with the attribute."""
     found = encoded.astype(stored.dtype)
     found.attrs["_Unsigned"] = stored.unsigned

@@ -16,7 +16,8 @@ import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange, read_into
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.presence import LocalPresence, Presence
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share

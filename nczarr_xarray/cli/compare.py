@@ -10,11 +10,10 @@ from nczarr_fsspec.errors import NCZarrError, UsageError
 from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.dump import select
-from nczarr_xarray.cli.target import add_addresses, add_option, opening
+from nczarr_xarray.cli.target import add_addresses, add_option, open_named
 from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.opened import Opened
     from nczarr_xarray.tools.compare import Comparison
 
 
@@ -91,17 +90,11 @@ def _compared(args: argparse.Namespace) -> Comparison:
         raise UsageError("compare", "takes either a second dataset or --digests FILE")
     if args.digests is not None and (args.tolerance != "0" or args.encoding):
         raise UsageError("--digests", "says nothing of encodings and tolerances: compare with B")
-    with _opened(args, args.a, args.options_a) as a:
+    with open_named(args, args.a, args.options_a) as a:
         chosen: dict[str, Any] = {"sample": args.sample}
         if args.var is not None:
             chosen["variables"] = select(a.hierarchy.root, args.var)
         if args.digests is not None:
             return check_digests(a, args.digests, **chosen)
-        with _opened(args, args.b, args.options_b) as b:
+        with open_named(args, args.b, args.options_b) as b:
             return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)
-
-
-def _opened(args: argparse.Namespace, target: str, options: dict[str, Any]) -> Opened:
-    from nczarr_xarray.dataset.open import open_hierarchy
-
-    return open_hierarchy(target, **opening(args, options))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_arguments, open_target
+from nczarr_xarray.cli.target import add_arguments, open_named
 from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the dataset; return 1 if something of it could not be read."""
     from nczarr_xarray.cli.cdl import dataset_name, write_cdl
 
-    with open_target(args) as opened:
+    with open_named(args, args.target, args.options) as opened:
         root = opened.hierarchy.root
         selected = None if args.variables is None else select(root, args.variables.split(","))
         read = None if args.header else replace(opened, exact=True).read

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_arguments, open_target
+from nczarr_xarray.cli.target import add_arguments, open_named
 
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the description; return 1 if a variable, or a fragment, cannot be read."""
     from nczarr_xarray.cli.describe import Style, describe
 
-    with open_target(args) as opened:
+    with open_named(args, args.target, args.options) as opened:
         style = Style(
             # one line per variable for a file or a pipe
             width=shutil.get_terminal_size((1000, 24)).columns,

@@ -128,18 +128,18 @@ def _move(text: str) -> list[tuple[str, str]]:
     return [(old, new)]
 
 
-def open_target(args: argparse.Namespace) -> Opened:
-    """Open the dataset that the arguments name.
+def open_named(args: argparse.Namespace, target: str, options: dict[str, Any]) -> Opened:
+    """Open a dataset that the arguments name, with its storage options.
 
     Raises
     ------
     NCZarrError
         If it cannot be opened.
     """
-    preload(args.target)
+    preload(target)
     from nczarr_xarray.dataset.open import open_hierarchy
 
-    return open_hierarchy(args.target, **opening(args, args.options))
+    return open_hierarchy(target, **opening(args, options))
 
 
 def opening(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_xarray.cli.compare import show
 from nczarr_xarray.cli.selection import selection
-from nczarr_xarray.cli.target import opening
+from nczarr_xarray.cli.target import open_named
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
@@ -47,12 +47,11 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
     """
     if not is_asked_for(args):
         return 0
-    from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.export.classic import as_classic
     from nczarr_xarray.export.lacking import Lacking
     from nczarr_xarray.tools.compare import compare, write_digests
 
-    with open_hierarchy(args.source, **opening(args, args.source_options)) as opened:
+    with open_named(args, args.source, args.source_options) as opened:
         source = selection(args).of(opened)
         if args.digests:
             write_digests(source, args.digests)
@@ -61,7 +60,7 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
         if word.startswith("NETCDF3"):
             lacking = Lacking(netcdf4=True)  # which was told while copying
             source = as_classic(source, args.target, lacking, word)
-        with open_hierarchy(args.target, **opening(args, args.target_options)) as target:
+        with open_named(args, args.target, args.target_options) as target:
             comparison = compare(*(_without(side, own) for side in (source, target)))
     if not comparison.equal:
         show(comparison)

@@ -183,7 +183,8 @@ def _room(variable: Variable) -> int:
     """Return the number of bytes for text: of ``_nczarr_maxstrlen``, and of the fill value."""
     attribute = variable.attributes.get("_nczarr_maxstrlen")
     value = None if attribute is None else attribute.value
-    known = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1
-    stated = min(int(value[0]), MAX_ITEM) if known else 0  # type: ignore[index]
+    stated = 0
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1:
+        stated = min(int(value[0]), MAX_ITEM)
     fill = fill_value(variable)
     return max(stated, len(bytes_of(fill))) if isinstance(fill, str) else stated

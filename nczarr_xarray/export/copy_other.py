@@ -88,7 +88,7 @@ def plan_import(
         rest = [name for name in dataset.variables if name not in set(known)]
         dataset = dataset[[*known, *rest]]  # xarray has moved the index variables
         unlimited = () if fixed else None
-        exporter.add(path, as_stored(dataset, layout), Options({}, unlimited, encoded=True))
+        exporter.add(path, undecoded(dataset, layout), Options({}, unlimited, encoded=True))
     contents = exporter.contents
     contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
     exporter.problems += problems(contents.root, profile)
@@ -123,7 +123,7 @@ def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]
     return contents.root, order
 
 
-def as_stored(dataset: xr.Dataset, layout: CopyLayout = AS_IN_SOURCE) -> xr.Dataset:
+def undecoded(dataset: xr.Dataset, layout: CopyLayout = AS_IN_SOURCE) -> xr.Dataset:
     """Return a dataset that was opened `AS_STORED` with what decoding removed, in a new layout."""
     dataset = dataset.copy()
     for name, variable in dataset.variables.items():

@@ -15,9 +15,7 @@ from nczarr_xarray.backend.compat import encode_for_netcdf, named_as_stored, wit
 from nczarr_xarray.backend.exact_fill import put_back, set_aside
 from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.shown import attribute_value
-from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
-from nczarr_xarray.export.attributes import encode_attribute, same_value
+from nczarr_xarray.export.as_stored import as_stored, rounding_of
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.inherited import (
     is_scaled,
@@ -25,15 +23,13 @@ from nczarr_xarray.export.inherited import (
     with_one_fill,
 )
 from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
+from nczarr_xarray.export.refusals import attribute_refusal, type_refusal
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.export.strings import decoded, empty_text, excess, whole_text
-from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
-#: Calendars whose dates xarray reads as numpy's.
-_STANDARD = {"standard", "gregorian", "proleptic_gregorian"}
 
 
 class ExistingValues(Protocol):
@@ -204,26 +200,7 @@ class Update:
             return f"is not in {self.path}; write it with mode='a'"
         if variable.error is not None:
             return str(variable.error)
-        stored = self.stored.variables[name]
-        ours, theirs = np.dtype(new.dtype), np.dtype(stored.dtype)
-        if theirs.kind in "MO" and "calendar" in stored.encoding:
-            # xarray would store a date of another calendar as that of the same name in this one
-            told, known = _calendar(new), str(stored.encoding["calendar"])
-            if told is not None and told != known and not {told, known} <= _STANDARD:
-                return f"has dates of the calendar {told!r}, stored in {known!r}; convert them"
-            if told is not None:
-                return None
-        if ours == theirs or (ours.kind == theirs.kind and ours.kind in "MmOUS"):
-            return None
-        if {ours.kind, theirs.kind} <= set("OUST"):
-            return None
-        # numbers have no unit of time, and numpy casts everything to objects
-        if theirs.kind not in "mO" and np.can_cast(ours, theirs, "safe"):
-            return None
-        packed = {"scale_factor", "add_offset"} & stored.encoding.keys()
-        if packed and ours.kind == theirs.kind == "f":
-            return None  # packed values have fewer digits than both types
-        return f"is of type {ours}, stored as {theirs}; convert it with astype"
+        return type_refusal(new, self.stored.variables[name])
 
     def _item(self, name: str, source: xr.Variable, given: frozenset[Any]) -> Item | None:
         variable = self.group.variables[name]
@@ -252,7 +229,9 @@ class Update:
                 problem = excess(source, array.dtype)
             except ValueError as error:
                 problem = str(error)
-        problem = problem or self._other_attributes(variable, source.attrs, given)
+        problem = problem or attribute_refusal(
+            variable, self.stored.variables[name], source.attrs, given
+        )
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
             return None
@@ -263,46 +242,6 @@ class Update:
         seen = self.stored.variables[variable.name].dims
         rest = [d.name for d in variable.dimensions][len(seen) :]
         return (*seen, *rest)
-
-    def _other_attributes(
-        self, variable: Variable, attributes: Mapping[Any, Any], given: frozenset[Any]
-    ) -> str | None:
-        """Say which attributes, `given` or from the encoding, differ from the stored ones."""
-        different = []
-        # readers that know no enums, such as netCDF-C, show the flags of one as attributes
-        known = variable.attributes if variable.enum is None else as_flags(variable)
-        for name, value in attributes.items():
-            if name == "units" and name not in given:
-                # xarray chooses finer units if the stored ones are too coarse
-                stated = variable.attributes.get("units")
-                stored_units = (
-                    # bounds have the units of their coordinate
-                    self.stored.variables[variable.name].encoding.get("units")
-                    if stated is None
-                    else attribute_value(stated)
-                )
-                if stored_units is None:
-                    return f"needs the units {value!r}, and is stored without units"
-                if not same_units(value, stored_units):
-                    return (
-                        f"needs the units {value!r}, and is stored in {stored_units!r}: write what "
-                        "is stored with mode='a' and these units in its encoding first"
-                    )
-            if name not in given:
-                continue
-            stored = known.get(str(name))
-            try:
-                new = encode_attribute(str(name), value)
-            except ValueError as error:
-                return f"attribute {name!r} {error}"
-            if stored is None or not same_value(attribute_value(new), attribute_value(stored)):
-                different.append(str(name))
-        if not different:
-            return None
-        return (
-            f"has other attributes than those stored: {', '.join(different)} (drop them, or change "
-            "the whole variable with mode='a')"
-        )
 
     def start(self, item: Item, region: Region) -> tuple[int, ...]:
         """Return the position of the new values in the variable."""
@@ -419,11 +358,3 @@ def _rounded(item: Item) -> xr.Variable:
     assert isinstance(item.source, xr.Variable)
     values = item.source.to_numpy()
     return xr.Variable(item.source.dims, item.rounding(values) if item.rounding else values)
-
-
-def _calendar(variable: xr.Variable) -> str | None:
-    """Return the calendar of dates; None if these are none."""
-    try:
-        return str(xr.DataArray(variable).dt.calendar)
-    except AttributeError:
-        return None

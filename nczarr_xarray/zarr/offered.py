@@ -25,11 +25,10 @@ from nczarr_fsspec.keystore import (
     ALL,
     ZARR_METADATA,
     KeyStore,
-    LocalPresence,
     LocalStore,
-    Presence,
     RemoteStore,
 )
+from nczarr_fsspec.presence import LocalPresence, Presence
 from nczarr_fsspec.turns import Turn, fail, settle
 
 _Wish: TypeAlias = tuple[str, slice, int | None]

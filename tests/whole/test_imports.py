@@ -154,7 +154,8 @@ FORMATS = {
             *under(
                 "nczarr_fsspec",
                 "births changes changes.journal changes.moment owner stores.directory "
-                "stores.inside stores.names stores.zip stores.zipformat transport.question",
+                "stores.inflate stores.inside stores.names stores.zip stores.zipformat "
+                "transport.question",
             ),
         },
     ),

@@ -11,7 +11,7 @@ from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
-from nczarr_xarray.export.copy_other import AS_STORED, as_stored
+from nczarr_xarray.export.copy_other import AS_STORED, undecoded
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.parallel import distributed_client
@@ -42,7 +42,7 @@ def copy(request: CopyRequest) -> None:
         except ValueError as error:  # a dimension and a scalar of one name, for example
             reason = f"cannot become an aggregation, because xarray refuses it: {error}"
             raise ExportError(request.source, reason) from error
-        dataset = _with_texts(as_stored(opened), root)
+        dataset = _with_texts(undecoded(opened), root)
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)
         place = MasterPlace.find(request.target, request.target_options)

@@ -22,13 +22,13 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
-from nczarr_fsspec.keystore import Listing, Object, is_safe_name
+from nczarr_fsspec.keystore import is_safe_name
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
-from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.nczarr.documents import Documents, key_of
+from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
-from nczarr_xarray.formats.objects import ReadRound
 from nczarr_xarray.formats.strangers import about_strangers
 from nczarr_xarray.model import HarmlessError
 
@@ -36,9 +36,6 @@ from nczarr_xarray.model import HarmlessError
 #: unless the others are NCZarr's.
 _V3 = "zarr.json"
 _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
-
-#: Objects that most datasets do not have. For these, some servers answer 200 and a page.
-_OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
 
 
 async def walk(options: WalkOptions, where: str) -> Nodes:
@@ -64,37 +61,9 @@ class _Walk:
         self.options = options
         self.where = where
         self.nodes = Nodes()
-        self.files: dict[str, JSON | NCZarrError] = {}
-        self.listed: dict[str, Listing] = {}
+        self.documents = Documents()
         self.wanted = options.group.strip("/")
         self.structured = False  # whether NCZarr's lists count
-
-    # -- reading ---------------------------------------------------------------
-
-    async def load(self, keys: Iterable[str], prefixes: Iterable[str] = ()) -> None:
-        """Read what is asked for into `files` and `listed`, except what they hold already."""
-        new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.files))
-        new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
-        consolidated = self.nodes.consolidated
-        if consolidated is not None:
-            self.files.update((key, consolidated.documents.get(key)) for key in new_keys)
-            self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
-        elif new_keys or new_prefixes:
-            answer = await ReadRound(new_keys, new_prefixes)
-            for key, data in zip(new_keys, answer.objects, strict=True):
-                self.files[key] = _parse(key, data)
-            self.listed.update(zip(new_prefixes, answer.listings, strict=True))
-
-    def documents(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
-        """Return the documents of one node; raise the error of the first that could not be read."""
-        found: dict[str, JSON] = {}
-        for file in files:
-            document = self.files.get(_key(path, file))
-            if isinstance(document, NCZarrError):
-                raise document
-            if document is not None:
-                found[file] = document
-        return found
 
     # -- the root --------------------------------------------------------------
 
@@ -106,9 +75,9 @@ class _Walk:
         try_consolidated = self.options.consolidated
         if try_consolidated is None:
             try_consolidated = self.options.remote
-        await self.load(
+        await self.documents.load(
             [*spellings.ROOT_FILES, *([".zmetadata"] if try_consolidated else [])]
-            + [_key(path, file) for path in ancestors for file in spellings.GROUP_FILES],
+            + [key_of(path, file) for path in ancestors for file in spellings.GROUP_FILES],
             # a .zmetadata that is trusted is not compared with a listing
             [""] if self.options.remote and self.options.consolidated is not True else [],
         )
@@ -123,15 +92,15 @@ class _Walk:
         except DatasetNotFoundError as error:
             missing = error
             if not root:  # the root has no metadata: its version is that of the objects below it
-                keys = [_key(path, _V3) for path in ancestors]
-                await self.load(keys)
-                if any(self.files[key] is not None for key in keys):
+                keys = [key_of(path, _V3) for path in ancestors]
+                await self.documents.load(keys)
+                if any(self.documents.found[key] is not None for key in keys):
                     return Nodes("v3")
         if self.nodes.generation == "v3":
             return self.nodes
         if missing or self.is_empty():
             if self.options.consolidated is None and self.nodes.consolidated is None:
-                await self.load([".zmetadata"])
+                await self.documents.load([".zmetadata"])
                 consolidated = self.only_consolidated()
                 if consolidated is not None:
                     self.nodes = Nodes(complete=True)
@@ -148,7 +117,7 @@ class _Walk:
         self.structured = generation is not None and not self.options.pure
         self.nodes.generation = generation or "v2"
         self.enter("", root)
-        await self.load([key for path in ancestors for key in self.group_keys(path)])
+        await self.documents.load([key for path in ancestors for key in self.group_keys(path)])
         for path in ancestors:
             self.enter(path, self.group_documents(path))
         await self.descend([self.wanted])
@@ -161,7 +130,7 @@ class _Walk:
 
     def only_consolidated(self) -> Consolidated | None:
         """Return the consolidated metadata, if they name something where nothing else exists."""
-        document = self.files.get(".zmetadata")
+        document = self.documents.found.get(".zmetadata")
         if document is None or isinstance(document, NCZarrError):
             return None
         try:
@@ -179,7 +148,7 @@ class _Walk:
         errors: list[NCZarrError] = []
         vital: list[NCZarrError] = []
         for file in spellings.ROOT_FILES:
-            document = self.files.get(file)
+            document = self.documents.found.get(file)
             if isinstance(document, NCZarrError):
                 errors.append(document)
                 if file in (".zgroup", ".zattrs") and not isinstance(document, AccessDeniedError):
@@ -199,7 +168,7 @@ class _Walk:
     def consolidate(self, root: dict[str, JSON]) -> dict[str, JSON]:
         """Use ``.zmetadata`` if that is allowed; return the root documents to continue with."""
         required = self.options.consolidated is True
-        document = self.files.get(".zmetadata")
+        document = self.documents.found.get(".zmetadata")
         if document is None or isinstance(document, StoreError):
             if required:
                 lacks = "has no .zmetadata; "
@@ -215,7 +184,7 @@ class _Walk:
             if isinstance(document, NCZarrError):
                 raise document
             consolidated = Consolidated.parse(document)
-            consolidated.check(root, self.listed.get(""), trusted=required)
+            consolidated.check(root, self.documents.listed.get(""), trusted=required)
         except NCZarrError as error:
             if required:
                 raise
@@ -228,23 +197,17 @@ class _Walk:
     def use(self, consolidated: Consolidated) -> dict[str, JSON]:
         """Take documents and listings from `consolidated`; return those of the root."""
         self.nodes.consolidated = consolidated
-        self.listed.clear()
-        self.files.clear()
-        return {
-            file: consolidated.documents[file]
-            for file in spellings.ROOT_FILES
-            if file in consolidated.documents
-        }
+        return self.documents.use(consolidated)
 
     # -- groups ----------------------------------------------------------------
 
     def group_keys(self, path: str) -> list[str]:
         g1 = self.nodes.generation == "G1"
         files = spellings.G1_GROUP_FILES if g1 else spellings.GROUP_FILES
-        return [_key(path, file) for file in files]
+        return [key_of(path, file) for file in files]
 
     def group_documents(self, path: str) -> dict[str, JSON]:
-        documents = self.documents(path, spellings.G1_GROUP_FILES)
+        documents = self.documents.of(path, spellings.G1_GROUP_FILES)
         is_group = ".zgroup" in documents or spellings.group_lists(documents, path) is not None
         if path and not is_group:
             parent, _, name = path.rpartition("/")
@@ -256,7 +219,7 @@ class _Walk:
     def array_keys(self, path: str) -> list[str]:
         g1 = self.nodes.generation == "G1"
         files = spellings.G1_ARRAY_FILES if g1 else spellings.ARRAY_FILES
-        return [_key(path, file) for file in files]
+        return [key_of(path, file) for file in files]
 
     def enter(self, path: str, documents: dict[str, JSON]) -> None:
         """Record a group whose documents are there, with its lists of children."""
@@ -285,38 +248,38 @@ class _Walk:
         while paths:
             groups = [self.nodes.groups[path] for path in paths]
             discovered = [group for group in groups if group.lists is None]
-            await self.load([], [group.path for group in discovered])
+            await self.documents.load([], [group.path for group in discovered])
             candidates = {group.path: self.children(group) for group in discovered}
             keys: list[str] = []
             for group in groups:
                 for name in candidates.get(group.path, ()):
-                    child = _key(group.path, name)
-                    keys += [_key(child, file) for file in (".zarray", ".zgroup", ".zattrs")]
+                    child = key_of(group.path, name)
+                    keys += [key_of(child, file) for file in (".zarray", ".zgroup", ".zattrs")]
                 for name in group.arrays:
-                    keys += self.array_keys(_key(group.path, name))
+                    keys += self.array_keys(key_of(group.path, name))
                 if self.options.tree:
                     for name in group.groups:
-                        keys += self.group_keys(_key(group.path, name))
-            await self.load(keys)
+                        keys += self.group_keys(key_of(group.path, name))
+            await self.documents.load(keys)
             strangers: list[str] = []
             for group in discovered:
                 strangers += self.classify(group, candidates[group.path])
-            await self.load([], strangers)
+            await self.documents.load([], strangers)
             if self.is_version_3(discovered, strangers):
                 self.nodes = Nodes("v3")
                 return
             self.nodes.problems += about_strangers(
-                self.where, [(path, self.listed[path]) for path in strangers], 2
+                self.where, [(path, self.documents.listed[path]) for path in strangers], 2
             )
             paths = []
             for group in groups:
                 self.take_arrays(group)
                 if self.options.tree:
-                    paths += self.take_groups(_key(group.path, name) for name in group.groups)
+                    paths += self.take_groups(key_of(group.path, name) for name in group.groups)
 
     def children(self, group: GroupNode) -> tuple[str, ...]:
         """Return the names below a group without lists, sorted as netCDF-C sorts them."""
-        listing = self.listed[group.path]
+        listing = self.documents.listed[group.path]
         if isinstance(listing, StoreError):
             raise listing
         if listing is None and not group.documents:
@@ -341,9 +304,9 @@ class _Walk:
         """
         arrays, groups, neither = [], [], []
         for name in names:
-            path = _key(group.path, name)
-            is_group = self.files[f"{path}/.zgroup"] is not None
-            if self.files[f"{path}/.zarray"] is not None:
+            path = key_of(group.path, name)
+            is_group = self.documents.found[f"{path}/.zgroup"] is not None
+            if self.documents.found[f"{path}/.zarray"] is not None:
                 arrays.append(name)
                 if is_group:
                     reason = "belongs to an array: what the group holds is left out"
@@ -365,7 +328,7 @@ class _Walk:
         """
         for group in groups:
             if not (group.documents or group.arrays or group.groups):
-                listings = [self.listed[path] for path in strangers]
+                listings = [self.documents.listed[path] for path in strangers]
                 if not any(isinstance(names, frozenset) and _V3 in names for names in listings):
                     raise DatasetNotFoundError(self.where, _NOTHING)
                 return True
@@ -373,9 +336,9 @@ class _Walk:
 
     def take_arrays(self, group: GroupNode) -> None:
         for name in group.arrays:
-            path = _key(group.path, name)
+            path = key_of(group.path, name)
             try:
-                documents = self.documents(path, spellings.G1_ARRAY_FILES)
+                documents = self.documents.of(path, spellings.G1_ARRAY_FILES)
                 if ".zarray" not in documents:
                     raise FormatError(f"{path}/.zarray", "is missing, though its group lists it")
                 self.nodes.arrays[path] = documents
@@ -408,7 +371,7 @@ class _Walk:
                 path = reference.strip("/").rpartition("/")[0]
                 if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
                     paths[path] = None
-        await self.load([key for path in paths for key in self.group_keys(path)])
+        await self.documents.load([key for path in paths for key in self.group_keys(path)])
         self.take_groups(paths)
 
 
@@ -421,27 +384,7 @@ def single_array(where: str) -> FormatError:
     )
 
 
-def _key(path: str, name: str) -> str:
-    return f"{path}/{name}" if path else name
-
-
 def _ancestors(path: str) -> list[str]:
     """Return the ancestors of a path and itself: ``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
     parts = path.split("/") if path else []
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
-
-
-def _parse(key: str, data: Object) -> JSON | NCZarrError:
-    if data is None or isinstance(data, StoreError):
-        return data
-    if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return None  # a page, in HTML
-    try:
-        document = loads(data, key)
-    except FormatError as error:
-        return error
-    if key.rpartition("/")[2] == ".zgroup":  # without it, anything would be an empty group
-        version = document.get("zarr_format") if isinstance(document, dict) else None
-        if version not in ("2", "2.0"):
-            return FormatError(key, "is not that of a Zarr 2 group: its zarr_format is not 2")
-    return document

@@ -15,7 +15,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, LocalPresence, LocalStore, Presence, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.presence import LocalPresence, Presence
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN, Size
 from nczarr_xarray.codecs.decompress import blosc_container

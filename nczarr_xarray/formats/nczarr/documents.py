@@ -1,0 +1,89 @@
+"""The metadata documents of a tree, as far as a walk has read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import Listing, Object
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated
+from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.objects import ReadRound
+
+#: Objects that most datasets do not have. For these, some servers answer 200 and a page.
+_OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
+
+
+class Documents:
+    """What was read, each object once: from the objects, or from consolidated metadata.
+
+    Attributes
+    ----------
+    found
+        Documents by key; None if there is none, the error if it cannot be read.
+    listed
+        The names below each prefix that was asked for.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, JSON | NCZarrError] = {}
+        self.listed: dict[str, Listing] = {}
+        self._consolidated: Consolidated | None = None
+
+    async def load(self, keys: Iterable[str], prefixes: Iterable[str] = ()) -> None:
+        """Read what is asked for and not there yet, in one read round."""
+        new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.found))
+        new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
+        consolidated = self._consolidated
+        if consolidated is not None:
+            self.found.update((key, consolidated.documents.get(key)) for key in new_keys)
+            self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
+        elif new_keys or new_prefixes:
+            answer = await ReadRound(new_keys, new_prefixes)
+            for key, data in zip(new_keys, answer.objects, strict=True):
+                self.found[key] = _parse(key, data)
+            self.listed.update(zip(new_prefixes, answer.listings, strict=True))
+
+    def of(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
+        """Return the documents of one node; raise the error of the first that could not be read."""
+        found: dict[str, JSON] = {}
+        for file in files:
+            document = self.found.get(key_of(path, file))
+            if isinstance(document, NCZarrError):
+                raise document
+            if document is not None:
+                found[file] = document
+        return found
+
+    def use(self, consolidated: Consolidated) -> dict[str, JSON]:
+        """Take everything from consolidated metadata from now on; return the root's documents."""
+        self._consolidated = consolidated
+        self.listed.clear()
+        self.found.clear()
+        return {
+            file: consolidated.documents[file]
+            for file in spellings.ROOT_FILES
+            if file in consolidated.documents
+        }
+
+
+def key_of(path: str, name: str) -> str:
+    """Return the key of an object, or the path of a node, in the group at `path`."""
+    return f"{path}/{name}" if path else name
+
+
+def _parse(key: str, data: Object) -> JSON | NCZarrError:
+    if data is None or isinstance(data, StoreError):
+        return data
+    if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return None  # a page, in HTML
+    try:
+        document = loads(data, key)
+    except FormatError as error:
+        return error
+    if key.rpartition("/")[2] == ".zgroup":  # without it, anything would be an empty group
+        version = document.get("zarr_format") if isinstance(document, dict) else None
+        if version not in ("2", "2.0"):
+            return FormatError(key, "is not that of a Zarr 2 group: its zarr_format is not 2")
+    return document
