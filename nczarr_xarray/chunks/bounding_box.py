@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Index, checked
+from nczarr_xarray.chunks.pieces import Index, checked, split_axes
 
 
 class BoundingBox:
@@ -65,8 +65,7 @@ class BoundingBox:
             for axis in reversed(range(len(within))):
                 values = values[(*[slice(None)] * axis, within[axis])]
             return values
-        pointwise = [axis for axis, index in enumerate(within) if not isinstance(index, slice)]
-        sliced = [axis for axis in range(len(within)) if axis not in pointwise]
+        pointwise, sliced = split_axes(within)
         moved = values.transpose([*pointwise, *sliced])
         chosen: np.ndarray = moved[tuple(within[axis] for axis in (*pointwise, *sliced))]
         return chosen

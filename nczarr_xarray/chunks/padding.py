@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.pieces import checked, count_of
+from nczarr_xarray.chunks.pieces import checked, count_of, split_axes
 
 #: Positions along one dimension: 8 bytes are needed for each.
 _MOST_POSITIONS = 1 << 31
@@ -100,8 +100,7 @@ def padded_selection(
             squeeze,
             padding,
         )
-    arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
-    sliced = [axis for axis in range(len(key)) if axis not in arrays]
+    arrays, sliced = split_axes(key)
     pointwise = dict(zip(arrays, np.broadcast_arrays(*(positions[a] for a in arrays)), strict=True))
     known = np.logical_and.reduce([pointwise[axis] < stored[axis] for axis in arrays])
     inside = {axis: positions[axis] < stored[axis] for axis in sliced}

@@ -61,6 +61,12 @@ def count_of(index: Index, size: int) -> int:
     return len(range(*index.indices(size))) if isinstance(index, slice) else np.size(index)
 
 
+def split_axes(key: Sequence[Index]) -> tuple[list[int], list[int]]:
+    """Return which dimensions of a key that selects points have an array, and which a slice."""
+    arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
+    return arrays, [axis for axis in range(len(key)) if axis not in arrays]
+
+
 def as_list(positions: Positions) -> np.ndarray:
     """Return positions as an array of integers."""
     if isinstance(positions, slice):

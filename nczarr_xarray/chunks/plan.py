@@ -27,6 +27,7 @@ from nczarr_xarray.chunks.pieces import (
     checked,
     divide,
     slice_pieces,
+    split_axes,
 )
 
 
@@ -297,8 +298,7 @@ def plan_points(
     IndexError
         If an index is out of bounds.
     """
-    indexed = [axis for axis, index in enumerate(selection) if isinstance(index, np.ndarray)]
-    sliced = [axis for axis in range(len(selection)) if axis not in indexed]
+    indexed, sliced = split_axes(selection)
     arrays = np.broadcast_arrays(
         *(checked(np.asarray(selection[axis]), shape[axis]) for axis in indexed)
     )

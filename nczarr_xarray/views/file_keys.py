@@ -48,7 +48,7 @@ class FileKeys(KeyStore):
 
     def is_object(self, key: str) -> bool:
         """Tell whether a listed key is that of an object, not of a prefix."""
-        return self.tree.document(key) is not None or self.tree.chunk(key) is not None
+        return self.tree.find(key) is not None
 
     def close(self) -> None:
         self.file.close()
@@ -83,7 +83,7 @@ class FileKeys(KeyStore):
         return frozenset(names)
 
     def extent(
-        self, view: ArrayView, number: int, found: tuple[int, int], part: slice
+        self, view: ArrayView, number: int, stored: tuple[int, int], part: slice
     ) -> tuple[int, int]:
         """Return the extent of the file that has a chunk.
 
@@ -92,7 +92,7 @@ class FileKeys(KeyStore):
         FormatError
             If the file ends before.
         """
-        start, size = found
+        start, size = stored
         if start + size > self.file.source.size:
             name = f"{view.variable.path} chunk {view.name(number)}"
             raise FormatError(name, f"is beyond the end of {self.url}: truncated?")
@@ -104,13 +104,10 @@ class LocalFileKeys(FileKeys, LocalStore):
     """The keys of a file that answers at once."""
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        document = self.tree.document(key)
-        if document is not None:
-            return document[part]
-        chunk = self.tree.chunk(key)
-        if chunk is None:
-            return None
-        view, number = chunk
+        found = self.tree.find(key)
+        if not isinstance(found, tuple):
+            return None if found is None else found[part]
+        view, number = found
         table = self.file.parse(view.locate(np.array([number], dtype=np.int64)))
         if table.start[0] < 0:
             return None
@@ -119,10 +116,10 @@ class LocalFileKeys(FileKeys, LocalStore):
         if table.mask[0]:
             values = self.reader(view).read(view.selection(number))
             return bytes(view.encoder.encode(values)[part])
-        found = int(table.start[0]), int(table.size[0])
+        stored = int(table.start[0]), int(table.size[0])
         source = self.file.source
         assert isinstance(source, LocalBytes)
-        return bytes(source.read(*self.extent(view, number, found, part)))
+        return bytes(source.read(*self.extent(view, number, stored, part)))
 
     def list(self, prefix: str) -> frozenset[str]:
         return self.file.parse(self.names(prefix))
@@ -148,13 +145,10 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         return source.loop
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        document = self.tree.document(key)
-        if document is not None:
-            return document[part]
-        chunk = self.tree.chunk(key)
-        if chunk is None:
-            return None
-        view, number = chunk
+        found = self.tree.find(key)
+        if not isinstance(found, tuple):
+            return None if found is None else found[part]
+        view, number = found
         at, size, mask = await self._lookup(view).ask(number)
         if at < 0:
             return None

@@ -88,8 +88,11 @@ class Tree:
             self.document(f"{path}/.zattrs".lstrip("/"))
         return self._documents
 
-    def chunk(self, key: str) -> tuple[ArrayView, int] | None:
-        """Return the array and the number of the chunk that `key` may name; None if it cannot."""
+    def find(self, key: str) -> bytes | tuple[ArrayView, int] | None:
+        """Return a metadata object, or array and number of the chunk that `key` may name."""
+        document = self.document(key)
+        if document is not None:
+            return document
         path, _, name = key.rpartition("/")
         view = self.arrays.get(path)
         number = None if view is None else view.number(name)

@@ -17,6 +17,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.presence import LocalPresence, Presence
+from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN, Size
 from nczarr_xarray.codecs.decompress import blosc_container
@@ -131,8 +132,7 @@ class ZarrReader:
     def _points(self, key: tuple[Any, ...]) -> Any:
         if all(isinstance(index, np.ndarray) for index in key):
             return self._zarr.vindex[key]
-        indexed = [axis for axis, index in enumerate(key) if isinstance(index, np.ndarray)]
-        sliced = [axis for axis in range(len(key)) if axis not in indexed]
+        indexed, sliced = split_axes(key)
         box: list[Any] = list(key)
         inverse = []
         for axis in indexed:

@@ -1058,7 +1058,7 @@ class TestStore(StoreTests[StoreView, cpu.Buffer]):
     async def set(self, store: StoreView, key: str, value: Buffer) -> None:
         keys = store.keys
         assert isinstance(keys, FileKeys)
-        chunk = keys.tree.chunk(key)
+        chunk = keys.tree.find(key)
         if chunk is None:
             pytest.skip(f"{key} is the name of no chunk")
         view, number = chunk
