@@ -254,7 +254,7 @@ READING = {
         "sources strided strides threads windows",
     ),
     *under("nczarr_xarray.dataset", "implied_fill shown variable"),
-    *under("nczarr_fsspec", "coroutines errors preload printable processors"),
+    *under("nczarr_fsspec", "coroutines errors preload presence printable processors"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
     *NUMCODECS,  # unshuffles the coordinate
