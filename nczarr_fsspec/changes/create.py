@@ -169,7 +169,7 @@ class NewTree:
             if self.old is None:
                 os.rename(self.partial, self.path)
             else:
-                self._replace(self.old)
+                self._replace(self.old, pending)
         except StoreError:
             raise
         except OSError as error:
@@ -182,7 +182,7 @@ class NewTree:
             self.old.abort()
         remove_partial(self.partial)  # it is the old tree now
 
-    def _replace(self, old: Edit) -> None:
+    def _replace(self, old: Edit, pending: Incomplete | None) -> None:
         """Exchange the two trees, or else put each new object in place of an old one."""
         keys = old.store.keys_below("")
         owned = dataset_keys(keys)
@@ -191,7 +191,9 @@ class NewTree:
             staged = os.path.join(self.path, STAGED)
             os.makedirs(staged, exist_ok=True)
             os.rename(self.partial, os.path.join(staged, old.lock.transaction))
-            old.commit(removable(owned))
+            if pending is not None:
+                old.staged.move([(HELD, ROOT)])  # the journal covers it
+            old.commit(removable(owned), pending=pending)
 
     def abort(self) -> None:
         if self.old is not None:
