@@ -517,6 +517,10 @@ def test_files_links_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     to_nczarr(sample(5), "z", mode="w")
     assert (tmp_path / "z").is_symlink()
     assert rows_of(Target("real.zip")).shape == (5, 5)
+    (tmp_path / "to nothing.zip").symlink_to("new.zip")
+    to_nczarr(sample(6), "to nothing.zip")
+    assert (tmp_path / "to nothing.zip").is_symlink()
+    assert rows_of(Target("new.zip")).shape == (6, 5)
 
 
 @pytest.mark.parametrize("name", ["d", "d.zip"])
