@@ -25,7 +25,7 @@ from nczarr_fsspec.changes.leftovers import (
     remove_leftovers,
     remove_partial,
 )
-from nczarr_fsspec.changes.locks import OVER, Lock
+from nczarr_fsspec.changes.locks import OVER, Lock, conflict
 from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
@@ -378,11 +378,7 @@ def _keep_out(path: str, ours: str) -> None:
     remove_leftovers(path)
     for other, owner in leftovers(path):
         if other != ours:
-            raise ConflictError(
-                path,
-                f"another writer ({owner}) is exporting to it; wait for it, or, if it has died on "
-                "its machine, call nczarr_xarray.recover",
-            )
+            raise conflict(path, owner, "is exporting to it")
 
 
 def can_be_renamed(path: str) -> bool:
