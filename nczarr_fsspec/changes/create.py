@@ -378,7 +378,7 @@ def _keep_out(path: str, ours: str) -> None:
     remove_leftovers(path)
     for other, owner in leftovers(path):
         if other != ours:
-            raise conflict(path, owner, "is exporting to it")
+            raise conflict(path, owner, "is writing to it")
 
 
 def can_be_renamed(path: str) -> bool:

@@ -107,7 +107,7 @@ class Journal:
                 'write the dataset anew with mode="w"',
             ) from None
         owner, completes = Owner.parse(document.get("owner")), document.get("completes")
-        return cls(transaction, owner, *keys, completes)
+        return cls(transaction, owner, keys[0], keys[1], completes)
 
     def staged_key(self, key: str) -> str:
         """Return the key under which the new object for `key` was staged."""
