@@ -85,7 +85,7 @@ class Destination:
         """
         assert self.kind == "zip"
         if self.path is not None:
-            return open_archive(self.path) if os.path.lexists(self.path) else None
+            return open_archive(self.path) if os.path.exists(self.path) else None
         assert self.fs is not None
         assert self.remote_path is not None
         try:

@@ -25,7 +25,7 @@ from nczarr_fsspec.changes.leftovers import (
     remove_leftovers,
     remove_partial,
 )
-from nczarr_fsspec.changes.locks import OVER, Lock
+from nczarr_fsspec.changes.locks import OVER, Lock, conflict
 from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
@@ -169,7 +169,7 @@ class NewTree:
             if self.old is None:
                 os.rename(self.partial, self.path)
             else:
-                self._replace(self.old)
+                self._replace(self.old, pending)
         except StoreError:
             raise
         except OSError as error:
@@ -182,7 +182,7 @@ class NewTree:
             self.old.abort()
         remove_partial(self.partial)  # it is the old tree now
 
-    def _replace(self, old: Edit) -> None:
+    def _replace(self, old: Edit, pending: Incomplete | None) -> None:
         """Exchange the two trees, or else put each new object in place of an old one."""
         keys = old.store.keys_below("")
         owned = dataset_keys(keys)
@@ -191,7 +191,9 @@ class NewTree:
             staged = os.path.join(self.path, STAGED)
             os.makedirs(staged, exist_ok=True)
             os.rename(self.partial, os.path.join(staged, old.lock.transaction))
-            old.commit(removable(owned))
+            if pending is not None:
+                old.staged.move([(HELD, ROOT)])  # the journal covers it
+            old.commit(removable(owned), pending=pending)
 
     def abort(self) -> None:
         if self.old is not None:
@@ -376,11 +378,7 @@ def _keep_out(path: str, ours: str) -> None:
     remove_leftovers(path)
     for other, owner in leftovers(path):
         if other != ours:
-            raise ConflictError(
-                path,
-                f"another writer ({owner}) is exporting to it; wait for it, or, if it has died on "
-                "its machine, call nczarr_xarray.recover",
-            )
+            raise conflict(path, owner, "is writing to it")
 
 
 def can_be_renamed(path: str) -> bool:

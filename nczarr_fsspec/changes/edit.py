@@ -11,7 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
+from nczarr_fsspec.changes.journal import (
+    HELD,
+    INCOMPLETE,
+    JOURNAL,
+    PRIVATE,
+    STAGED,
+    Incomplete,
+    Journal,
+)
 from nczarr_fsspec.changes.locks import Boxes, Lock
 from nczarr_fsspec.changes.recovery import (
     carry_out,
@@ -92,10 +100,11 @@ class Edit:
                 self.store.url,
                 f"{len(staged)} objects were staged, {expected} expected; nothing was changed",
             )
+        gone = set(removed) - staged
         if pending is not None:
             self.staged.put(INCOMPLETE, pending.dump())
             staged.add(INCOMPLETE)
-        gone = set(removed) - staged
+            gone -= {INCOMPLETE, HELD}  # they are replaced
         journal = Journal(
             self.lock.transaction, Owner.here(), tuple(sorted(staged)), tuple(sorted(gone))
         )
@@ -115,8 +124,10 @@ def complete_template(store: WritableStore) -> None:
 
     It is a change of its own, as no other one may be carried out meanwhile.
     """
-    if full_template(store) is not None:
-        _make_valid(store, Journal(uuid.uuid4().hex[:16], Owner.here(), ()))
+    mark = full_template(store)
+    if mark is not None:
+        here = Owner.here()
+        _make_valid(store, Journal(uuid.uuid4().hex[:16], here, (), completes=mark.name))
 
 
 def _make_valid(store: WritableStore, journal: Journal) -> None:

@@ -71,12 +71,15 @@ class Journal:
         Keys that have a staged object.
     removed
         Keys that the change removes.
+    completes
+        Name of the mark of the template that is complete now; None if that is not known.
     """
 
     transaction: str
     owner: Owner
     staged: tuple[str, ...]
     removed: tuple[str, ...] = ()
+    completes: str | None = None
 
     def dump(self) -> bytes:
         """Return the journal as bytes for `parse`."""
@@ -85,6 +88,7 @@ class Journal:
             "owner": self.owner.document,
             "staged": self.staged,
             "removed": self.removed,
+            "completes": self.completes,
         }
         return json.dumps(document).encode()
 
@@ -102,7 +106,8 @@ class Journal:
                 "is damaged, so that it is unknown which objects are valid; remove it, and "
                 'write the dataset anew with mode="w"',
             ) from None
-        return cls(transaction, Owner.parse(document.get("owner")), *keys)
+        owner, completes = Owner.parse(document.get("owner")), document.get("completes")
+        return cls(transaction, owner, keys[0], keys[1], completes)
 
     def staged_key(self, key: str) -> str:
         """Return the key under which the new object for `key` was staged."""
@@ -193,14 +198,17 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
     StoreError
         If the journal is damaged.
     """
-    view = store
+    view, completes = store, None
     if is_state(journal, JOURNAL):
-        view = _view(store, Journal.parse(journal, store.url))
+        change = Journal.parse(journal, store.url)
+        view, completes = _view(store, change), change.completes
         if INCOMPLETE in view.moved or INCOMPLETE in view.removed:
             (incomplete,) = view.get_many([INCOMPLETE])
     if not is_state(incomplete, INCOMPLETE):
         return State(view)
     mark = Incomplete.parse(incomplete)
+    if mark.name == completes:
+        return State(view)
     if mark.pending is None:
         raise mark.error(store.url)
     if view is store:

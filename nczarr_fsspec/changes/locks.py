@@ -87,17 +87,7 @@ class Lock:
             finish_journal(self.store)  # it may have made its change valid just before it died
             forget(self.store, other)
         elif _overlap(boxes, lock.get("boxes")):
-            writer, advice = (
-                f"another writer ({owner})",
-                "wait for it, or, if it has died on its machine",
-            )
-            if owner.pid == os.getpid() and owner.host == Owner.here().host:
-                writer = "another export of this process"
-                advice = "wait for it; or compute it, if it is delayed; or, to give it up"
-            raise ConflictError(
-                self.store.url,
-                f"{writer} is at work on the same chunks; {advice}, call nczarr_xarray.recover",
-            )
+            raise conflict(self.store.url, owner, "is at work on the same chunks")
 
     def check(self) -> None:
         """Raise `StoreError` if the lock has been removed."""
@@ -109,6 +99,15 @@ class Lock:
         AT_WORK.discard(self.transaction)
         with suppress(StoreError):  # the next writer removes the rest
             forget(self.store, self.transaction)
+
+
+def conflict(url: str, owner: Owner, does: str) -> ConflictError:
+    """Return the error for a target at which another writer is at work, in this process or not."""
+    writer, advice = f"another writer ({owner})", "wait for it, or, if it has died on its machine"
+    if owner.pid == os.getpid() and owner.host == Owner.here().host:
+        writer = "another export of this process"
+        advice = "wait for it; or compute it, if it is delayed; or, to give it up"
+    return ConflictError(url, f"{writer} {does}; {advice}, call nczarr_xarray.recover")
 
 
 def _staged(store: WritableStore) -> frozenset[str]:

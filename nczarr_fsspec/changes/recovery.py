@@ -114,7 +114,7 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
     if ROOT in waiting:
         place = ROOT if pending_in(store) is None else HELD
         store.move([(journal.staged_key(ROOT), place)])
-    end_template(store)
+    end_template(store, journal.completes)
     # The lock first: if there is neither lock nor journal, a commit that is repeated
     # knows that everything is done.
     store.delete([f"{WRITERS}/{journal.transaction}"])
@@ -138,11 +138,19 @@ def pending_in(store: WritableStore) -> Incomplete | None:
     return None if data is None else Incomplete.parse(data)
 
 
-def full_template(store: WritableStore) -> Incomplete | None:
-    """Return the mark of a template of which all chunks are there; None if there is none."""
+def full_template(store: WritableStore, known: str | None = None) -> Incomplete | None:
+    """Return the mark of a template of which all chunks are there; None if there is none.
+
+    Parameters
+    ----------
+    known
+        Name of a mark whose chunks are known to be there.
+    """
     mark = pending_in(store)
     if mark is None or mark.pending is None:
         return None
+    if mark.name == known:
+        return mark
     # writers mostly go from the first chunk to the last: all are listed at the end, not each time
     if mark.last and None in store.reader().get_many([*mark.last.values()], 0):
         return None
@@ -152,12 +160,13 @@ def full_template(store: WritableStore) -> Incomplete | None:
     return mark
 
 
-def end_template(store: WritableStore) -> None:
+def end_template(store: WritableStore, known: str | None = None) -> None:
     """Show the root and remove the mark, if all chunks that were to come are there.
 
-    Call it only while no other process can carry out a change: both move the root.
+    Call it only while no other process can carry out a change: both move the root
+    (`known`: see `full_template`).
     """
-    mark = full_template(store)
+    mark = full_template(store, known)
     if mark is not None and pending_in(store) == mark:
         store.move([(HELD, ROOT)])
         store.delete([INCOMPLETE])

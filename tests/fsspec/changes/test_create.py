@@ -52,7 +52,7 @@ class TestTrees:
 
     def test_one_at_a_time(self, tmp_path: Path) -> None:
         tree = self.begun(tmp_path / "d")
-        with pytest.raises(ConflictError, match="another writer"):
+        with pytest.raises(ConflictError, match="another export of this process is writing to it"):
             NewTree.begin(str(tmp_path / "d"))
         tree.commit()
         assert contents(tmp_path / "d") == NEW

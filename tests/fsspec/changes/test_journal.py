@@ -20,7 +20,7 @@ from fsspec.asyn import get_loop
 from hypothesis import given, settings
 
 from nczarr_fsspec.changes import recovery
-from nczarr_fsspec.changes.edit import Edit
+from nczarr_fsspec.changes.edit import Edit, complete_template
 from nczarr_fsspec.changes.journal import (
     COVER,
     HELD,
@@ -708,3 +708,48 @@ def test_a_template_is_not_ended_while_another_change_is_carried_out(
     other.commit()
     watches.join()
     assert dict(store.mapping) == {ROOT: b"new", "v/0": b"2", "v/1": b"3"}
+
+
+@settings(max_examples=examples(50))
+@given(life=st.integers(0, 12))
+def test_a_template_that_is_complete_reads_so_wherever_its_end_was_cut(life: int) -> None:
+    mark = Incomplete(dead_owner_once(), {"v": 1}, "a")
+    objects = Mortal({ROOT: COVER, HELD: b"new", INCOMPLETE: mark.dump(), "v/0.0": b"1"})
+    store = MappingWriter(objects)
+    objects.left = life
+    try:
+        complete_template(store)
+    except CutError:
+        release_all()
+    objects.left = -1
+    if JOURNAL in objects or INCOMPLETE not in objects:
+        assert not state_of(objects).pending
+    assert seen(objects)[ROOT] == b"new"
+    Lock.acquire(store).release()
+    complete_template(store)
+    assert objects == {ROOT: b"new", "v/0.0": b"1"}
+
+
+def test_chunks_of_a_template_are_listed_once_at_its_end() -> None:
+    mark = Incomplete(Owner.here(), {"v": 1}, "a")
+    listed = []
+
+    class Counted(MappingWriter):
+        def keys_below(self, prefix: str) -> list[str]:
+            listed.append(prefix)
+            return super().keys_below(prefix)
+
+    store = Counted({ROOT: COVER, HELD: b"{}", INCOMPLETE: mark.dump(), "v/0": b"1"})
+    complete_template(store)
+    assert dict(store.mapping) == {ROOT: b"{}", "v/0": b"1"}
+    assert listed.count("v") == 1
+
+
+def test_the_end_of_a_template_that_was_replaced_meanwhile_means_nothing() -> None:
+    """Its journal says which template is complete."""
+    one, other = (Incomplete(Owner.here(), {"v": 1}, name) for name in "ab")
+    journal = Journal("t", dead_owner_once(), (), completes=one.name)
+    objects = {ROOT: COVER, HELD: b"{}", INCOMPLETE: other.dump(), JOURNAL: journal.dump()}
+    assert set(state_of(objects).pending) == {"v"}
+    recovery.finish_journal(MappingWriter(objects))
+    assert objects == {ROOT: COVER, HELD: b"{}", INCOMPLETE: other.dump()}

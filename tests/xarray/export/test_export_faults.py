@@ -517,6 +517,10 @@ def test_files_links_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     to_nczarr(sample(5), "z", mode="w")
     assert (tmp_path / "z").is_symlink()
     assert rows_of(Target("real.zip")).shape == (5, 5)
+    (tmp_path / "to nothing.zip").symlink_to("new.zip")
+    to_nczarr(sample(6), "to nothing.zip")
+    assert (tmp_path / "to nothing.zip").is_symlink()
+    assert rows_of(Target("new.zip")).shape == (6, 5)
 
 
 @pytest.mark.parametrize("name", ["d", "d.zip"])
@@ -553,6 +557,43 @@ def test_trees_that_cannot_change_places(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_array_equal(rows_of(target), sample(3, 1).a.values)
     assert "a/2.0" not in files(tmp_path / "d")
     assert private(tmp_path) == set()
+
+
+@pytest.mark.filterwarnings("ignore:variable .* cannot be read")
+def test_a_template_in_the_place_of_one_that_cannot_change_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("dask")
+    monkeypatch.setattr("nczarr_fsspec.changes.create.exchange", lambda *_: False)
+    target = Target(str(tmp_path / "d"))
+    for number in (1, 2):
+        lazy = sample(5, number).chunk(t=2, x=-1)
+        later = target.write(lazy, "w", encoding=CHUNKS, compute=False)
+    assert set(xr.open_dataset(target.url, engine="nczarr").data_vars) == {"a", "b"}
+    later.compute()
+    np.testing.assert_array_equal(rows_of(target), sample(5, 2).a.values)
+    assert private(tmp_path) == set()
+
+
+@pytest.mark.filterwarnings("ignore:variable .* cannot be read")
+def test_a_template_in_the_place_of_one_is_never_without_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even between the move of its root and the end of the journal."""
+    pytest.importorskip("dask")
+    target = Target(str(tmp_path / "d"))
+    target.write(sample(5).chunk(t=2, x=-1), "w", encoding=CHUNKS, compute=False)
+    (tmp_path / "d" / "README").touch()  # so the journal does it
+    delete, titles = DirectoryWriter.delete, []
+
+    def look(store: DirectoryWriter, keys: Any) -> None:
+        titles.append(xr.open_dataset(target.url, engine="nczarr").title)
+        delete(store, keys)
+
+    monkeypatch.setattr(DirectoryWriter, "delete", look)
+    target.write(sample(5, 1).chunk(t=2, x=-1), "w", encoding=CHUNKS, compute=False)
+    monkeypatch.undo()
+    assert set(titles) == {"dataset 1"}
 
 
 @pytest.mark.parametrize("options", [{"append_dim": "x"}, {"region": {"x": slice(0, 4)}}])
