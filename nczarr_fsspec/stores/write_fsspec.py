@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _EXISTS = frozenset({"PreconditionFailed", "412"})
+#: how a service refuses conditional requests that it does not know
+_NO_CONDITIONS = "NotImplemented"
 #: answers of S3 that another request in flight has caused
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 #: bytes from which an object of S3 is sent in parts, so that a part is what has to be sent again
@@ -250,13 +252,16 @@ class FsspecWriter(WritableStore):
         return None if answer is None else answer.version._replace(date="")
 
     async def _create(self, data: bytes, path: str) -> bool:
-        if await self._read(path, 1) is not None:  # a service may ignore conditions
+        if await self._read(path, 1) is not None:  # a service may ignore conditions, or refuse them
             return False
         with self._naming(path, "written", "put", len(data)):
+            put = partial(self._call_making_folder, path, "pipe_file", path, data, nbytes=len(data))
             try:
-                given = {"mode": "create", "nbytes": len(data)}
-                await self._call_making_folder(path, "pipe_file", path, data, **given)
+                await put(mode="create")
             except Exception as error:
+                if s3_code(error) == _NO_CONDITIONS:
+                    await put()
+                    return True
                 if not isinstance(error, FileExistsError) and s3_code(error) not in _EXISTS:
                     raise
             else:
@@ -274,20 +279,30 @@ class FsspecWriter(WritableStore):
                     raise
 
     async def _delete_from_s3(self, paths: list[str]) -> None:
+        from botocore.exceptions import ClientError
+
         fs = self._transport.shared.fs
         bucket = fs.split_path(paths[0])[0]
         objects = [{"Key": fs.split_path(path)[1]} for path in paths]
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
-        with self._naming(paths[0], "deleted", "delete"):
+
+        async def delete() -> list[dict[str, str]]:
             # not fs._bulk_delete, which forgets what could not be deleted
-            delete = partial(fs._call_s3, "delete_objects", **request)
-            answer = await self._tried(delete, sum(map(len, paths)))
-        for failed in answer.get("Errors", ()):
-            if failed.get("Code") != "NoSuchKey":
-                raise StoreError(
-                    self._transport.describe(f"{bucket}/{failed.get('Key')}"),
-                    f"cannot be deleted: {failed.get('Code')}: {failed.get('Message')}",
-                )
+            answer = await fs._call_s3("delete_objects", **request)
+            errors = [one for one in answer.get("Errors", ()) if one.get("Code") != "NoSuchKey"]
+            for one in errors:  # the answer is a success, whatever happened to single objects
+                told = ClientError({"Error": one}, "DeleteObjects")
+                if self._transport.transient(told) is not None:
+                    raise told
+            return errors
+
+        with self._naming(paths[0], "deleted", "delete"):
+            failed = await self._tried(delete, sum(map(len, paths)))
+        for one in failed:
+            raise StoreError(
+                self._transport.describe(f"{bucket}/{one.get('Key')}"),
+                f"cannot be deleted: {one.get('Code')}: {one.get('Message')}",
+            )
 
     async def _copy(self, targets: Mapping[str, str], source: str) -> None:
         target = targets[source]

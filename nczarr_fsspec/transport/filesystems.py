@@ -31,7 +31,8 @@ _LOGINS = {
     "s3": (
         "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
         'public data none: storage_options={"anon": True}; where readers pay, '
-        '{"requester_pays": True}'
+        '{"requester_pays": True}; S3 says so of missing objects, too, to those who may not list '
+        "the bucket"
     ),
     "gs": (
         "; log in (gcloud auth application-default login) or give storage_options={"

@@ -40,6 +40,8 @@ from nczarr_fsspec.transport.version import FileVersion, changed
 
 #: what S3 calls being asked too often
 _SLOW_DOWN = frozenset({"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+#: what it calls a failure that may pass, in answers with another status, too
+_PASSING = frozenset({"InternalError", "ServiceUnavailable", "RequestTimeout"})
 #: how it says that an object is another version, and that it is the one that is known
 _CHANGED = frozenset({"412", "PreconditionFailed"})
 _SAME = frozenset({"304", "NotModified"})
@@ -163,10 +165,11 @@ class S3Transport(FsspecTransport):
             meta = response.get("ResponseMetadata", {})
             status, code = meta.get("HTTPStatusCode"), response.get("Error", {}).get("Code", "")
             busy = status in BUSY or code in _SLOW_DOWN
-            if not (busy or status in TRANSIENT or code == "RequestTimeout"):
+            if not (busy or status in TRANSIENT or code in _PASSING):
                 return None
             wait = retry_after(meta.get("HTTPHeaders", {}).get("retry-after"))
-            return TransientError(f"HTTP status {status} ({code})", wait, busy=busy)
+            said = f"HTTP status {status} ({code})" if status else code
+            return TransientError(said, wait, busy=busy)
         # what botocore calls so may be a connection that was made, and that ended
         broken = cause.kwargs.get("error") if isinstance(cause, EndpointConnectionError) else None
         if isinstance(broken, OSError):

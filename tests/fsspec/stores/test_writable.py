@@ -34,6 +34,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from s3fs.errors import translate_boto_error
 
 from nczarr_fsspec import (
     KeyStore,
@@ -956,33 +957,66 @@ class TestS3:
 
 
 class _Answers:
-    """A filesystem of S3 whose service answers as the test says, without a service."""
+    """A filesystem of S3 whose service answers as the test says, without a service.
+
+    An answer is a dict, the code of an error, or an iterator of such.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: Any) -> None:
         self.calls: list[str] = []
+        self.given: list[dict[str, Any]] = []
         self.answers = answers
         monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", self.answer)
         self.writer = FsspecWriter(s3fs.S3FileSystem(anon=True), "bucket/d")
 
     async def answer(self, method: str, *args: Any, **kwargs: Any) -> Any:
         self.calls.append(method)
+        self.given.append(kwargs)
         found = self.answers[method]
+        found = next(found) if isinstance(found, Iterator) else found
         if isinstance(found, str):
             told = {"Error": {"Code": found}, "ResponseMetadata": {"HTTPStatusCode": 404}}
-            raise ClientError(told, method)
+            raise translate_boto_error(ClientError(told, method))
         return found
 
 
 def test_objects_that_s3_has_not_deleted_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer to a request for many is a success that has errors in it."""
     missing = {"Key": "d/a", "Code": "NoSuchKey", "Message": "was not there"}
-    failed = {"Key": "d/b", "Code": "InternalError", "Message": "try again"}
+    failed = {"Key": "d/b", "Code": "AccessDenied", "Message": "not you"}
     s3 = _Answers(monkeypatch, delete_objects={"Errors": [missing]})
     s3.writer.delete(["a", "b"])
     s3.answers["delete_objects"] = {"Errors": [missing, failed]}
-    with pytest.raises(StoreError, match="cannot be deleted: InternalError: try again") as caught:
+    with pytest.raises(StoreError, match="cannot be deleted: AccessDenied: not you") as caught:
         s3.writer.delete(["a", "b"])
     assert caught.value.object == "s3://bucket/d/b"
+    s3.writer.close()
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "InternalError", "ServiceUnavailable"])
+def test_objects_that_s3_could_not_delete_just_now(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "FIRST_WAIT", 0.0)
+    busy = {"Errors": [{"Key": "d/b", "Code": code, "Message": "later"}]}
+    s3 = _Answers(monkeypatch, delete_objects=iter([busy, busy, {}]))
+    s3.writer.delete(["a", "b"])
+    assert s3.calls == ["delete_objects"] * 3
+    s3.answers["delete_objects"] = busy
+    with pytest.raises(StoreError, match=f"cannot be deleted: {code} .tried 6 times"):
+        s3.writer.delete(["a", "b"])
+    s3.writer.close()
+
+
+def test_a_service_without_conditional_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some refuse the header, others ignore it."""
+    s3 = _Answers(monkeypatch, get_object="NoSuchKey", put_object=iter(["NotImplemented", {}]))
+    assert s3.writer.create("a", b"1")
+    assert s3.calls == ["get_object", "put_object", "put_object"]
+    assert [given.get("IfNoneMatch") for given in s3.given] == [None, "*", None]
+    s3.answers["get_object"] = "AccessDenied"
+    with pytest.raises(StoreError, match="AccessDenied"):
+        s3.writer.create("a", b"1")
     s3.writer.close()
 
 
