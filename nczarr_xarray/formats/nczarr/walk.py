@@ -39,6 +39,8 @@ _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.
 
 #: Objects that most datasets do not have. For these, some servers answer 200 and a page.
 _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
+#: Those that datasets of Zarr 3 do not have.
+_OPTIONAL_V3 = _OPTIONAL | {".zgroup", ".zattrs"}
 
 
 async def walk(options: WalkOptions, where: str) -> Nodes:
@@ -81,8 +83,11 @@ class _Walk:
             self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
         elif new_keys or new_prefixes:
             answer = await ReadRound(new_keys, new_prefixes)
-            for key, data in zip(new_keys, answer.objects, strict=True):
-                self.files[key] = _parse(key, data)
+            objects = dict(zip(new_keys, answer.objects, strict=True))
+            version3 = isinstance(root := objects.get(_V3), bytes) and not _is_page(root)
+            optional = _OPTIONAL_V3 if version3 else _OPTIONAL
+            for key, data in objects.items():
+                self.files[key] = None if key in optional and _is_page(data) else _parse(key, data)
             self.listed.update(zip(new_prefixes, answer.listings, strict=True))
 
     def documents(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
@@ -431,11 +436,14 @@ def _ancestors(path: str) -> list[str]:
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
+def _is_page(data: Object) -> bool:
+    """Tell whether a server answered with a page, in HTML."""
+    return isinstance(data, bytes) and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+
+
 def _parse(key: str, data: Object) -> JSON | NCZarrError:
     if data is None or isinstance(data, StoreError):
         return data
-    if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return None  # a page, in HTML
     try:
         document = loads(data, key)
     except FormatError as error:
