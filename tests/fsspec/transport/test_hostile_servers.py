@@ -71,8 +71,8 @@ def test_a_page_for_what_is_missing(tmp_path: Path, mode: str) -> None:
 
 @pytest.mark.parametrize("group", [None, "g"])
 def test_a_page_for_what_zarr_3_does_not_have(tmp_path: Path, group: str | None) -> None:
+    dataset().to_zarr(tmp_path / "d", zarr_format=3, group=group, consolidated=False)
     with pytest.warns(UserWarning, match="Consolidated metadata"):
-        dataset().to_zarr(tmp_path / "d", zarr_format=3, group=group, consolidated=False)
         zarr.consolidate_metadata(tmp_path / "d")
     files = read_tree(tmp_path / "d", "/d/")
     with Server(files, missing_status=200, missing_body=PAGE) as server:
