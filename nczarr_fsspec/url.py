@@ -244,6 +244,9 @@ def _parse_fragment(fragment: str, shown: str) -> tuple[frozenset[str], dict[str
             raise URLError(shown, f"{name!r} is a mode and takes no value; write #mode={name}")
         elif value is None and name in _UNSERVED:
             raise URLError(shown, f"mode {name!r}: {_UNSERVED[name]}")
+        elif "@" in fragment:  # which may be the end of a password, so it is not shown
+            reason = "what follows '#' is no mode; in a password, write %23 for it"
+            raise URLError(shown.partition("#")[0], reason)
         else:
             kind = "mode" if value is None else "key"
             known = f"modes are {', '.join(sorted(MODES))}; keys are mode, "

@@ -435,6 +435,13 @@ def test_password_never_shows(user: str, secret: str, tail: str) -> None:
     assert secret not in shown
 
 
+@pytest.mark.parametrize("secret", ["first#second", "#second", "a#second=third", "a#bytes&second"])
+def test_the_end_of_a_password_never_shows(secret: str) -> None:
+    with pytest.raises(URLError, match="in a password, write %23") as caught:
+        parse_url(f"https://user:{secret}@host/x.nc#mode=bytes")
+    assert "second" not in str(caught.value)
+
+
 @given(SECRETS)
 def test_signature_never_shows(secret: str) -> None:
     text = f"https://h/x?X-Amz-Signature={secret}&X-Amz-Expires=60"

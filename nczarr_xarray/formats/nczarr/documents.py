@@ -13,6 +13,9 @@ from nczarr_xarray.formats.objects import ReadRound
 
 #: Objects that most datasets do not have. For these, some servers answer 200 and a page.
 _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
+#: Those that datasets of Zarr 3 do not have.
+_OPTIONAL_V3 = _OPTIONAL | {".zgroup", ".zattrs"}
+_V3 = "zarr.json"
 
 
 class Documents:
@@ -41,8 +44,11 @@ class Documents:
             self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
         elif new_keys or new_prefixes:
             answer = await ReadRound(new_keys, new_prefixes)
-            for key, data in zip(new_keys, answer.objects, strict=True):
-                self.found[key] = _parse(key, data)
+            objects = dict(zip(new_keys, answer.objects, strict=True))
+            version3 = isinstance(root := objects.get(_V3), bytes) and not _is_page(root)
+            optional = _OPTIONAL_V3 if version3 else _OPTIONAL
+            for key, data in objects.items():
+                self.found[key] = None if key in optional and _is_page(data) else _parse(key, data)
             self.listed.update(zip(new_prefixes, answer.listings, strict=True))
 
     def of(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
@@ -73,11 +79,14 @@ def key_of(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
+def _is_page(data: Object) -> bool:
+    """Tell whether a server answered with a page, in HTML."""
+    return isinstance(data, bytes) and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+
+
 def _parse(key: str, data: Object) -> JSON | NCZarrError:
     if data is None or isinstance(data, StoreError):
         return data
-    if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        return None  # a page, in HTML
     try:
         document = loads(data, key)
     except FormatError as error:

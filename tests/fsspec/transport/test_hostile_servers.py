@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from fsspec.implementations.local import LocalFileSystem
 
 from nczarr_fsspec import (
@@ -65,6 +66,17 @@ def test_a_page_for_what_is_missing(tmp_path: Path, mode: str) -> None:
     with Server(read_tree(tmp_path / "d", "/d/"), missing_status=200, missing_body=PAGE) as server:
         target = f"{server.url}/d#mode={mode}"
         with xr.open_dataset(target, engine="nczarr") as found:
+            xr.testing.assert_identical(found.load(), dataset())
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_page_for_what_zarr_3_does_not_have(tmp_path: Path, group: str | None) -> None:
+    dataset().to_zarr(tmp_path / "d", zarr_format=3, group=group, consolidated=False)
+    with pytest.warns(UserWarning, match="Consolidated metadata"):
+        zarr.consolidate_metadata(tmp_path / "d")
+    files = read_tree(tmp_path / "d", "/d/")
+    with Server(files, missing_status=200, missing_body=PAGE) as server:
+        with xr.open_dataset(f"{server.url}/d", engine="nczarr", group=group) as found:
             xr.testing.assert_identical(found.load(), dataset())
 
 
