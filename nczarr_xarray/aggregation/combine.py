@@ -224,9 +224,9 @@ class Combiner:
             self._check_index(variable.path)
             kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
             return replace(variable, attributes=kept)
-        if MARKS.isdisjoint(variable.attributes):
-            return safely_filled(variable)
-        return safely_filled(variable) if self._may_be_data(variable) else variable
+        if MARKS.isdisjoint(variable.attributes) or self._may_be_data(variable):
+            return safely_filled(variable, self._unmarked(variable.path))
+        return variable
 
     def _check_index(self, path: str) -> None:
         """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
@@ -252,6 +252,11 @@ class Combiner:
             and not (own.marks and variable.dtype.itemsize == 1)
             for own in forms
         )
+
+    def _unmarked(self, path: str) -> str | None:
+        """Return the type that is stored in files that state no mark; None if all do."""
+        forms = [layout.form(path) for layout in (*self._layouts, self.layout)]
+        return next((form.stored_type for form in forms if form and not form.marks), None)
 
     def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
@@ -285,7 +290,8 @@ class Combiner:
             self._check_inherited(form)
             table = self._tables[path] = self._tabler.table(path, dimensions)
             if MARKS.isdisjoint(made.attributes) and None in table.addresses.tolist():
-                return default_filled(made, "in no file, and there are parts without a file")
+                where = "in no file, and there are parts without a file"
+                return default_filled(made, where, self._unmarked(path))
         return made
 
     def _check_inherited(self, form: VariableForm) -> None:
