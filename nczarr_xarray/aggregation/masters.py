@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
 from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.dataset.open import open_with

@@ -17,8 +17,8 @@ from kerchunk.hdf import SingleHdf5ToZarr
 from kerchunk.netCDF3 import NetCDF3ToZarr
 
 from nczarr_fsspec.errors import AccessDeniedError, ExportError, NCZarrWarning
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate, convert_references
-from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.masters import read_master
 from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.export.cfa.master_place import MasterPlace

@@ -159,7 +159,9 @@ def test_unsigned_numbers_of_files_without_a_mark_are_data(
 ) -> None:
     """Their default is that of the signed type; the largest number is that of the unsigned one."""
     files = [
-        stored(tmp_path / f"{n}.nc", np.array([-1, 1], dtype), 2 * n, _FillValue=f, _Unsigned="true")
+        stored(
+            tmp_path / f"{n}.nc", np.array([-1, 1], dtype), 2 * n, _FillValue=f, _Unsigned="true"
+        )
         for n, f in enumerate((np.array(1, dtype)[()], None))
     ]
     aggregate(files[::-1] if turned else files, tmp_path / "m.nca", cfa_version=version)
