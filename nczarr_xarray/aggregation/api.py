@@ -190,7 +190,8 @@ def convert_references(
 ) -> None:
     """Write an aggregation in another version of the convention, or as references.
 
-    The files are opened only if references are read or written, to find their chunks.
+    The files are opened only if references are read or written, to find their chunks, and if a
+    packed variable changes between CFA-0.4 and other versions, to find out how they are packed.
 
     Parameters
     ----------
@@ -227,11 +228,13 @@ def convert_references(
         return where and address_of(place, where, dialect, relative=relative)
 
     if are_references(output):
-        write_references(read, place, policy.resolve, policy.options, replaces=overwrite)
+        write_references(
+            lambda: read(None), place, policy.resolve, policy.options, replaces=overwrite
+        )
     else:
         _write(
             place,
-            lambda: Draft(kind, content(read().readdressed(renamed), dialect)),
+            lambda: Draft(kind, content(read(dialect).readdressed(renamed), dialect)),
             replaces=overwrite,
         )
 

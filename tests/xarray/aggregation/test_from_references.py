@@ -60,7 +60,7 @@ def check(master: Path, count: int = 3) -> None:
 def aggregated(master: Path) -> Aggregated:
     options = OpenOptions()
     replaced = Replaced(MasterPlace.find(master.with_name("new.nca"), None))
-    return read_master(str(master), options, options.policy(master), replaced)
+    return read_master(str(master), options, options.policy(master), replaced, None)
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
