@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -21,14 +20,11 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.target_names import from_home, names_url
 from nczarr_fsspec.url import is_url, redact
-from nczarr_xarray.aggregation.checks import check_layouts, check_packing
-from nczarr_xarray.aggregation.combine import Aggregated, Combiner
-from nczarr_xarray.aggregation.files import Wanted, read_variable
-from nczarr_xarray.aggregation.grid import Arranger, check_places
+from nczarr_xarray.aggregation.aggregated import Aggregated
+from nczarr_xarray.aggregation.files import Wanted
+from nczarr_xarray.aggregation.from_files import Request, combined
 from nczarr_xarray.aggregation.masters import content, read_aggregation, read_master
-from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.replaced import Replaced
-from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write_references import are_references, write_references
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
@@ -36,7 +32,7 @@ from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.formats.cfa.table import column, packing_of
+from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.open_options import OpenOptions
 
 if TYPE_CHECKING:
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 Gaps = Literal["allow", "raise"]
 
 #: The version of the convention that is written if none is asked for.
-DEFAULT = "1.13"
+NEWEST = "1.13"
 
 
 def aggregate(
@@ -146,7 +142,7 @@ def aggregate(
             "is to be references, which have no version of CFA and grow by being made anew: "
             "leave out append, cfa_version and format",
         )
-    check_classic(place.url, format, cfa_version if append else cfa_version or DEFAULT)
+    check_classic(place.url, format, cfa_version if append else cfa_version or NEWEST)
 
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
         request = Request(
@@ -163,7 +159,7 @@ def aggregate(
             return combined(files, addresses, request, shown, before, place.url)
 
     def draft() -> Draft:
-        before, version, own = None, cfa_version or DEFAULT, kind
+        before, version, own = None, cfa_version or NEWEST, kind
         if append:
             before, version, own = _before(place, cfa_version, format)
         dialect = dialect_called(version, place.url)
@@ -194,7 +190,8 @@ def convert_references(
 ) -> None:
     """Write an aggregation in another version of the convention, or as references.
 
-    The files are opened only if references are read or written, to find their chunks.
+    The files are opened only if references are read or written, to find their chunks, and if a
+    packed variable changes between CFA-0.4 and other versions, to find out how they are packed.
 
     Parameters
     ----------
@@ -218,11 +215,11 @@ def convert_references(
         If something cannot be read or written.
     """
     place, kind = _place(output, output_options, storage_options, format)
-    check_classic(place.url, format, cfa_version or DEFAULT)
+    check_classic(place.url, format, cfa_version or NEWEST)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     policy, replaced = options.policy(source), Replaced(place)
     read = partial(read_master, os.fsdecode(source), options, policy, replaced)
-    dialect = dialect_called(cfa_version or DEFAULT, place.url)
+    dialect = dialect_called(cfa_version or NEWEST, place.url)
 
     def renamed(address: str) -> str:
         where = policy.resolve(address) if address else address
@@ -231,11 +228,13 @@ def convert_references(
         return where and address_of(place, where, dialect, relative=relative)
 
     if are_references(output):
-        write_references(read, place, policy.resolve, policy.options, replaces=overwrite)
+        write_references(
+            lambda: read(None), place, policy.resolve, policy.options, replaces=overwrite
+        )
     else:
         _write(
             place,
-            lambda: Draft(kind, content(read().readdressed(renamed), dialect)),
+            lambda: Draft(kind, content(read(dialect).readdressed(renamed), dialect)),
             replaces=overwrite,
         )
 
@@ -274,88 +273,6 @@ def _place(
     if format not in MASTER_FORMATS:
         raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
     return place, MASTER_FORMATS[format]
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked for: dimensions, what of each file, whether there may be gaps."""
-
-    asked: tuple[str, ...]
-    wanted: Wanted
-    gaps: bool
-
-
-def combined(
-    files: Sequence[str],
-    addresses: Sequence[str],
-    request: Request,
-    progress: Progress,
-    before: Aggregated | None,
-    url: str,
-) -> Aggregated:
-    """Read files and make one aggregation of them.
-
-    Parameters
-    ----------
-    addresses
-        How the master names the files.
-    before
-        The aggregation that they are added to, if so.
-    url
-        Of what is written.
-
-    Raises
-    ------
-    NCZarrError
-        As `aggregate`.
-    """
-    progress.expect(len(files))
-    summaries = Summaries()
-    expected: Layout | None = None
-    if before is not None:
-        summaries.begin(before.hierarchy)
-        expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
-        _check_kept(url, before, expected)
-    read_files(files, request.wanted, progress.advance, summaries)
-    there = {} if before is None else before.before()
-    own = summaries.files[0].layout.dimensions
-    new = frozenset(path for path in there if path not in own)
-    first = files[0] if before is None else url
-    expected = summaries.files[0].layout if expected is None else expected
-    checked = set()
-    for file in summaries.files:
-        if id(file.layout) not in checked:
-            check_layouts(
-                first, expected, file.target, file.layout, new, is_master=before is not None
-            )
-            if before is not None and before.packing == "equal":
-                check_packing(first, expected, file.target, file.layout)
-            checked.add(id(file.layout))
-    grid = Arranger(summaries.files, expected, request.asked, request.gaps, there, url).grid()
-    check_places(grid, summaries.files, gaps=request.gaps, partly=before is not None)
-    hierarchy = summaries.hierarchy
-    assert hierarchy is not None
-    return Combiner(
-        hierarchy,
-        expected,
-        summaries.files,
-        column([*addresses]),
-        grid,
-        frozenset(summaries.differing),
-        partial(read_variable, files[0], request.wanted),
-        before,
-    ).aggregated()
-
-
-def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
-    """Raise if an aggregation has variables that are not wanted of the files that are added."""
-    lost = [v.path.strip("/") for v in before.variables() if layout.form(v.path) is None]
-    if lost:
-        raise ExportError(
-            url,
-            f"has {', '.join(lost)}, too, which would be lost: leave variables out, and the files "
-            "are added with all that it has",
-        )
 
 
 def _before(

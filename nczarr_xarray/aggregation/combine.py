@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.aggregated import Aggregated, Packing
 from nczarr_xarray.aggregation.checks import DECIMALS, converted, equal_values, packed_alike
-from nczarr_xarray.aggregation.grid import Before, Grid
+from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.held_values import (
     MARKS,
     as_held,
@@ -24,7 +25,6 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.formats.cfa.dialect import Scoped
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
@@ -35,94 +35,8 @@ from nczarr_xarray.model import (
     Variable,
 )
 
-Packing = Literal["own", "equal", "after"]
-
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregated:
-    """An aggregation in the terms of the model.
-
-    Parameters
-    ----------
-    hierarchy
-        Groups, dimensions, attributes and variables as they are in the aggregation.
-    values
-        Of the variables that the master holds, by path.
-    tables
-        Of the others, by path.
-    packing
-        What the variables say of packing: how their fragments are packed, each in its own way
-        ("own") or all in the same ("equal"); or how the data of unpacked fragments are ("after").
-    """
-
-    hierarchy: Hierarchy
-    values: Mapping[str, np.ndarray]
-    tables: Mapping[str, Fragments]
-    packing: Packing
-
-    def variables(self) -> Iterator[Variable]:
-        """Return all variables, parents first."""
-        return self.hierarchy.root.all_variables()
-
-    def group_attributes(self) -> dict[str, Mapping[str, Attribute]]:
-        """Return the attributes of groups below the root."""
-        _, *groups = self.hierarchy.root.walk()
-        return {group.path: group.attributes for group in groups}
-
-    def check_dimensions(self, variables: Iterable[Variable]) -> None:
-        """Raise `ExportError` if the names of dimensions would mean others than those of variables.
-
-        An aggregation names them without their groups, and the nearest of a name is meant.
-        """
-        root = self.hierarchy.root
-        for variable in variables:
-            groups = Scoped(variable, root.find(variable.group) or root, root).groups()
-            for dimension in variable.dimensions:
-                near = next((g for g in groups if dimension.name in g.dimensions), None)
-                if near is None or near.path != dimension.group:
-                    hiding = "is in another branch" if near is None else f"is hidden in {near.path}"
-                    raise ExportError(
-                        variable.path,
-                        f"has the dimension {dimension.path}, which {hiding}, and aggregations "
-                        "name dimensions without groups: give one of them another name",
-                    )
-
-    def readdressed(self, renamed: Callable[[str], str]) -> Aggregated:
-        """Return the aggregation with other addresses."""
-        tables = {path: _readdressed(table, renamed) for path, table in self.tables.items()}
-        return replace(self, tables=tables)
-
-    def before(self) -> dict[str, Before]:
-        """Return the blocks along each dimension; one block where no table has it.
-
-        Raises
-        ------
-        ExportError
-            If variables are divided at different places.
-        """
-        edges: dict[str, tuple[str, np.ndarray]] = {}
-        for variable in self.variables():
-            table = self.tables.get(variable.path)
-            if table is None:
-                continue
-            columns = zip(variable.dimensions, table.starts, table.stops, strict=True)
-            for dimension, starts, stops in columns:
-                own = np.unique(np.concatenate(([0, dimension.size], starts, stops)))
-                other, known = edges.setdefault(dimension.path, (variable.path, own))
-                if not np.array_equal(known, own):
-                    raise ExportError(
-                        variable.path,
-                        f"is divided along {dimension.path} at other places than {other}; files "
-                        "cannot be added to such an aggregation, make a new one",
-                    )
-        for variable in self.variables():
-            for dimension in variable.dimensions:
-                whole = np.array([0, dimension.size])
-                edges.setdefault(dimension.path, (variable.path, whole))
-        return {path: Before(own, self.values.get(path)) for path, (_, own) in edges.items()}
 
 
 @dataclass(slots=True)
@@ -151,7 +65,7 @@ class Combiner:
     layout: Layout
     files: Sequence[Summary]
     addresses: np.ndarray
-    grid: Grid
+    grid: FileGrid
     differing: frozenset[Key]
     read_first: Callable[[Variable], np.ndarray]
     before: Aggregated | None
@@ -224,9 +138,9 @@ class Combiner:
             self._check_index(variable.path)
             kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
             return replace(variable, attributes=kept)
-        if MARKS.isdisjoint(variable.attributes):
-            return safely_filled(variable)
-        return safely_filled(variable) if self._may_be_data(variable) else variable
+        if MARKS.isdisjoint(variable.attributes) or self._may_be_data(variable):
+            return safely_filled(variable, self._unmarked(variable.path))
+        return variable
 
     def _check_index(self, path: str) -> None:
         """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
@@ -252,6 +166,11 @@ class Combiner:
             and not (own.marks and variable.dtype.itemsize == 1)
             for own in forms
         )
+
+    def _unmarked(self, path: str) -> str | None:
+        """Return the type that is stored in files that state no mark; None if all do."""
+        forms = [layout.form(path) for layout in (*self._layouts, self.layout)]
+        return next((form.stored_type for form in forms if form and not form.marks), None)
 
     def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
@@ -285,7 +204,8 @@ class Combiner:
             self._check_inherited(form)
             table = self._tables[path] = self._tabler.table(path, dimensions)
             if MARKS.isdisjoint(made.attributes) and None in table.addresses.tolist():
-                return default_filled(made, "in no file, and there are parts without a file")
+                where = "in no file, and there are parts without a file"
+                return default_filled(made, where, self._unmarked(path))
         return made
 
     def _check_inherited(self, form: VariableForm) -> None:
@@ -424,16 +344,6 @@ class Combiner:
             for form in self.layout.forms
             for own in (layout.form(form.path),)
         )
-
-
-def _readdressed(table: Fragments, renamed: Callable[[str], str]) -> Fragments:
-    addresses = np.empty(len(table.addresses), object)
-    addresses[:] = [None if one is None else renamed(one) for one in table.addresses.tolist()]
-    others = {
-        number: tuple(place._replace(address=renamed(place.address)) for place in places)
-        for number, places in table.others.items()
-    }
-    return replace(table, addresses=addresses, others=others)
 
 
 def _equal(one: Any, other: Any, noise: float | None = None) -> bool:

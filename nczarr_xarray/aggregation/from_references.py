@@ -16,8 +16,8 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.checks import equal_values
-from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
 from nczarr_xarray.aggregation.summary import describe
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placements

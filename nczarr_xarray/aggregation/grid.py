@@ -42,7 +42,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class FileGrid:
     """The axes of an aggregation, and where files are along them.
 
     Parameters
@@ -100,7 +100,7 @@ class Arranger:
     before: Mapping[str, Before]
     url: str
 
-    def grid(self) -> Grid:
+    def grid(self) -> FileGrid:
         """Return the grid.
 
         Raises
@@ -138,7 +138,7 @@ class Arranger:
             axis = by_coordinate(dimension, read, owners, gaps=self.gaps)
             values = np.concatenate([blocks[at] for at in axis.order.tolist()])
             axes[dimension] = replace(axis, values=values)
-        return Grid(axes, every, new)
+        return FileGrid(axes, every, new)
 
     def _new_dimension(self) -> str | None:
         """Return the dimension that files do not have but follow each other along."""
@@ -286,7 +286,7 @@ class Arranger:
         return owners
 
 
-def check_places(grid: Grid, files: Sequence[Summary], *, gaps: bool, partly: bool) -> None:
+def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly: bool) -> None:
     """Raise if two files are at the same place; say which places have none.
 
     Parameters

@@ -77,13 +77,21 @@ def holding(variable: Variable, values: np.ndarray) -> Variable:
     return replace(variable, nc_type="double", dtype=dtype, attributes=attributes)
 
 
-def default_filled(variable: Variable, where: str) -> Variable:
+def default_filled(variable: Variable, where: str, unmarked: str | None) -> Variable:
     """Return a variable with netCDF's default for missing data.
+
+    Parameters
+    ----------
+    where
+        In which files there is a fill value, for messages.
+    unmarked
+        The type that is stored in files that state no mark; None if all do. There its default is
+        missing in any case, and that of the type with the other sign is data.
 
     Raises
     ------
     ExportError
-        If all its values may be data; `where` says in which files there is a fill value.
+        If all its values may be data.
     """
     nc_type = str(variable.nc_type)
     if nc_type in ("byte", "ubyte"):
@@ -94,15 +102,22 @@ def default_filled(variable: Variable, where: str) -> Variable:
         )
     if nc_type in ("char", "string"):
         return variable
-    dtype = read_as(variable)
-    fill = np.array(NC_DEFAULT_FILL[str(netcdf_type(dtype))], dtype)
-    return _filled(variable, fill.view(variable.dtype.newbyteorder("=")))
+    own = variable.dtype.newbyteorder("=")
+    stored = NC_DTYPES.get(unmarked or "")
+    if stored is None or own.kind == "f" or stored.itemsize != own.itemsize:
+        unmarked, stored = netcdf_type(read_as(variable)), read_as(variable)
+    return _filled(variable, np.array(NC_DEFAULT_FILL[str(unmarked)], stored).view(own))
 
 
-def safely_filled(variable: Variable) -> Variable:
+def safely_filled(variable: Variable, unmarked: str | None) -> Variable:
     """Return a variable whose mark of missing data is hardly data in any file.
 
     NaN never is: as data it reads as missing data do. Of integers it is netCDF's default.
+
+    Parameters
+    ----------
+    unmarked
+        As of `default_filled`.
 
     Raises
     ------
@@ -111,7 +126,7 @@ def safely_filled(variable: Variable) -> Variable:
     """
     if variable.dtype.kind == "f":
         return _filled(variable, np.nan)
-    return default_filled(variable, "in some files and none in others")
+    return default_filled(variable, "in some files and none in others", unmarked)
 
 
 def _filled(variable: Variable, fill: Any) -> Variable:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from nczarr_fsspec.addresses import AddressPolicy
-from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
 from nczarr_xarray.aggregation.replaced import Replaced
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk
@@ -21,9 +25,13 @@ from nczarr_xarray.export.cfa.master import (
     without_enum,
 )
 from nczarr_xarray.formats.cfa.dialect import WritableDialect
+from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import Variable
+from nczarr_xarray.model import FragmentArray, Variable
+
+#: Fragments that are asked at a time whether they are packed.
+_THREADS = 32
 
 
 def read_aggregation(url: str, opened: Opened) -> Aggregated:
@@ -49,7 +57,11 @@ def read_aggregation(url: str, opened: Opened) -> Aggregated:
 
 
 def read_master(
-    target: str, options: OpenOptions, policy: AddressPolicy, replaced: Replaced
+    target: str,
+    options: OpenOptions,
+    policy: AddressPolicy,
+    replaced: Replaced,
+    dialect: WritableDialect | None,
 ) -> Aggregated:
     """Read an aggregation, or references as one of variables of files.
 
@@ -61,18 +73,56 @@ def read_master(
         What the addresses in it mean.
     replaced
         What it may not name.
+    dialect
+        As what it is written; None as references.
 
     Raises
     ------
+    ExportError
+        If values would become others, because the dialect unpacks fragments and its own does not,
+        or the other way round.
     NCZarrError
         As `read_aggregation`, and as `aggregated_references`.
     """
     with open_with(target, options) as opened:
         replaced.refuse_below(target, opened, options)
         keys = references_of(opened)
-        if keys is None:
-            return read_aggregation(target, opened)
-        return aggregated_references(opened, keys, policy)
+        if keys is not None:
+            return aggregated_references(opened, keys, policy)
+        if dialect is not None:
+            _check_packing(target, opened, dialect)
+        return read_aggregation(target, opened)
+
+
+def _check_packing(url: str, opened: Opened, dialect: WritableDialect) -> None:
+    """Raise if packed values would become others; opens fragments only where there may be some."""
+    for variable, array in aggregated(opened.hierarchy):
+        unpacks = array.packing is None
+        is_scaled = packing_of(variable).keys() - {"_Unsigned"}
+        if unpacks != dialect.keeps_packing or not is_scaled or array.fragments.values is not None:
+            continue
+        addresses = array.fragments.addresses.tolist()
+        numbers = [number for number, one in enumerate(addresses) if one is not None]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+            found = [*pool.map(partial(_packed, array), numbers)]
+        if unpacks in found:
+            position = array.fragments.position(numbers[found.index(unpacks)])
+            raise ExportError(
+                url,
+                f"packs {variable.path}, and fragment {position} is {'' if unpacks else 'not '}"
+                f"packed, which version {dialect.name!r} cannot say: write the data anew, as "
+                "nczarr copy --format CFA does",
+            )
+
+
+def _packed(array: FragmentArray, number: int) -> bool:
+    """Tell whether a fragment says how it is packed."""
+    assert isinstance(array.opener, FragmentDatasets)
+    *others, last = array.fragments.places(number)
+    for place in others:
+        with suppress(NCZarrError):
+            return bool(packing_of(array.opener.open(place).variable))
+    return bool(packing_of(array.opener.open(last).variable))
 
 
 def content(found: Aggregated, dialect: WritableDialect) -> Content:

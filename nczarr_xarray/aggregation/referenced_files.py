@@ -11,8 +11,8 @@ import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_xarray.aggregation.aggregated import Packing
 from nczarr_xarray.aggregation.checks import equal_values
-from nczarr_xarray.aggregation.combine import Packing
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placed, WholeVariable, place
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import with_fill

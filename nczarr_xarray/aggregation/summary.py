@@ -231,6 +231,8 @@ def is_index(variable: Variable) -> bool:
 
 
 def _units(variable: Variable) -> tuple[str | None, str | None]:
+    if variable.dtype.kind not in "iuf":  # text is not converted
+        return None, None
     units = text_in(variable.attributes, "units")
     if units is None or " since " not in units.lower():
         return units and units.strip(), None

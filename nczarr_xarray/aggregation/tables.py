@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.grid import Before, Grid
+from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.summary import Summary
 from nczarr_xarray.formats.cfa.table import constant
 from nczarr_xarray.model import Dimension, Fragments, assembled, in_a_row
@@ -32,7 +32,7 @@ class Tabler:
 
     files: Sequence[Summary]
     addresses: np.ndarray
-    grid: Grid
+    grid: FileGrid
     old: Mapping[str, Fragments]
     before: Mapping[str, Before]
     _columns: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict)

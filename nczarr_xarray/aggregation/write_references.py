@@ -18,7 +18,7 @@ from nczarr_fsspec.stores.names import chunk_number
 from nczarr_fsspec.stores.referenceformat import inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import on_error
-from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References
 from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace

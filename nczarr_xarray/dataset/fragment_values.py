@@ -337,7 +337,7 @@ def _conversion(
 ) -> Convert | None:
     """Return what converts the units of a fragment to those of the aggregation, if it must be."""
     own = mapping.units or text_in(variable.attributes, "units")
-    if array.units is None or own is None:
+    if array.units is None or own is None or variable.dtype.kind not in "iuf":
         return None
     calendar = mapping.calendar or text_in(variable.attributes, "calendar")
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 
-from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.model import Variable
 
 #: A variable of a file: dimensions, values, attributes.

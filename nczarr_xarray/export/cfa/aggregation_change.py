@@ -19,7 +19,7 @@ from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.cfa.new_aggregation import DEFAULT, flow_of, table_of
+from nczarr_xarray.export.cfa.new_aggregation import OLDEST, flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
 from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
@@ -89,7 +89,7 @@ class Change:
         self.existing = existing
         self.request = request
         version = existing.kept_version(request.version, request.format)
-        self.dialect = dialect_called(version or request.version or DEFAULT, existing.url)
+        self.dialect = dialect_called(version or request.version or OLDEST, existing.url)
         self._check_options()
         self.root: Group = existing.root
         self.aggregations = existing.aggregations()

@@ -135,7 +135,7 @@ def unpacked(variable: Variable) -> Variable:
     out.
     """
     packing = packing_attributes(variable)
-    if not packing or variable.dtype.kind not in "iuf":
+    if not packing:
         return variable
     dtype = read_as(variable)
     packing.pop("_Unsigned", None)

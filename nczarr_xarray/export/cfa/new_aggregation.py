@@ -28,7 +28,7 @@ from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.model import Attribute, Fragments
 
 #: The version of the convention that is written if none is asked for.
-DEFAULT = "0.4"
+OLDEST = "0.4"
 
 
 def plan_new(
@@ -49,7 +49,7 @@ def plan_new(
     NCZarrError
         If something cannot be written, or must not be replaced.
     """
-    dialect = dialect_called(request.version or DEFAULT, place.url)
+    dialect = dialect_called(request.version or OLDEST, place.url)
     kind = request.master_kind
     if kind == "netCDF3" and place.is_tree:
         raise ExportError(

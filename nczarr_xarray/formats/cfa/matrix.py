@@ -18,7 +18,7 @@ _LONGEST = 1 << 40
 _MOST_UNLISTED = 1 << 16
 
 
-class Grid(NamedTuple):
+class PartitionGrid(NamedTuple):
     """The borders of partitions.
 
     Attributes
@@ -57,7 +57,7 @@ def grid_of(
     index: np.ndarray,
     bounds: np.ndarray,
     named: Callable[[int], str],
-) -> Grid:
+) -> PartitionGrid:
     """Find the borders of the grid that partitions make.
 
     Parameters
@@ -132,7 +132,7 @@ def grid_of(
         raise FormatError(path, f"{named(other)} has the index of {named(one)}")
     more = f" and {len(gaps) - 4} more" if len(gaps) > 4 else ""
     said = f"no fragment holds {', '.join(gaps[:4])}{more}" if gaps else ""
-    return Grid(tuple(starts), tuple(stops), numbers, count, said)
+    return PartitionGrid(tuple(starts), tuple(stops), numbers, count, said)
 
 
 class _Borders(NamedTuple):

@@ -38,8 +38,10 @@ def packing_attributes(variable: Variable) -> dict[str, Attribute]:
     """Return the attributes by which the values of a variable are packed.
 
     A factor or an offset that is not one number is none: the engine does not apply it either. Nor
-    does it ``_Unsigned`` that is no text.
+    does it ``_Unsigned`` that is no text. Text is not packed.
     """
+    if variable.dtype.kind not in "iuf":
+        return {}
     found = {name: variable.attributes[name] for name in PACKING if name in variable.attributes}
     return {name: own for name, own in found.items() if _packs(name, own.value)}
 

@@ -27,7 +27,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_xarray import to_cfa
-from nczarr_xarray.aggregation import api
+from nczarr_xarray.aggregation import from_files
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
@@ -226,7 +226,7 @@ def test_one_writer_at_a_time_from_before_the_master_is_read(
         read_files(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(api, "read_files", meanwhile)
+        patch.setattr(from_files, "read_files", meanwhile)
         aggregate([middle], target, append=True)
     assert refused == [late]
     check_field(target, 4)
@@ -990,3 +990,25 @@ def test_files_are_added_to_times_that_became_double(tmp_path: Path) -> None:
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:
         assert ds["t"].values.tolist() == [0, 1, 2.25, 2.5, 4, 5, 6.25, 7]
         assert ds["v"].values.tolist() == [0, 1, 54, 60, 4, 5, 150, 168]
+
+
+@pytest.mark.parametrize(("version", "other"), [("1.13", "0.4"), ("0.6.2", "0.4"), ("0.4", "1.13")])
+def test_packed_values_do_not_become_others_in_another_version(
+    tmp_path: Path, version: str, other: str
+) -> None:
+    """CFA-0.4 packs what it unpacks; other versions apply the packing of both."""
+    packing = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
+    ds = xr.Dataset({"v": ("x", np.arange(4.0))}, {"x": np.arange(4)})
+    ds.nczarr.to_cfa(
+        tmp_path / "m.nca", cfa_version=version, encoding={"v": packing}, subarray_shape={"x": 2}
+    )
+    convert_references(tmp_path / "m.nca", tmp_path / "n.nca", cfa_version=other)
+    with xr.open_dataset(tmp_path / "n.nca", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"], ds["v"])
+    with netCDF4.Dataset(tmp_path / "m" / "m.v.1.nc", "r+") as fragment:
+        if version == "0.4":
+            del fragment["v"].scale_factor
+        else:
+            fragment["v"].scale_factor = 0.5
+    with pytest.raises(ExportError, match=r"packs /v, and fragment \(1,\) is (not )?packed"):
+        convert_references(tmp_path / "m.nca", tmp_path / "o.nca", cfa_version=other)

@@ -11,9 +11,10 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
-from nczarr_xarray.aggregation.api import Request, aggregate, combined
-from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.aggregated import Aggregated
+from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.files import Wanted
+from nczarr_xarray.aggregation.from_files import Request, combined
 from nczarr_xarray.export.progress import Progress
 from tests.support.manyfiles import TIME, Given, assembled, field, step, variable_of, write
 
@@ -665,3 +666,23 @@ def test_unsigned_coordinates_have_the_order_of_what_they_say(
         expected = [*range(4), *range(126, 130), *range(250, 254)]
         assert ds["x"].values.tolist() == expected
         assert ds["v"].values.tolist() == expected
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+@pytest.mark.parametrize("kind", ["text", "char"])
+@pytest.mark.parametrize("units", [("km", "m"), ("days since 2000-01-01", "days since 2001-01-01")])
+def test_text_is_neither_converted_nor_unpacked(
+    tmp_path: Path, version: str, kind: str, units: tuple[str, str]
+) -> None:
+    files = [str(tmp_path / f"{n}.nc") for n in range(2)]
+    for number, file in enumerate(files):
+        with netCDF4.Dataset(file, "w") as ds:
+            ds.createDimension("time", 2)
+            ds.createVariable("time", "f8", ("time",))[:] = 2 * number + np.arange(2)
+            text = ds.createVariable("text", str if kind == "text" else "S1", ("time",))
+            text[:] = np.array(["a", "b"], object if kind == "text" else "S1")
+            text.units, text.scale_factor = units[number], 2.0
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    options: dict[str, Any] = {"decode_times": False, "mask_and_scale": False}
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", **options) as ds:
+        assert [*map(str, ds["text"].astype("U").values)] == ["a", "b", "a", "b"]

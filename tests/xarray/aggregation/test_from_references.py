@@ -17,8 +17,8 @@ from kerchunk.hdf import SingleHdf5ToZarr
 from kerchunk.netCDF3 import NetCDF3ToZarr
 
 from nczarr_fsspec.errors import AccessDeniedError, ExportError, NCZarrWarning
+from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate, convert_references
-from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.masters import read_master
 from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -60,7 +60,7 @@ def check(master: Path, count: int = 3) -> None:
 def aggregated(master: Path) -> Aggregated:
     options = OpenOptions()
     replaced = Replaced(MasterPlace.find(master.with_name("new.nca"), None))
-    return read_master(str(master), options, options.policy(master), replaced)
+    return read_master(str(master), options, options.policy(master), replaced, None)
 
 
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:

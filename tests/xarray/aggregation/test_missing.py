@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -148,6 +149,37 @@ def test_different_fill_values_of_unsigned_numbers(tmp_path: Path, version: str)
     aggregate(files[::-1], tmp_path / "m.nca", cfa_version=version)
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         np.testing.assert_array_equal(ds["v"][3:], [32769, 1, np.nan])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("dtype", "most"), [("i2", 65535.0), ("i4", 2**32 - 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_unsigned_numbers_of_files_without_a_mark_are_data(
+    tmp_path: Path, version: str, dtype: str, most: float, turned: bool
+) -> None:
+    """Their default is that of the signed type; the largest number is that of the unsigned one."""
+    files = [
+        stored(
+            tmp_path / f"{n}.nc", np.array([-1, 1], dtype), 2 * n, _FillValue=f, _Unsigned="true"
+        )
+        for n, f in enumerate((np.array(1, dtype)[()], None))
+    ]
+    aggregate(files[::-1] if turned else files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [most, np.nan, most, 1])
+
+
+@pytest.mark.filterwarnings("ignore:.*parts have no file")
+@pytest.mark.parametrize("version", OLD)
+def test_unsigned_numbers_are_data_beside_a_part_without_a_file(
+    tmp_path: Path, version: str
+) -> None:
+    files = tiles(tmp_path, "i2", _Unsigned="true")
+    with netCDF4.Dataset(files[0], "r+") as file:
+        file["v"][:] = np.array(-1, "i2")
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [[65535, 2], [3, np.nan]])
 
 
 def test_bytes_with_different_fill_values_keep_that_of_the_first_file(tmp_path: Path) -> None:

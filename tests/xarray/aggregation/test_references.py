@@ -14,7 +14,7 @@ import xarray as xr
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.aggregation import api, write_references
+from nczarr_xarray.aggregation import from_files, write_references
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.cli.main import main
@@ -143,7 +143,7 @@ def test_what_is_no_reference_stays(
     if what == "mine":
         aggregate(files, tmp_path / "all.parq")
     with monkeypatch.context() as patch:
-        patch.setattr(api, "read_files", _read_nothing)
+        patch.setattr(from_files, "read_files", _read_nothing)
         with pytest.raises(DatasetExistsError):
             aggregate(files, tmp_path / "all.parq", overwrite=what != "mine")
     assert mine.read_text() == "mine"
@@ -156,7 +156,7 @@ def test_json_that_came_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.Monk
         read_files(*arguments)
         target.write_text("mine")
 
-    monkeypatch.setattr(api, "read_files", meanwhile)
+    monkeypatch.setattr(from_files, "read_files", meanwhile)
     with pytest.raises(DatasetExistsError):
         aggregate(files, target)
     assert target.read_text() == "mine"

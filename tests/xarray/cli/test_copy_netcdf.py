@@ -170,6 +170,27 @@ def test_what_classic_netcdf_lacks_is_verified(
     assert all(f"variable /{name}: " in said for name in ("i8", "texts", "e"))
 
 
+@pytest.mark.parametrize("name", ["y.nca", "y.nczarr"])
+def test_enums_in_an_aggregation_are_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """They become integers with flags, as is told; an enum that is lost is a difference."""
+    for number, unused in enumerate((False, True)):
+        with netCDF4.Dataset(tmp_path / f"{number}.nc", "w") as file:
+            file.createDimension("x", 2)
+            enum = file.createEnumType("u1", "state", {"off": 0, "on": 1})
+            file.createVariable("e", enum, ("x",))[:] = [0, 1]
+            if unused:
+                file.createEnumType("u1", "other", {"no": 0})
+    options = "--format", "CFA", "--verify", "--overwrite"
+    copy(tmp_path / "0.nc", tmp_path / name, *options)
+    assert capsys.readouterr().out == ""
+    copy(tmp_path / "1.nc", tmp_path / name, *options, status=1)
+    said = capsys.readouterr().out
+    assert "type /other: only in A" in said
+    assert "/e" not in said
+
+
 def test_texts_in_classic_netcdf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Their dimension has the name that xarray gives it, unless another one has it."""
     with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:

@@ -1,0 +1,100 @@
+"""Make an aggregation of files: read what is needed of them, check it, and combine it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.aggregated import Aggregated
+from nczarr_xarray.aggregation.checks import check_layouts, check_packing
+from nczarr_xarray.aggregation.combine import Combiner
+from nczarr_xarray.aggregation.files import Wanted, read_variable
+from nczarr_xarray.aggregation.grid import Arranger, check_places
+from nczarr_xarray.aggregation.reading import Summaries, read_files
+from nczarr_xarray.aggregation.summary import Layout, describe
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.formats.cfa.table import column
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for: dimensions, what of each file, whether there may be gaps."""
+
+    asked: tuple[str, ...]
+    wanted: Wanted
+    gaps: bool
+
+
+def combined(
+    files: Sequence[str],
+    addresses: Sequence[str],
+    request: Request,
+    progress: Progress,
+    before: Aggregated | None,
+    url: str,
+) -> Aggregated:
+    """Read files and make one aggregation of them.
+
+    Parameters
+    ----------
+    addresses
+        How the master names the files.
+    before
+        The aggregation that they are added to, if so.
+    url
+        Of what is written.
+
+    Raises
+    ------
+    NCZarrError
+        As `aggregate`.
+    """
+    progress.expect(len(files))
+    summaries = Summaries()
+    expected: Layout | None = None
+    if before is not None:
+        summaries.begin(before.hierarchy)
+        expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
+        _check_kept(url, before, expected)
+    read_files(files, request.wanted, progress.advance, summaries)
+    there = {} if before is None else before.before()
+    own = summaries.files[0].layout.dimensions
+    new = frozenset(path for path in there if path not in own)
+    first = files[0] if before is None else url
+    expected = summaries.files[0].layout if expected is None else expected
+    checked = set()
+    for file in summaries.files:
+        if id(file.layout) not in checked:
+            check_layouts(
+                first, expected, file.target, file.layout, new, is_master=before is not None
+            )
+            if before is not None and before.packing == "equal":
+                check_packing(first, expected, file.target, file.layout)
+            checked.add(id(file.layout))
+    grid = Arranger(summaries.files, expected, request.asked, request.gaps, there, url).grid()
+    check_places(grid, summaries.files, gaps=request.gaps, partly=before is not None)
+    hierarchy = summaries.hierarchy
+    assert hierarchy is not None
+    return Combiner(
+        hierarchy,
+        expected,
+        summaries.files,
+        column([*addresses]),
+        grid,
+        frozenset(summaries.differing),
+        partial(read_variable, files[0], request.wanted),
+        before,
+    ).aggregated()
+
+
+def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
+    """Raise if an aggregation has variables that are not wanted of the files that are added."""
+    lost = [v.path.strip("/") for v in before.variables() if layout.form(v.path) is None]
+    if lost:
+        raise ExportError(
+            url,
+            f"has {', '.join(lost)}, too, which would be lost: leave variables out, and the files "
+            "are added with all that it has",
+        )
