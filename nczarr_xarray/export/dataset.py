@@ -255,10 +255,10 @@ class Exporter:
         array = storage(request, self.profile)
         dtype = array.dtype if nc_type != "string" else np.dtype(object)
         variable = Variable(name, group.path, dimensions, nc_type, dtype, array=array)
+        if fill is not None:  # the first one, as netCDF-4 files have it
+            variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
         for attribute, value in attributes.items():
             self.attribute(variable, path, attribute, value)
-        if fill is not None:
-            variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
         note_text(variable, self.profile)
         group.variables[name] = variable
         asked = request.chunks_are_asked_for

@@ -610,6 +610,37 @@ def test_a_fill_value_longer_than_all_texts(tmp_path: Path, inherited: bool, laz
 
 
 @pytest.mark.parametrize(
+    ("values", "encoding"),
+    [
+        ([b"ab", b""], {"_FillValue": b"NA"}),
+        ([b"ab", b""], {"_FillValue": "NA", "dtype": "S1"}),
+        (np.array([b"ab", np.nan], object), {"_FillValue": b"NA", "dtype": "S2"}),
+    ],
+)
+def test_an_inherited_fill_value_of_several_bytes(
+    tmp_path: Path, values: Any, encoding: Any
+) -> None:
+    """Zarr 2 has them, for bytes that become characters here."""
+    dataset = xr.Dataset({"v": ("x", values)})
+    dataset["v"].encoding = encoding
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == [b"ab", b""]
+        assert "_FillValue" not in back["v"].encoding
+
+
+def test_the_fill_value_is_the_first_attribute(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": ("x", [1.0], {"units": "K", "a": "b"})})
+    to_nczarr(dataset, tmp_path / "x")
+    dataset.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    with (
+        xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back,
+        xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", decode_cf=False) as expected,
+    ):
+        assert list(back["v"].attrs) == list(expected["v"].attrs) == ["_FillValue", "units", "a"]
+
+
+@pytest.mark.parametrize(
     ("encoding", "codecs"),
     [
         ({"zlib": True, "complevel": -1}, [SHUFFLE, {"id": "zlib", "level": 4}]),
