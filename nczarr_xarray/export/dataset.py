@@ -115,7 +115,9 @@ class Exporter:
             if inherited:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
-                variable.encoding = whole_text(variable, encoding)
+                # these names are kept by a given encoding, too, as in `to_netcdf`
+                kept = {k: v for k, v in variable.encoding.items() if k == "coordinates"}
+                variable.encoding = kept | whole_text(variable, encoding)
                 if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
                     empty_text(variable)
             if not options.encoded and is_packed(variable):

@@ -282,6 +282,21 @@ def test_explicit_encoding_replaces_all_of_the_inherited(source: Any, tmp_path: 
     assert (array(tmp_path / "x").chunk_shape, array(tmp_path / "x").codecs) == ((5, 5), ())
 
 
+@pytest.mark.parametrize("names", ["a", None])
+def test_explicit_encoding_keeps_the_names_of_coordinates(tmp_path: Path, names: Any) -> None:
+    dataset = xr.Dataset({"v": ("x", [1, 2])}, {"a": ("x", [1, 2]), "b": ("x", [1, 2])})
+    dataset["v"].encoding["coordinates"] = names
+    encoding: Any = {"v": {"zlib": True}}
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding)
+    dataset.to_netcdf(tmp_path / "x.nc", engine="netcdf4", encoding=encoding)
+    with (
+        xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back,
+        xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", decode_cf=False) as expected,
+    ):
+        assert back.attrs == expected.attrs
+        assert back["v"].attrs == expected["v"].attrs
+
+
 def test_inherited_units_of_another_kind(tmp_path: Path) -> None:
     """Differences of times may have kept the units of the times."""
     dataset = xr.Dataset({"v": ("x", np.array([1, 2], "m8[D]").astype("m8[ns]"))})
