@@ -115,7 +115,9 @@ class Exporter:
             if inherited:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
-                variable.encoding = whole_text(variable, encoding)
+                # these names are kept by a given encoding, too, as in `to_netcdf`
+                kept = {k: v for k, v in variable.encoding.items() if k == "coordinates"}
+                variable.encoding = kept | whole_text(variable, encoding)
                 if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
                     empty_text(variable)
             if not options.encoded and is_packed(variable):
@@ -255,10 +257,10 @@ class Exporter:
         array = storage(request, self.profile)
         dtype = array.dtype if nc_type != "string" else np.dtype(object)
         variable = Variable(name, group.path, dimensions, nc_type, dtype, array=array)
+        if fill is not None:  # the first one, as netCDF-4 files have it
+            variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
         for attribute, value in attributes.items():
             self.attribute(variable, path, attribute, value)
-        if fill is not None:
-            variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
         note_text(variable, self.profile)
         group.variables[name] = variable
         asked = request.chunks_are_asked_for

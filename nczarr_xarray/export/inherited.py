@@ -19,6 +19,7 @@ from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.export.attributes import same_value
 from nczarr_xarray.export.packing import refuse_values
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
+from nczarr_xarray.export.strings import text_type
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -67,6 +68,12 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
             continue
         if (np.asarray(value).dtype.kind in "SU") != text:
             found = leave_out(path, found, [key], f"the data are of type {variable.dtype}")
+    fill = found.get("_FillValue")
+    if isinstance(fill, (str, bytes)) and len(fill) > 1:
+        asked = text_type(found.get("dtype"))
+        plain = variable.dtype.kind == "S" or isinstance(fill, bytes)
+        if asked == "char" or (asked is None and plain):
+            found = leave_out(path, found, ["_FillValue"], "a char has one byte")
     try:
         wanted = np.dtype(found.get("dtype"))  # (of None it is float64)
     except TypeError as error:

@@ -282,6 +282,21 @@ def test_explicit_encoding_replaces_all_of_the_inherited(source: Any, tmp_path: 
     assert (array(tmp_path / "x").chunk_shape, array(tmp_path / "x").codecs) == ((5, 5), ())
 
 
+@pytest.mark.parametrize("names", ["a", None])
+def test_explicit_encoding_keeps_the_names_of_coordinates(tmp_path: Path, names: Any) -> None:
+    dataset = xr.Dataset({"v": ("x", [1, 2])}, {"a": ("x", [1, 2]), "b": ("x", [1, 2])})
+    dataset["v"].encoding["coordinates"] = names
+    encoding: Any = {"v": {"zlib": True}}
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding)
+    dataset.to_netcdf(tmp_path / "x.nc", engine="netcdf4", encoding=encoding)
+    with (
+        xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back,
+        xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", decode_cf=False) as expected,
+    ):
+        assert back.attrs == expected.attrs
+        assert back["v"].attrs == expected["v"].attrs
+
+
 def test_inherited_units_of_another_kind(tmp_path: Path) -> None:
     """Differences of times may have kept the units of the times."""
     dataset = xr.Dataset({"v": ("x", np.array([1, 2], "m8[D]").astype("m8[ns]"))})
@@ -607,6 +622,37 @@ def test_a_fill_value_longer_than_all_texts(tmp_path: Path, inherited: bool, laz
     with xr.open_dataset(tmp_path / "x", engine="nczarr", mask_and_scale=False) as back:
         assert back["v"].values.tolist() == ["a", "b"]
         assert back["v"].attrs["_FillValue"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("values", "encoding"),
+    [
+        ([b"ab", b""], {"_FillValue": b"NA"}),
+        ([b"ab", b""], {"_FillValue": "NA", "dtype": "S1"}),
+        (np.array([b"ab", np.nan], object), {"_FillValue": b"NA", "dtype": "S2"}),
+    ],
+)
+def test_an_inherited_fill_value_of_several_bytes(
+    tmp_path: Path, values: Any, encoding: Any
+) -> None:
+    """Zarr 2 has them, for bytes that become characters here."""
+    dataset = xr.Dataset({"v": ("x", values)})
+    dataset["v"].encoding = encoding
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == [b"ab", b""]
+        assert "_FillValue" not in back["v"].encoding
+
+
+def test_the_fill_value_is_the_first_attribute(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": ("x", [1.0], {"units": "K", "a": "b"})})
+    to_nczarr(dataset, tmp_path / "x")
+    dataset.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    with (
+        xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back,
+        xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", decode_cf=False) as expected,
+    ):
+        assert list(back["v"].attrs) == list(expected["v"].attrs) == ["_FillValue", "units", "a"]
 
 
 @pytest.mark.parametrize(
