@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nczarr_fsspec.filesystem_place import FilesystemPlace
 
 #: Follows the error for a list, or a pattern that names no file.
-_SEVERAL = "; xr.open_mfdataset opens several files, and 'nczarr aggregate' makes one dataset of them"
+_SEVERAL = "; xr.open_mfdataset opens several files, 'nczarr aggregate' joins them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +320,7 @@ def _open_path(
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if not kind:
-        several = any(letter in path for letter in "*?[")
-        hint = _SEVERAL if several else f"; {fragment_hint(path)}" if "#" in path else ""
+        hint = _SEVERAL if "*" in path else f"; {fragment_hint(path)}" if "#" in path else ""
         reason = f"there is no such file or directory{hint}"
         raise DatasetNotFoundError(shown or repr(path), reason)
     if stat.S_ISDIR(kind):

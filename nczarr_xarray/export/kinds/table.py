@@ -59,7 +59,7 @@ KINDS: tuple[TargetKind, ...] = (
 #: Names of what holds places in other files.
 _NO_COPIES = (".parq", ".parquet", ".json", ".icechunk")
 #: Names of other files, none of which is an archive that can be read.
-_OTHERS = (".grib", ".grb", ".grib2", ".grb2", ".csv", ".tif", ".tiff", ".tar", ".tgz", ".gz", ".xz")
+_OTHERS = (".grib", ".grb", ".grib2", ".grb2", ".csv", ".tif", ".tiff", ".tar", ".tgz", ".gz")
 #: All words of ``--format``.
 FORMATS: tuple[str, ...] = tuple(word for kind in KINDS for word in kind.formats)
 

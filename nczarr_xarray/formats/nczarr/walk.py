@@ -153,7 +153,7 @@ class _Walk:
         self.nodes.generation = generation or "v2"
         self.enter("", root)
         if self.is_part():
-            reason = f"{_PART}. Here it is pure Zarr, without unlimited dimensions and types of text"
+            reason = f"{_PART}. Here it is pure Zarr, without unlimited dimensions and types"
             self.nodes.problems.append(FormatError(self.where, reason))
         await self.load([key for path in ancestors for key in self.group_keys(path)])
         for path in ancestors:
