@@ -42,6 +42,9 @@ from nczarr_fsspec.url import NetCDFURL, parse_url, redact
 if TYPE_CHECKING:
     from nczarr_fsspec.filesystem_place import FilesystemPlace
 
+#: Follows the error for a list, or a pattern that names no file.
+_SEVERAL = "; xr.open_mfdataset opens several files, 'nczarr aggregate' joins them"
+
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -141,10 +144,11 @@ def _resolve(
         return Resolved(_open_file(target))
     if isinstance(target, (bytes, bytearray, memoryview)):
         return Resolved(_open_content(bytes(target), name_of(target)))
+    several = isinstance(target, (list, tuple))
     raise URLError(
         f"{type(target).__name__} object",
-        "is not a path, URL, mapper, mapping, binary file or content of one that a dataset can be "
-        "opened from",
+        "is not a path, URL, mapper, mapping, store, binary file or content of one that a dataset "
+        f"can be opened from{_SEVERAL if several else ''}",
     )
 
 
@@ -316,8 +320,9 @@ def _open_path(
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if not kind:
-        hint = f"; {fragment_hint(path)}" if "#" in path else ""
-        raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
+        hint = _SEVERAL if "*" in path else f"; {fragment_hint(path)}" if "#" in path else ""
+        reason = f"there is no such file or directory{hint}"
+        raise DatasetNotFoundError(shown or repr(path), reason)
     if stat.S_ISDIR(kind):
         from nczarr_fsspec.stores.directory import DirectoryStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import xarray as xr
 
@@ -42,6 +42,26 @@ def state(target: Any, storage_options: Mapping[str, Any] | None = None) -> str:
         If the dataset cannot be read.
     """
     return _look(target, storage_options)[1]
+
+
+@overload
+def load_dataset(
+    target: Any,
+    select: None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> xr.Dataset: ...
+
+
+@overload
+def load_dataset(
+    target: Any,
+    select: Callable[[xr.Dataset], T],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> T: ...
 
 
 def load_dataset(

@@ -47,7 +47,13 @@ def add_parser(new: NewParser) -> None:
     parser.add_argument(
         "target", metavar="DST", help="a path or URL, e.g. x.zip, x.nc or s3://bucket/x"
     )
-    parser.add_argument("--format", metavar="FORMAT", help=f"what is written: {', '.join(FORMATS)}")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        type=_format,
+        choices=FORMATS,
+        help=f"what is written: {', '.join(FORMATS)}",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset at DST")
     parser.add_argument(
         "--compat",
@@ -137,6 +143,11 @@ def add_parser(new: NewParser) -> None:
     add_option(parser, "-o", "source_options", "storage option of SRC")
     add_option(parser, "-O", "target_options", "storage option of DST")
     parser.set_defaults(run=run)
+
+
+def _format(text: str) -> str:
+    """Return the word for a format, in the case that it has."""
+    return {word.lower(): word for word in FORMATS}.get(text.lower(), text)
 
 
 def run(args: argparse.Namespace) -> int:

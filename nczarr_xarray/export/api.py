@@ -17,7 +17,7 @@ from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_options import Mode, RegionLike, WriteOptions, decide, mode_of
 from nczarr_xarray.export.write_request import WriteRequest
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.write_task import WriteTask, need_dask
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
@@ -144,6 +144,8 @@ def to_nczarr(
         If something is written in another form, such as an enum as integers with flags.
     """
     check_callback(callback)
+    if not compute:
+        need_dask()
     options = WriteOptions(
         mode=mode,
         compute=compute,

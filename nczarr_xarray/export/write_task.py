@@ -121,7 +121,6 @@ class WriteTask:
 
     def start(self, progress: Progress) -> Any:
         """Write now what needs no dask; return the rest as a ``dask.delayed``."""
-        need_dask()
         with self.or_nothing():
             self.write_eager(progress)
             if self.template is None:

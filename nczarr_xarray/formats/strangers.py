@@ -1,4 +1,4 @@
-"""Warnings about objects in a hierarchy that are no nodes of it."""
+"""Warnings about what is opened as a hierarchy: objects that are no nodes, and no root."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import Listing
+from nczarr_xarray.model import HarmlessError
 
 #: Objects that make a group or an array, by Zarr's version.
 _NODES = {2: frozenset({".zgroup", ".zarray"}), 3: frozenset({"zarr.json"})}
@@ -48,8 +49,20 @@ def about_strangers(
         )
 
 
+def only_groups(where: str, names: Iterable[str]) -> HarmlessError:
+    """Return the warning for a folder of datasets that is opened as if it were one."""
+    return HarmlessError(
+        where,
+        "has no variables and no metadata of its own, only the groups "
+        f"{_first([repr(name) for name in names])}: open one of them by its own path, or all "
+        "with xr.open_groups",
+    )
+
+
 def _some(paths: list[str]) -> str:
-    shown = ", ".join(paths[:_SHOWN])
-    if len(paths) > _SHOWN:
-        shown += f" and {len(paths) - _SHOWN} more"
-    return f"{shown} {'is' if len(paths) == 1 else 'are'}"
+    return f"{_first(paths)} {'is' if len(paths) == 1 else 'are'}"
+
+
+def _first(names: list[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

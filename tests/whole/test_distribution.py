@@ -83,6 +83,7 @@ def test_the_sdist_is_complete(built: dict[str, Path]) -> None:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert {"nczarr_xarray", "nczarr_fsspec", "tests", "docs", "LICENSE", "README.md"} <= tops
     assert {"ci", "bench", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md"} <= tops
+    assert {"CODE_OF_CONDUCT.md", "SECURITY.md"} <= tops
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def test_messages_on_the_page_of_problems_are_those_of_the_code() -> None:
 
 FUNCTIONS = [
     NCZarrBackendEntrypoint.open_dataset,
-    *(f for f in map(nczarr_xarray.__getattr__, nczarr_xarray.__all__) if inspect.isfunction(f)),
+    *(f for n in nczarr_xarray.__all__ if inspect.isfunction(f := getattr(nczarr_xarray, n))),
 ]
 
 

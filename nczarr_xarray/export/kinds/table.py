@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.printable import did_you_mean
 from nczarr_fsspec.target_names import names_url
 from nczarr_fsspec.url import parse_url
 from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
@@ -59,6 +58,8 @@ KINDS: tuple[TargetKind, ...] = (
 )
 #: Names of what holds places in other files.
 _NO_COPIES = (".parq", ".parquet", ".json", ".icechunk")
+#: Names of other files, none of which is an archive that can be read.
+_OTHERS = (".grib", ".grb", ".grib2", ".grb2", ".csv", ".tif", ".tiff", ".tar", ".tgz", ".gz")
 #: All words of ``--format``.
 FORMATS: tuple[str, ...] = tuple(word for kind in KINDS for word in kind.formats)
 
@@ -71,33 +72,30 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
     target
         A path or URL, whose name decides if no format is wanted.
     wanted
-        A word of `FORMATS`, whatever its case.
+        A word of `FORMATS`.
 
     Raises
     ------
     UsageError
-        If there is no such format, or the name means what is no copy.
+        If the name means something else.
     URLError
         If the target is a URL that cannot be understood.
     """
     if wanted is not None:
-        for kind in KINDS:
-            for word in kind.formats:
-                if word.lower() == wanted.lower():
-                    return kind, word
-        reason = f"{wanted!r} is none of {', '.join(FORMATS)}{did_you_mean(wanted, FORMATS)}"
-        raise UsageError("--format", reason)
+        return next(kind for kind in KINDS if wanted in kind.formats), wanted
     path, mode = target, frozenset[str]()
     if names_url(target):
         mode = parse_url(target).mode
         path = target.partition("#")[0].rstrip("/")
     kind = next((kind for kind in KINDS if kind.is_meant(path, mode)), KINDS[-1])
-    if kind is KINDS[-1] and not mode and path.lower().rstrip("/").endswith(_NO_COPIES):
-        reason = (
-            "is the name of kerchunk or Icechunk references, which `nczarr copy` does not write: "
-            "use `nczarr aggregate -o`; with --format NCZarr it becomes a tree of this name"
-        )
-        raise UsageError(target, reason)
+    if kind is KINDS[-1] and not mode:
+        name = path.lower().rstrip("/")
+        tree = "with --format NCZarr it becomes a tree of this name"
+        if name.endswith(_NO_COPIES):
+            reason = "is the name of kerchunk or Icechunk references, which `nczarr copy` does not "
+            raise UsageError(target, f"{reason}write: use `nczarr aggregate -o`; {tree}")
+        if name.endswith(_OTHERS):
+            raise UsageError(target, f"`nczarr copy` does not write what is named so; {tree}")
     return kind, kind.formats[0]
 
 

@@ -131,6 +131,11 @@ def group_lists(documents: Documents, path: str) -> GroupLists | None:
     )
 
 
+def has_group_lists(documents: Documents) -> bool:
+    """Tell whether a group has a group structure of NCZarr."""
+    return _first(documents, GROUP, "")[0] is not None
+
+
 def dimension_references(documents: Documents, path: str) -> tuple[str, ...] | None:
     """Return the fully qualified names of the dimensions of the array at `path`.
 

@@ -29,12 +29,13 @@ from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.documents import Documents, key_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
-from nczarr_xarray.formats.strangers import about_strangers
+from nczarr_xarray.formats.strangers import about_strangers, only_groups
 from nczarr_xarray.model import HarmlessError
 
 #: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,
 #: unless the others are NCZarr's.
 _V3 = "zarr.json"
+_PART = "is a group of an NCZarr dataset: open that dataset, with group="
 _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
 
 
@@ -108,6 +109,9 @@ class _Walk:
                     await self.follow(self.use(consolidated), ancestors)
             if missing:
                 raise missing
+        top = self.nodes.groups[self.wanted]
+        if top.groups and not (self.options.tree or self.wanted or top.documents or top.arrays):
+            self.nodes.problems.append(only_groups(self.where, top.groups))
         return self.nodes
 
     async def follow(self, root: dict[str, JSON], ancestors: list[str]) -> None:
@@ -117,11 +121,19 @@ class _Walk:
         self.structured = generation is not None and not self.options.pure
         self.nodes.generation = generation or "v2"
         self.enter("", root)
+        if self.is_part():
+            reason = f"{_PART}. Here it is pure Zarr, without unlimited dimensions and types"
+            self.nodes.problems.append(FormatError(self.where, reason))
         await self.documents.load([key for path in ancestors for key in self.group_keys(path)])
         for path in ancestors:
             self.enter(path, self.group_documents(path))
         await self.descend([self.wanted])
         await self.load_referenced_groups()
+
+    def is_part(self) -> bool:
+        """Tell whether the root is a group of an NCZarr dataset, whose superblock is elsewhere."""
+        alone = self.nodes.generation == "v2" and not self.options.pure
+        return alone and spellings.has_group_lists(self.nodes.groups[""].documents)
 
     def is_empty(self) -> bool:
         """Tell whether the wanted group is empty, and has no lists either."""
@@ -284,6 +296,8 @@ class _Walk:
             raise listing
         if listing is None and not group.documents:
             raise DatasetNotFoundError(self.where, _NOTHING)
+        if listing is None and self.is_part():
+            raise StoreError(self.where, _PART)
         if listing is None:
             raise StoreError(
                 self.where,

@@ -25,7 +25,7 @@ from nczarr_xarray.formats.nczarr.enums import MARK, restore
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
-from nczarr_xarray.formats.strangers import about_strangers
+from nczarr_xarray.formats.strangers import about_strangers, only_groups
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
 from nczarr_xarray.model import NC_TYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
 
@@ -101,6 +101,8 @@ class _Reading:
             level = self.descend(level)
         else:
             self.problems.append(FormatError(level[0].path, "is nested too deeply: left out"))
+        if not (tree or wanted or own[""] or top.variables) and top.groups:
+            self.problems.append(only_groups(self.store.url, top.groups))
         self.report_missing()
         self.report_strangers()
         self.implied.settle()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -113,3 +114,53 @@ def test_what_xarray_opened_is_no_store(made: type, function: Callable[..., Any]
     """A Dataset is a mapping, too; that it has no Zarr metadata would say nothing to a user."""
     with pytest.raises(nczarr_xarray.URLError, match=f"{made.__name__} object: is not a path"):
         function(made())
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_folder_of_datasets_is_not_taken_for_an_empty_one(
+    zarr_format: Literal[2, 3], tmp_path: Path
+) -> None:
+    for name in ("a.zarr", "b.zarr"):
+        xr.Dataset({"v": ("x", np.arange(3))}).to_zarr(
+            tmp_path / name, zarr_format=zarr_format, consolidated=False
+        )
+    with pytest.warns(NCZarrWarning, match=r"only the groups 'a\.zarr', 'b\.zarr': open one"):
+        xr.open_dataset(tmp_path, engine="nczarr")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(xr.open_groups(tmp_path, engine="nczarr")) == 3
+        xr.open_dataset(tmp_path, engine="nczarr", group="a.zarr")
+        xr.open_dataset(tmp_path / "a.zarr", engine="nczarr")
+
+
+def test_the_folder_of_a_group_is_no_dataset_of_its_own(tmp_path: Path) -> None:
+    tree = xr.DataTree.from_dict({"/ocean": xr.Dataset({"v": ("x", np.arange(3))})})
+    nczarr_xarray.to_nczarr(tree, tmp_path / "a.nczarr", unlimited_dims={"/ocean": ["x"]})
+    with pytest.warns(NCZarrWarning, match="is a group of an NCZarr dataset: open that dataset"):
+        part = xr.open_dataset(tmp_path / "a.nczarr" / "ocean", engine="nczarr")
+    assert not part.encoding["unlimited_dims"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        xr.open_dataset(tmp_path / "a.nczarr", engine="nczarr", group="ocean")
+        target = f"{(tmp_path / 'a.nczarr' / 'ocean').as_uri()}#mode=zarr"
+        xr.open_dataset(target, engine="nczarr")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (["a.nc", "b.nc"], "^list object: .* opened from; xr.open_mfdataset opens several"),
+        ("*.nc", r"^\*\.nc: there is no such file or directory; xr.open_mfdataset opens several"),
+        ("", "^'': there is no such file or directory$"),
+    ],
+)
+def test_errors_say_what_opens_several(target: Any, message: str) -> None:
+    with pytest.raises((nczarr_xarray.URLError, DatasetNotFoundError), match=message):
+        xr.open_dataset(target, engine="nczarr")
+
+
+def test_without_dask_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dask.delayed", None)
+    with pytest.raises(ImportError, match="compute=False needs dask"):
+        nczarr_xarray.to_nczarr(xr.Dataset({"v": 1}), tmp_path / "a.nczarr", compute=False)
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ CASES = [
     ("com", {"compare", "completion"}, {"info"}),
     ("completion ", {"bash", "zsh", "fish"}, {"info"}),
     ("copy --compat ", {"4.9.3", "4.9.2", "4.8.1"}, {"1.13", "sst.nc"}),
+    ("copy a.nc b --format ", {"NETCDF4", "Zarr3"}, {"4.9.3", "sst.nc"}),
     ("copy --c", {"--chunks", "--compat", "--cfa-version"}, {"--overwrite"}),
     ("convert-refs a.nca b.nca --cfa-version ", {"0.4", "0.6.2", "1.13"}, {"4.9.3"}),
     ("info ", {"sst.nc", "sst.zarr"}, {"dump"}),

@@ -299,9 +299,15 @@ def test_blocks_are_whole_objects(tmp_path: Path, cube: Path) -> None:
 
 
 def test_formats_by_name(cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    message = failed(capsys, cube, tmp_path / "y", "--format", "Zarr4", status=2)
-    assert "'Zarr4' is none of CFA, NETCDF4" in message
-    assert "did you mean Zarr3?" in message
+    with pytest.raises(SystemExit, match="2"):
+        main(["copy", str(cube), str(tmp_path / "y"), "--format", "Zarr4"])
+    message = capsys.readouterr().err
+    assert "invalid choice: 'Zarr4' (choose from" in message
+    assert "NETCDF4" in message
+    assert "did you mean Zarr3" in message
+    for name in ("y.grib", "y.tar.gz"):
+        message = failed(capsys, cube, tmp_path / name, status=2)
+        assert "`nczarr copy` does not write what is named so" in message
     pure = f"file://{tmp_path}/y#mode=zarr"
     assert "mode=nczarr" in failed(capsys, cube, pure, "--format", "NCZarr")
     nczarr = f"file://{tmp_path}/y#mode=nczarr"

@@ -284,3 +284,9 @@ def test_consolidated_that_lost_the_nczarr_keys_is_refused() -> None:
     nodes, _ = drive(objects, remote=True)
     assert nodes.generation == "G2L"
     assert nodes.consolidated is None
+
+
+def test_a_group_that_cannot_be_listed_is_named_as_part_of_a_dataset() -> None:
+    part = {key.removeprefix("g1/"): data for key, data in NCZARR.items() if key.startswith("g1/")}
+    with pytest.raises(StoreError, match=r"is a group of an NCZarr dataset: .* with group=$"):
+        drive(part, listable=False, remote=True)
