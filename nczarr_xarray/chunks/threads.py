@@ -39,6 +39,15 @@ LOCK_SECONDS = 10e-6
 #: Less work than this is done sooner by one thread than another one has begun to be of use: it has
 #: to be woken, and both lose time to each other's turns.
 HELP_SECONDS = 2e-3
+#: Help for large chunks is tried out where there are so many batches: what is copied rather than
+#: decoded is limited by memory and by the system, and takes two threads a fourth longer than one.
+MANY_BATCHES = 16
+#: So many batches are done with help before it is judged.
+TRIAL_BATCHES = 6
+#: Help that makes it so many times as fast is not judged further: to work alone would cost more.
+GAIN = 1.8
+#: Help comes again if it makes it so many times as fast.
+_CLEARLY = 1.05
 
 
 # glibc gives memory back to the system as soon as 128 kB of it are free, and takes page faults to
@@ -129,7 +138,8 @@ def share(
     A chunk takes the interpreter's lock several times. Where little else has to be done, as for
     small chunks that are hardly compressed, threads only wait for each other: two take as long as
     one, or longer. So this thread begins small chunks alone, and gets as much help as the time they
-    take makes room for: because of a slow codec, say, or a slow disk.
+    take makes room for: because of a slow codec, say, or a slow disk. Help that makes nothing
+    faster is sent away.
 
     Parameters
     ----------
@@ -149,10 +159,11 @@ def share(
     size = items_at_a_time(count, nbytes, chunks=chunks)
     most = -(-count // size) - 1
     with _Team(function, items, size) as team:
-        if nbytes >= LARGE_BYTES * max(chunks, turns):
-            team.hire(most)
-        else:
-            team.hire(min(most, team.pace(count, turns)))
+        if nbytes < LARGE_BYTES * max(chunks, turns):
+            most = min(most, team.pace(count, turns))
+        elif most >= MANY_BATCHES:
+            team.work_alone()
+        team.try_help(most)
         team.work()
 
 
@@ -170,8 +181,12 @@ class _Team(Generic[T]):
         self._changed = threading.Condition()
         self._over = False
         self._error: BaseException | None = None
-        # helpers that are to come, and those at work
+        # helpers that are to come, those at work, and whether they are wanted
         self._expected = self._helping = 0
+        self._wanted = True
+        # items that are done, and the least time that one took this thread alone
+        self._done = 0
+        self._alone = math.inf
 
     def __enter__(self) -> _Team[T]:
         _pool.enter()
@@ -192,30 +207,60 @@ class _Team(Generic[T]):
     def pace(self, count: int, turns: int) -> int:
         """Work alone while that is as fast; how many threads may help then."""
         last = math.inf  # what is slow once may be an accident, unless it is the first
-        while batch := self._take():
-            begin = time.perf_counter()
-            self._function(batch)
-            each = (time.perf_counter() - begin) / (len(batch) * turns)
-            count -= len(batch)
+        begin = time.perf_counter()
+        while done := self._do_batch():
+            now = time.perf_counter()
+            each, begin = (now - begin) / (done * turns), now
+            count -= done
             surely, last = min(last, each), each
+            self._alone = surely * turns
             # this thread is one, and as much again is lost by handing the lock to and fro
             room = int(surely / LOCK_SECONDS) - 2
             if room > 0 and surely * turns * count >= HELP_SECONDS:
                 return room
         return 0
 
-    def hire(self, most: int) -> None:
-        """Start up to `most` threads of the pool."""
-        if most > 0:
-            self._expected = count = _pool.hire(most)
-            with suppress(RuntimeError):  # no thread can be started, or Python is about to end
-                for _ in range(count):
-                    _pool.get().submit(self._help)
+    def work_alone(self) -> int:
+        """Do one batch without help, once helpers have gone, and time it; return its items."""
+        while self._helping and self._do_batch():
+            pass
+        begin = time.perf_counter()
+        if done := self._do_batch():
+            self._alone = min(self._alone, (time.perf_counter() - begin) / done)
+        return done
+
+    def hire(self, most: int) -> int:
+        """Start up to `most` threads of the pool; return how many."""
+        if most <= 0:
+            return 0
+        self._wanted = True
+        count = _pool.hire(most)
+        with self._changed:
+            self._expected += count
+        with suppress(RuntimeError):  # no thread can be started, or Python is about to end
+            for _ in range(count):
+                _pool.get().submit(self._help)
+        return count
+
+    def try_help(self, most: int) -> None:
+        """Have `most` threads help for some batches, and send them away if that was not faster."""
+        begin, before = time.perf_counter(), self._done
+        if not self.hire(most):
+            return
+        while self._done - before < TRIAL_BATCHES * self._size:
+            if not self._do_batch():
+                return
+        each = (time.perf_counter() - begin) / (self._done - before)
+        if each * GAIN > self._alone:
+            self._wanted = False
+            # what was timed before was the beginning, which takes longer
+            if self.work_alone() and each * _CLEARLY < self._alone:
+                self.hire(most)
 
     def work(self) -> None:
         """Work until nothing is left."""
-        while batch := self._take():
-            self._function(batch)
+        while self._do_batch():
+            pass
 
     def _help(self) -> None:
         with self._changed:
@@ -226,8 +271,8 @@ class _Team(Generic[T]):
         try:
             room = processors()
             # threads of callers are enough: with dask's, those of the pool would only compete
-            while _pool.callers + _pool.helpers <= room and (batch := self._take()):
-                self._function(batch)
+            while self._wanted and _pool.callers + _pool.helpers <= room and self._do_batch():
+                pass
         except BaseException as error:  # noqa: BLE001 - raised by the caller
             self._error = self._error or error
         finally:
@@ -236,11 +281,17 @@ class _Team(Generic[T]):
                 self._helping -= 1
                 self._changed.notify_all()
 
-    def _take(self) -> list[T]:
+    def _do_batch(self) -> int:
+        """Do the next items; return how many these were."""
         with self._changed:
             if self._over or self._error is not None:
-                return []
-            return list(itertools.islice(self._items, self._size))
+                return 0
+            batch = list(itertools.islice(self._items, self._size))
+        if batch:
+            self._function(batch)
+            with self._changed:
+                self._done += len(batch)
+        return len(batch)
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:

@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from nczarr_xarray.chunks import threads
-from nczarr_xarray.chunks.threads import HELP_SECONDS, LARGE_BYTES, LOCK_SECONDS, share
+from nczarr_xarray.chunks.threads import (
+    HELP_SECONDS,
+    LARGE_BYTES,
+    LOCK_SECONDS,
+    TRIAL_BATCHES,
+    share,
+)
 
 SMALL = LARGE_BYTES // 4
 
@@ -22,20 +28,34 @@ class Work:
         Items in the order of their end.
     hired : list of tuple
         How many items were done when help was asked for, and how many threads might help.
+    sent_away : bool
+        Whether a thread worked alone after it had had help.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[int] = []
         self.hired: list[tuple[int, int]] = []
+        self.sent_away = False
         self._now = 0.0
         self._lock = threading.Lock()
         self._hire = threads._pool.hire
         monkeypatch.setattr(threads, "processors", lambda: 4)
         monkeypatch.setattr(threads, "time", self)
         monkeypatch.setattr(threads._pool, "hire", self.hire)
+        work_alone = threads._Team.work_alone
+
+        def alone(team: threads._Team[int]) -> int:
+            self.sent_away |= bool(self.hired)
+            return work_alone(team)
+
+        monkeypatch.setattr(threads._Team, "work_alone", alone)
 
     def perf_counter(self) -> float:
         return self._now
+
+    def tick(self, seconds: float) -> None:
+        with self._lock:
+            self._now += seconds
 
     def hire(self, most: int) -> int:
         self.hired.append((len(self.done), most))
@@ -93,6 +113,62 @@ def test_long_parts_of_plain_chunks_get_no_help_at_once(work: Work) -> None:
 def test_large_chunks_get_help_at_once(work: Work) -> None:
     work.share(lambda _: 0, 10, LARGE_BYTES, 1)
     assert work.hired == [(0, 9)]
+
+
+@pytest.mark.parametrize(
+    ("helped", "after", "times"),
+    [
+        pytest.param(0.5, 1.0, 1, id="much faster: it stays"),
+        pytest.param(0.7, 1.0, 2, id="faster: it goes and comes again"),
+        pytest.param(0.7, 0.6, 1, id="the beginning was slow: it goes"),
+        pytest.param(1.5, 1.0, 1, id="slower: it goes"),
+    ],
+)
+@pytest.mark.parametrize("nbytes", [SMALL, 2 * LARGE_BYTES])
+def test_help_goes_if_one_thread_is_as_fast(
+    work: Work,
+    monkeypatch: pytest.MonkeyPatch,
+    nbytes: int,
+    helped: float,
+    after: float,
+    times: int,
+) -> None:
+    class Executor:
+        def submit(self, function: Callable[[], None]) -> None:
+            """Leave all to the caller, so that items are done in order."""
+
+    monkeypatch.setattr(threads._pool, "executor", Executor())
+    count = 4000
+    batch = threads.items_at_a_time(count, nbytes)
+    trial = batch * (1 + TRIAL_BATCHES)
+
+    def seconds(item: int) -> float:
+        return HELP_SECONDS * (1.0 if item < batch else helped if item < trial else after)
+
+    work.share(seconds, count, nbytes, 1)
+    hired = [batch, trial + batch][:times]
+    assert [done for done, _ in work.hired] == hired
+    assert work.sent_away == (helped > 0.5)
+
+
+def test_help_that_was_sent_away_does_no_more(work: Work) -> None:
+    """But for the batch that it has begun. (Times add up here, as if all waited for each other.)"""
+    caller = threading.get_ident()
+    came = threading.Event()
+    begun_after: list[bool] = []
+
+    def function(batch: list[int]) -> None:
+        if threading.get_ident() != caller:
+            begun_after.append(work.sent_away)
+            came.set()
+        elif work.hired and not work.sent_away:
+            assert came.wait(60)
+        work.tick(HELP_SECONDS * len(batch))
+
+    share(function, range(4000), 2 * LARGE_BYTES)
+    assert work.sent_away
+    assert begun_after
+    assert begun_after.count(True) <= work.hired[0][1]
 
 
 def test_one_accident_is_no_slow_codec(work: Work) -> None:
