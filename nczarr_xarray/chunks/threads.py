@@ -39,9 +39,9 @@ LOCK_SECONDS = 10e-6
 #: Less work than this is done sooner by one thread than another one has begun to be of use: it has
 #: to be woken, and both lose time to each other's turns.
 HELP_SECONDS = 2e-3
-#: Help for chunks up to half of a batch is tried out where there are so many batches: what is copied
-#: rather than decoded is limited by memory and by the system, and takes two threads a fourth longer
-#: than one. (Larger ones take them a fourth less.)
+#: Help for chunks up to half of a batch is tried out where there are so many batches: what is
+#: copied rather than decoded is limited by memory and by the system, and takes two threads a fourth
+#: longer than one. (Larger ones take them a fourth less.)
 MANY_BATCHES = 16
 #: So many batches are done with help before it is judged.
 TRIAL_BATCHES = 6
