@@ -1,7 +1,7 @@
 """What answers of HTTP say: each is checked to be what was asked for, of one version.
 
-Source: RFC 9110 (conditions, ranges, redirects, retries); observed behaviour of nginx, Apache, S3
-and Python's ``http.server``.
+Source: RFC 9110 (conditions, ranges, redirects, retries); observed behaviour of nginx, Apache, S3,
+rclone and Python's ``http.server``.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ async def read_answer(response: Response, clock: Clock, request: Request) -> Ans
     if several and status in _ONE_RANGE:
         response.close()  # not a whole file for a few of its bytes
         return _refused(request)
-    if status == 200:
-        return await _whole(response, clock, request)
     if status == 206 and several:
         return await _several(response, clock, request)
-    if status == 206 and request.ranged:
+    if request.ranged and (status == 206 or (status == 200 and _is_part(response))):
         return await _part(response, clock, request)
+    if status == 200:
+        return await _whole(response, clock, request)
     if status == 416 and request.ranged:
         return _beyond(response, request)
     if status in _NO_SUFFIX and request.tail:
@@ -153,8 +153,17 @@ def _check_length(body: bytes, length: int | None) -> None:
         raise TransientError(f"the body has {len(body)} of {length} bytes")
 
 
+def _is_part(response: Response) -> bool:
+    """Tell whether an answer 200 has the range that it states, and no more.
+
+    So ``rclone serve s3`` answers.
+    """
+    stated = content_range(response.headers.get("Content-Range"))
+    return stated is not None and response.content_length == stated.stop - stated.start
+
+
 async def _part(response: Response, clock: Clock, request: Request) -> Answer:
-    """Return the answer 206: the range that was asked for, and all of it."""
+    """Return an answer that has a part: the range that was asked for, and all of it."""
     shown, route, tail = request.shown, request.route, request.tail
     stated = _stated(response, shown)
     version = _agreed(response, stated and stated.size, request)

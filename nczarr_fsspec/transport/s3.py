@@ -10,7 +10,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
+from botocore.exceptions import (
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    FlexibleChecksumError,
+    ReadTimeoutError,
+)
 from fsspec import AbstractFileSystem
 from multidict import CIMultiDict
 from s3fs import S3FileSystem
@@ -45,9 +50,10 @@ _PASSING = frozenset({"InternalError", "ServiceUnavailable", "RequestTimeout"})
 #: how it says that an object is another version, and that it is the one that is known
 _CHANGED = frozenset({"412", "PreconditionFailed"})
 _SAME = frozenset({"304", "NotModified"})
-#: what botocore raises when time is up, and when a connection goes
+#: what botocore raises when time is up, and when a connection goes or a body came damaged (rclone
+#: states the checksum of the whole object with a part; the next try is by `Form`, and right)
 _LATE = (ReadTimeoutError, ConnectTimeoutError, TimeoutError)
-_BROKEN = (*S3_RETRYABLE_ERRORS, *_LATE, ConnectionError)
+_BROKEN = (*S3_RETRYABLE_ERRORS, *_LATE, ConnectionError, FlexibleChecksumError)
 #: what s3fs cuts a key at: the rest is the version that is wanted
 _VERSION = "?versionId="
 #: bytes of a body that are copied at a time, at most

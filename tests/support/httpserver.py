@@ -66,7 +66,8 @@ class Server:
         (``bytes=-N`` ignored), ``"no-suffix-501"`` (refused), ``"shifted"``
         (honestly another range), ``"unsaid"`` (no ``Content-Range``),
         ``"no-total"`` (``Content-Range: bytes a-b/*``), ``"gzip"`` (compressed), ``"first"``
-        (of several only the first).
+        (of several only the first), ``"200"`` (the range with that status, as rclone has it),
+        ``"200-whole"`` (the whole file, though a range is stated).
     gzip
         Compress whole answers, whatever the client accepts.
     password
@@ -232,4 +233,6 @@ class Server:
         if self.ranges == "gzip":
             headers["Content-Encoding"] = "gzip"
             body = gzip.compress(body)
+        if self.ranges.startswith("200"):
+            return 200, content if self.ranges == "200-whole" else body
         return 206, body

@@ -109,6 +109,8 @@ def opened(server: Server) -> Iterator[Callable[..., Read]]:
                 {"ranges": "ignored"},
                 {"ranges": "no-total"},
                 {"ranges": "unsaid"},
+                {"ranges": "200"},
+                {"ranges": "200-whole"},
             ],
         ),
         ("http", {"ranges": "ignored", "gzip": True}),  # S3 sends what was stored
