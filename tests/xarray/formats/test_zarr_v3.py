@@ -325,7 +325,7 @@ def test_cut_blosc_chunk_is_an_error(tmp_path: Path, length: int) -> None:
 def test_cut_shard_of_blosc_chunks_is_an_error(tmp_path: Path, cut: int, part: slice) -> None:
     path = tmp_path / "x.zarr"
     values = np.random.default_rng(0).integers(0, 1 << 60, 100)
-    codecs = [BytesCodec(), BloscCodec()]
+    codecs: list[Any] = [BytesCodec(), BloscCodec()]
     shards = ShardingCodec(chunk_shape=(50,), codecs=codecs, index_location="start")
     create(path, values, chunks=(100,), serializer=shards, compressors=None)
     shard = path / "v" / "c" / "0"
