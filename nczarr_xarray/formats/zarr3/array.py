@@ -167,9 +167,9 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def _readable(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     """Make zarr-python's array of `metadata` for reading."""
+    from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
-    from nczarr_xarray.zarr.whole_blosc import with_whole_blosc
 
     if isinstance(store, ZarrKeyStore):
         return array_in(store.store, path, metadata)
