@@ -60,6 +60,9 @@ Decode: TypeAlias = Callable[[CodecConfig, Array, Size], tuple[Step, Size]]
 #: Makes what undoes a codec into memory of exactly the right size. That returns False if it cannot,
 #: as where the stored bytes do not state their size, or if they state another.
 DecodeInto: TypeAlias = Callable[[CodecConfig, Size], Callable[[Buffer, memoryview], bool]]
+#: Returns a codec as Zarr 3 calls it, with its settings there. It is told whether the bytes of the
+#: elements are shuffled, which Zarr 3 has inside of blosc only.
+AsZarr3: TypeAlias = Callable[[CodecConfig, bool], CodecConfig]
 #: Makes the step that applies a codec to chunks of an array.
 Encode: TypeAlias = Callable[[CodecConfig, ChunkedArray], Step]
 
@@ -183,6 +186,9 @@ class Codec:
         it there; None if nothing does.
     zarr
         Whether Zarr 2 has it. If not, it is one of HDF5 only.
+    zarr3
+        The codec of Zarr 3 that says the same, or what comes next to it there; None if nothing
+        does.
     compressor
         Whether Zarr 2 counts it among compressors, not filters. What `encode` returns is then
         new, and none of the bytes that were given.
@@ -205,6 +211,7 @@ class Codec:
     netcdf: Keyword | None = None
     options: Callable[[CodecConfig], dict[str, Any]] | None = None
     zarr: bool = True
+    zarr3: AsZarr3 | None = None
     compressor: bool = False
     lossless: bool = False
     portable: bool = False

@@ -35,7 +35,9 @@ GROUP = "nczarr_xarray.codecs"
 
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 #: How Zarr 3 calls blosc's 0, 1 and 2.
-BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+#: The level that zstd takes itself, as for 0.
+_OF_ZSTD = 3
 #: netCDF's words for its compressors.
 _BLOSC_NAMES = {f"blosc_{name.removeprefix('blosc')}": name for name in _BLOSC_COMPRESSORS}
 
@@ -53,6 +55,11 @@ def _compression(name: str, below: int = 4) -> Callable[[CodecConfig], dict[str,
         return {"compression": name, "complevel": level if level >= 0 else below}
 
     return options
+
+
+def _zstd_options(config: CodecConfig) -> dict[str, Any]:
+    # 0 is the level that zstd takes itself; of netCDF4-python, no compression
+    return _compression("zstd", below=1)({"level": config.get("level", _OF_ZSTD) or _OF_ZSTD})
 
 
 def _flag(name: str) -> Callable[[CodecConfig], dict[str, Any]]:
@@ -125,6 +132,28 @@ def _blosc_options(config: CodecConfig) -> dict[str, Any]:
     return {"compression": "zlib", "complevel": 4, "shuffle": config.get("shuffle", 1) != 0}
 
 
+def _zarr3_gzip(config: CodecConfig, shuffled: bool) -> CodecConfig:
+    level = int(config.get("level", 4))
+    return _zarr3_shuffled("zlib", level) if shuffled else {"id": "gzip", "level": level}
+
+
+def _zarr3_zstd(config: CodecConfig, shuffled: bool) -> CodecConfig:
+    level = int(config.get("level", 4))
+    if shuffled:  # of blosc, 0 is no compression
+        return _zarr3_shuffled("zstd", level or _OF_ZSTD)
+    return {"id": "zstd", "level": level, "checksum": False}
+
+
+def _zarr3_shuffled(name: str, level: int) -> CodecConfig:
+    return _zarr3_blosc({"cname": name, "clevel": min(level, 9)}, True)
+
+
+def _zarr3_blosc(config: CodecConfig, _: bool) -> CodecConfig:
+    shuffle = dict(enumerate(_BLOSC_SHUFFLES)).get(config.get("shuffle", 1), "shuffle")
+    given = {"cname": config.get("cname", "lz4"), "clevel": config.get("clevel", 5)}
+    return {"id": "blosc", **given, "shuffle": shuffle, "blocksize": 0}
+
+
 def _values(values: tuple[int, ...]) -> dict[str, Any]:
     return {"values": list(values)}
 
@@ -157,6 +186,7 @@ TABLE: tuple[Codec, ...] = (
         hdf5=HDF5Filter(3, _none),
         netcdf=Keyword(name="fletcher32"),
         options=_flag("fletcher32"),
+        zarr3=lambda _, __: {"id": "crc32c"},
         lossless=True,
     ),
     Codec(
@@ -167,6 +197,7 @@ TABLE: tuple[Codec, ...] = (
         netcdf=with_level("zlib", "zlib", range(10), shuffled=True, told_below=6),
         options=_compression("zlib"),
         compressor=True,
+        zarr3=_zarr3_gzip,
         lossless=True,
         portable=True,
         frame=Frame(3, most=1 << 15),
@@ -192,8 +223,9 @@ TABLE: tuple[Codec, ...] = (
         decode=compressor(decompress.unzstd),
         hdf5=HDF5Filter(32015, _level(3)),
         netcdf=with_level("zstd", "zstd", range(23), shuffled=True, below=1),
-        options=_compression("zstd", below=1),
+        options=_zstd_options,
         compressor=True,
+        zarr3=_zarr3_zstd,
         lossless=True,
         frame=Frame(4, most=1 << 17),
         decode_into=decompress.unzstd_into,
@@ -221,6 +253,7 @@ TABLE: tuple[Codec, ...] = (
         ),
         options=_blosc_options,
         compressor=True,
+        zarr3=_zarr3_blosc,
         lossless=True,
         portable=True,
         decode_into=decompress.unblosc_into,
@@ -231,6 +264,7 @@ TABLE: tuple[Codec, ...] = (
         encode=compress.of_elements(compress.gzip),
         options=_compression("zlib"),
         compressor=True,
+        zarr3=_zarr3_gzip,
         lossless=True,
     ),
     Codec(id="lzma", decode=compressor(decompress.unlzma), compressor=True, lossless=True),
@@ -323,6 +357,17 @@ def as_zarr(config: CodecConfig) -> CodecConfig:
         return config
     values = config.get("values")
     return {"id": row.id, **({} if values is None else row.hdf5.settings(tuple(values)))}
+
+
+def of_zarr3(config: CodecConfig) -> CodecConfig | None:
+    """Return a codec of Zarr 3 as Zarr 2 spells it; None if it has none that loses nothing."""
+    config = {**config, "id": config["id"].removeprefix("numcodecs.")}
+    if config["id"] == "blosc":
+        config.pop("typesize", None)
+        shuffle = config.get("shuffle", "shuffle")
+        if shuffle in _BLOSC_SHUFFLES:
+            config["shuffle"] = _BLOSC_SHUFFLES.index(shuffle)
+    return config if codec(config["id"]).lossless else None
 
 
 def need_libhdf5(codecs: Iterable[CodecConfig]) -> bool:

@@ -194,21 +194,13 @@ def _config(codec: Any) -> CodecConfig:
     if config is None and hasattr(codec, "get_config"):
         config = codec.get_config()
     elif config is None and hasattr(codec, "to_dict"):
-        config = _of_zarr3(codec.to_dict())
+        stated = codec.to_dict()
+        config = registry.of_zarr3(
+            {"id": str(stated.get("name")), **(stated.get("configuration") or {})}
+        )
     if config is None or not isinstance(config.get("id"), str):
         raise ValueError(f"{codec!r:.80} is no codec of Zarr 2; use those of numcodecs")
     config = dict(config)
     if config["id"] == "zstd":
         config.pop("checksum", None)  # netCDF-C knows levels only
     return config
-
-
-def _of_zarr3(stated: Mapping[str, Any]) -> CodecConfig | None:
-    """Return a codec of Zarr 3, given by its metadata, as one of Zarr 2; None if there is none."""
-    name = str(stated.get("name")).removeprefix("numcodecs.")
-    settings = dict(stated.get("configuration") or {})
-    if name == "blosc":
-        shuffle = str(settings.pop("shuffle", "shuffle"))
-        settings.pop("typesize", None)
-        settings["shuffle"] = registry.BLOSC_SHUFFLES.index(shuffle)
-    return {"id": name, **settings} if registry.codec(name).lossless else None

@@ -24,8 +24,11 @@ FILLED_TEXT = (
     "xarray (2026.9) with engine='zarr' opens no dataset of Zarr 3 in which text or char has a "
     "_FillValue, its own neither; engine='nczarr' does"
 )
+COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
 #: Changes without loss: no reader shows the difference, or it can be undone.
-_HARMLESS = frozenset({_TRAILING, FLAGS, CHARACTERS, WIDENED, UNSPECIFIED, FILLED_TEXT})
+_HARMLESS = frozenset(
+    {_TRAILING, FLAGS, CHARACTERS, WIDENED, UNSPECIFIED, FILLED_TEXT, COMPRESSORS}
+)
 
 
 class Lacking:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.file_target import FileTarget
-from nczarr_xarray.export.lacking import Lacking
+from nczarr_xarray.export.lacking import COMPRESSORS, Lacking
 from nczarr_xarray.export.memory import room
 from nczarr_xarray.export.netcdf_variables import declare, need_netcdf4, new_file, put
 from nczarr_xarray.export.progress import Progress
@@ -73,6 +74,7 @@ def write_netcdf(
         check_names(group)
     opened = replace(opened, exact=True)
     lacking.note_hidden(opened.hierarchy)
+    netcdf4 = model.startswith("NETCDF4")
     contents = Contents()
     for group in opened.hierarchy.root.walk():
         held = contents.group(group.path)
@@ -80,6 +82,10 @@ def write_netcdf(
         held.attributes = lacking.attributes(group.path, group.attributes)
         for name, variable in group.variables.items():
             held.variables[name] = lacking.variable(netcdf_text(variable))
+            for config in stored_as(opened, variable).codecs if netcdf4 else ():
+                row = codec(config["id"])
+                if row.compressor and row.options is None:
+                    lacking.note(COMPRESSORS, f"{variable.path} ({row.id})")
     lacking.tell(target.url)
     progress.expect(sum(map(_nbytes, variables)))
     plan = {v.path: _planned(opened, v, memory) for v in contents.root.all_variables()}

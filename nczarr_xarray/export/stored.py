@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.codecs.registry import as_zarr, codec
+from nczarr_xarray.codecs.registry import as_zarr, codec, of_zarr3
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.chunk_shapes import default_chunk_shape
 from nczarr_xarray.model import CodecConfig, FileChunks, FileStrides, Variable
@@ -42,8 +43,8 @@ def stored_as(opened: Opened, variable: Variable) -> StorageProperties:
     """Return what to keep of the storage of a variable of an open dataset.
 
     The byte order is kept, except that of classic files, which have only one. HDF5's pipelines are
-    kept if netCDF and NCZarr have all their codecs. A variable without chunks gets the default
-    chunks.
+    kept if netCDF and NCZarr have all their codecs, those of Zarr 3 as far as Zarr 2 has them. A
+    variable without chunks gets the default chunks.
     """
     array = variable.array
     assert array is not None
@@ -53,14 +54,32 @@ def stored_as(opened: Opened, variable: Variable) -> StorageProperties:
     dtype = variable.dtype.newbyteorder("=") if classic else variable.dtype
     unfilled = array.fill is None and not classic and isinstance(array, (FileChunks, FileStrides))
     if array.is_chunked and len(array.chunk_shape) == len(variable.shape):
-        codecs = tuple(map(as_zarr, array.codecs)) if array.codec_words == "hdf5" else ()
-        kept = all(codec(config["id"]).netcdf for config in codecs)
+        if array.codec_words == "hdf5":
+            codecs = tuple(map(as_zarr, array.codecs))
+            kept = all(codec(config["id"]).netcdf for config in codecs)
+        else:
+            codecs, kept = _of_zarr3(array.codecs), True
         chunks = tuple(max(1, length) for length in array.chunk_shape)
         return StorageProperties(dtype, chunks, codecs if kept else (), unfilled=unfilled)
     unlimited = [dimension.unlimited for dimension in variable.dimensions]
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
     return StorageProperties(dtype, chunks, contiguous=not any(unlimited), unfilled=unfilled)
+
+
+def _of_zarr3(codecs: Iterable[CodecConfig]) -> tuple[CodecConfig, ...]:
+    """Return those codecs of Zarr 3 that Zarr 2 has, of the chunks in shards if there are some."""
+    found: list[CodecConfig] = []
+    for config in codecs:
+        if config["id"] == "sharding_indexed":
+            inner = (
+                {"id": one["name"], **(one.get("configuration") or {})} for one in config["codecs"]
+            )
+            return _of_zarr3(inner)
+        same = of_zarr3(config)
+        if same is not None:
+            found.append(same)
+    return tuple(found)
 
 
 def netcdf_text(variable: Variable) -> Variable:

@@ -53,9 +53,6 @@ class StoreView(Store):
         Bytes that an object may have that holds no metadata; None if that is not known.
     presence : Presence or LocalPresence or None
         Of the only array that is read, behind a network; None for a whole tree.
-    check : callable or None
-        Gets the key and the bytes of each whole object that holds no metadata, and raises if no
-        codec may have them.
 
     Raises
     ------
@@ -74,7 +71,6 @@ class StoreView(Store):
         self.keys = keys
         self.most: int | None = None
         self.presence: Presence | LocalPresence | None = None
-        self.check: Callable[[str, bytes], object] | None = None
         self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -112,10 +108,7 @@ class StoreView(Store):
     async def _get(self, key: str, part: slice) -> bytes | None:
         if key.rpartition("/")[2] in ZARR_METADATA:
             return await self._turn.ask((key, part, self.keys.max_metadata))
-        data = await self._turn.ask((key, part, self.most))
-        if data is not None and part is ALL and self.check is not None:
-            self.check(key, data)
-        return data
+        return await self._turn.ask((key, part, self.most))
 
     def _send(
         self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]

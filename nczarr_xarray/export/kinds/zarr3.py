@@ -9,6 +9,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.undo import on_error
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.codecs import kept_codecs
@@ -16,7 +17,7 @@ from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
 from nczarr_xarray.export.kinds.kind import CopyRequest
-from nczarr_xarray.export.lacking import FILLED_TEXT, UNSPECIFIED, Lacking
+from nczarr_xarray.export.lacking import COMPRESSORS, FILLED_TEXT, UNSPECIFIED, Lacking
 from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.storage import fill_element
 from nczarr_xarray.export.stored import fill_value, netcdf_text, stored_as
@@ -55,7 +56,9 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     target, _, _ = decide(request.target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
-    contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, request.layout))
+    contents, found = contents_of(
+        opened, lacking, lambda v: _item(opened, v, request.layout, lacking)
+    )
     found += [*problems(contents.root, PURE), *emit.problems(contents.root)]
     refuse(target.url, found)
     for item in contents.items:
@@ -87,7 +90,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         return WriteTask(change, flows, documents, removed, before=before, memory=memory)
 
 
-def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
+def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacking) -> Item:
     """Decide how a variable is stored: with its chunks and codecs as far as Zarr 3 has them."""
     variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
@@ -110,7 +113,10 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
         codecs = codecs_for(layout.codecs, dtype)
     else:
         codecs = kept_codecs(codecs, array, PURE)
-        codecs = tuple(config for config in codecs if config["id"] in emit.CODECS)
+        for config in codecs:
+            if codec(config["id"]).compressor and not emit.is_known(config):
+                lacking.note(COMPRESSORS, f"{variable.path} ({config['id']})")
+        codecs = tuple(filter(emit.is_known, codecs))
     text_codec = ({"id": "vlen-utf8"},) if text else ()
     array = replace(array, codecs=(*text_codec, *codecs) if variable.shape else text_codec)
     source = StoredSource(opened.reader(variable), variable)

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,8 +19,7 @@ from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.presence import LocalPresence, Presence
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.codecs.codec import UNKNOWN, Size
-from nczarr_xarray.codecs.decompress import blosc_container
+from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.attributes import float_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
 from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
@@ -101,7 +100,7 @@ class ZarrReader:
     def __init__(self, store: KeyStore, array: ZarrArray) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
-        self._zarr = zarr_array(store, array.path, json.loads(array.metadata))
+        self._zarr = _readable(store, array.path, json.loads(array.metadata))
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
@@ -166,23 +165,24 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**metadata, "codecs": [*codecs[:first], as_bytes, *codecs[first:]]}
 
 
-def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
-    """Make zarr-python's array of `metadata`."""
+def _readable(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
+    """Make zarr-python's array of `metadata` for reading."""
+    from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
-    zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
-    array = array_in(zarr_store, path, metadata)
-    if isinstance(zarr_store, StoreView):
-        zarr_store.most = _most_stored(array)
-        zarr_store.check = _check_of(array)
-        # those of the root may have a copy, and be the only ones
-        own = f"{path}/{FILE}".lstrip("/")
-        if isinstance(store, RemoteStore):
-            zarr_store.presence = Presence(store, own, FILE)
-        elif isinstance(store, LocalStore):
-            there = store.get(own, slice(0, 1)) is not None
-            zarr_store.presence = LocalPresence(store, own if there else FILE)
+    if isinstance(store, ZarrKeyStore):
+        return array_in(store.store, path, metadata)
+    view = StoreView(store)
+    array = array_in(view, path, with_whole_blosc(metadata))
+    view.most = _most_stored(array)
+    # those of the root may have a copy, and be the only ones
+    own = f"{path}/{FILE}".lstrip("/")
+    if isinstance(store, RemoteStore):
+        view.presence = Presence(store, own, FILE)
+    elif isinstance(store, LocalStore):
+        there = store.get(own, slice(0, 1)) is not None
+        view.presence = LocalPresence(store, own if there else FILE)
     return array
 
 
@@ -217,27 +217,6 @@ def _most_stored(array: Any) -> int:
     return int(2 * count * dtype.itemsize + chunks * _EACH_CHUNK)
 
 
-def _check_of(array: Any) -> Callable[[str, bytes], object] | None:
-    """Return what raises if an object holds no whole chunk of blosc; None if it is to hold none.
-
-    numcodecs reads behind the end of one that was cut off, and takes what is in memory there.
-    """
-    names = [str(codec.to_dict()["name"]) for codec in array.metadata.codecs]
-    if names[-1] not in ("blosc", "numcodecs.blosc"):
-        return None
-    size = UNKNOWN
-    if {*names[:-1]} <= {"bytes", *_OF_ARRAYS}:
-        size = Size(math.prod(array.chunks) * np.dtype(array.dtype).itemsize)
-
-    def check(key: str, data: bytes) -> None:
-        try:
-            blosc_container(data, size)
-        except FormatError as error:
-            raise FormatError(key, error.reason) from None
-
-    return check
-
-
 def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     """Make a `ZarrArray` of the `metadata` of the array at `path`.
 
@@ -246,9 +225,11 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     FormatError
         If zarr-python does not understand them, or no reader could read such an array.
     """
+    from nczarr_xarray.zarr.offered import StoreView
+
     metadata = _with_bytes(metadata)
     try:
-        array = zarr_array(store, path, metadata)
+        array = array_in(StoreView(store), path, metadata)
         dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
         chunks = tuple(int(n) for n in array.chunks)
         shape = tuple(int(n) for n in array.shape)

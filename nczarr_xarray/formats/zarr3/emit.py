@@ -6,12 +6,14 @@ Nothing is lost silently: `problems` lists what Zarr 3 does not have.
 from __future__ import annotations
 
 import base64
+import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
-from nczarr_xarray.codecs.registry import BLOSC_SHUFFLES
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
@@ -19,14 +21,8 @@ from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable, join
 
-#: Compressors that Zarr 3 has, by their names in Zarr 2; blosc does some of them with shuffling.
-_COMPRESSORS = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
-_IN_BLOSC = {"gzip": "zlib", "zstd": "zstd"}
-_BLOSC_LEVELS = 9
-#: The level that zstd takes itself.
-_OF_ZSTD = 3
-#: Codecs with a form in Zarr 3.
-CODECS = frozenset({*_COMPRESSORS, "shuffle", "fletcher32", "vlen-utf8"})
+#: Codecs that are no codec of Zarr 3: a part of another one, and what a type implies.
+_IMPLIED = frozenset({"shuffle", "vlen-utf8"})
 
 
 def documents(root: Group, shards: Mapping[str, Sequence[int]]) -> dict[str, bytes]:
@@ -100,7 +96,7 @@ def problems(root: Group) -> Iterator[str]:
         if _data_type(array.dtype) is None:
             yield f"{variable.path}: Zarr 3 has no type for {array.dtype}"
         for config in array.codecs:
-            if config["id"] not in CODECS:
+            if not is_known(config):
                 lacks = f"Zarr 3 does not have codec {config['id']!r}"
                 yield f"{variable.path}: {lacks}: use zlib, zstd, blosc or none"
 
@@ -147,48 +143,30 @@ def _data_type(dtype: np.dtype) -> JSON:
     return dtype.name if known and dtype.fields is None else None
 
 
+def is_known(config: CodecConfig) -> bool:
+    """Tell whether a codec of Zarr 2 has a form in Zarr 3."""
+    return config["id"] in _IMPLIED or codec(config["id"]).zarr3 is not None
+
+
 def _codecs(array: ChunkedArray) -> list[JSON]:
     """Return the codecs of a chunk: elements to bytes, a compressor, a checksum."""
-    names = {config["id"]: config for config in array.codecs}
     single = array.dtype.itemsize == 1
     order: dict[str, JSON] = {} if single else {"endian": "little"}
-    found = [_named("vlen-utf8") if array.dtype.hasobject else _named("bytes", **order)]
-    shuffled = "shuffle" in names and not single and array.dtype.kind != "S"
-    found += [
-        _compressor(config, array.dtype.itemsize, shuffled=shuffled)
-        for config in array.codecs
-        if config["id"] in _COMPRESSORS
-    ]
-    if "fletcher32" in names:
-        found.append(_named("crc32c"))
-    return found
+    first = _named("vlen-utf8") if array.dtype.hasobject else _named("bytes", **order)
+    shuffled = not single and array.dtype.kind != "S"
+    shuffled = shuffled and any(config["id"] == "shuffle" for config in array.codecs)
+    rows = ((codec(config["id"]), config) for config in array.codecs)
+    told = [row.zarr3(config, shuffled) for row, config in rows if row.zarr3]
+    told.sort(key=lambda config: config["id"] == "crc32c")  # of the bytes that are stored
+    return [first, *(_told(config, array.dtype.itemsize) for config in told)]
 
 
-def _compressor(config: CodecConfig, itemsize: int, *, shuffled: bool) -> JSON:
-    """Return a compressor; one with byte shuffling is a part of blosc, as Zarr 3 has no other."""
-    name = _COMPRESSORS[config["id"]]
-    level = int(config.get("level", 4))
-    if name == "blosc":
-        shuffle = dict(enumerate(BLOSC_SHUFFLES)).get(config.get("shuffle", 1), "shuffle")
-        return _blosc(config.get("cname", "lz4"), config.get("clevel", 5), shuffle, itemsize)
-    if shuffled:
-        own = name == "zstd" and level == 0  # what zstd takes itself; of blosc, no compression
-        clevel = _OF_ZSTD if own else min(level, _BLOSC_LEVELS)
-        return _blosc(_IN_BLOSC[name], clevel, "shuffle", itemsize)
-    if name == "zstd":
-        return _named("zstd", level=values.integer(level), checksum=False)
-    return _named("gzip", level=values.integer(level))
-
-
-def _blosc(cname: str, level: int, shuffle: str, itemsize: int) -> JSON:
-    return _named(
-        "blosc",
-        typesize=values.integer(itemsize),
-        cname=cname,
-        clevel=values.integer(level),
-        shuffle=shuffle,
-        blocksize=values.integer(0),
-    )
+def _told(config: CodecConfig, itemsize: int) -> JSON:
+    """Return a codec of Zarr 3 as its metadata have it."""
+    size = {"typesize": itemsize} if config["id"] == "blosc" else {}
+    settings = {key: value for key, value in config.items() if key != "id"}
+    stated = loads(json.dumps({**size, **settings}).encode(), FILE)
+    return _named(config["id"], **cast("dict[str, JSON]", stated))
 
 
 def _sharding(chunks: Sequence[int], codecs: list[JSON]) -> JSON:

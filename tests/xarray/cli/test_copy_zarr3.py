@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
 from nczarr_fsspec.changes.create import NewObjects
 from nczarr_fsspec.errors import StoreError
@@ -185,6 +186,58 @@ def test_levels_that_stand_for_others(
     assert configuration.get("clevel", configuration.get("level")) == (
         clevel if shuffled else level
     )
+
+
+def test_compressors_of_the_source_that_are_lacking(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy is larger than its source, which is said."""
+    ds = xr.Dataset({"v": ("x", ramp((1000,), "f4"))})
+    encoding = {"v": {"compressor": {"id": "lzma"}, "filters": None}}
+    to_nczarr(ds, f"file://{tmp_path}/x#mode=zarr", encoding=encoding)
+    told = "stored without the compressor of the source, which the format of the copy lacks"
+    for target, *options in (("y", "--format", "zarr3"), ("y.nc",)):
+        assert main(["copy", str(tmp_path / "x"), str(tmp_path / target), *options]) == 0
+        assert f"{told}: /v (lzma)" in capsys.readouterr().err
+    assert [one["name"] for one in document(tmp_path / "y/v/zarr.json")["codecs"]] == ["bytes"]
+
+
+@pytest.mark.parametrize("shards", [None, (100,)], ids=["chunks", "shards"])
+@pytest.mark.parametrize(
+    ("compressor", "zarr2", "netcdf"),
+    [
+        (ZstdCodec(level=0), {"id": "zstd", "level": 0}, ("zstd", 3)),
+        (GzipCodec(level=2), {"id": "zlib", "level": 2}, ("zlib", 2)),
+        (
+            BloscCodec(cname="zstd", clevel=3, shuffle="bitshuffle"),
+            {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 2, "blocksize": 0},
+            ("zlib", 4),
+        ),
+    ],
+    ids=["zstd", "gzip", "blosc"],
+)
+def test_copies_from_zarr_3_stay_compressed(
+    tmp_path: Path,
+    shards: tuple[int, ...] | None,
+    compressor: Any,
+    zarr2: dict[str, Any],
+    netcdf: tuple[str, int],
+) -> None:
+    ds = xr.Dataset({"v": ("x", ramp((100,), "f4"))})
+    encoding = {"v": {"chunks": (50,), "shards": shards, "compressors": (compressor,)}}
+    ds.to_zarr(tmp_path / "x", zarr_format=3, consolidated=False, encoding=encoding)
+    copy(tmp_path / "x", tmp_path / "y", "--verify")
+    assert document(tmp_path / "y/v/.zarray")["compressor"] == zarr2
+    copy(tmp_path / "x", tmp_path / "z", "--format", "zarr3", "--verify")
+    (told,) = document(tmp_path / "z/v/zarr.json")["codecs"][1:]
+    stated = compressor.to_dict()
+    if told["name"] == "blosc":
+        stated["configuration"]["typesize"] = 4
+    assert told == stated
+    copy(tmp_path / "x", tmp_path / "x.nc", "--verify")
+    with netCDF4.Dataset(tmp_path / "x.nc") as file:
+        filters = file["v"].filters()
+    assert (filters[netcdf[0]], filters["complevel"]) == (True, netcdf[1])
 
 
 def test_compression_that_zarr_3_lacks(

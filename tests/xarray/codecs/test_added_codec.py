@@ -156,6 +156,28 @@ assert main(["copy", "x.nc", "x.zarr", "--compress", "toy:7", "--verify"]) == 0
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("has", [True, False])
+def test_a_copy_to_zarr_3_has_it_if_its_row_says_so(tmp_path: Path, has: bool) -> None:
+    code = """
+import numpy as np, xarray as xr
+from nczarr_xarray.cli.main import main
+import nczarr_xarray
+ds = xr.Dataset({"v": ("x", np.arange(9.0))})
+ds.nczarr.to_nczarr("x.zarr", encoding={"v": {"compression": "toy", "shuffle": False}})
+assert main(["copy", "x.zarr", "y.zarr", "--format", "zarr3", "--verify"]) == 0
+"""
+    module = codec_of_the_page()
+    if has:
+        zarr3 = 'zarr3=lambda config, shuffled: {"id": "gzip", "level": config["level"]}'
+        module = module.replace('    id="toy",', f'    id="toy",\n    {zarr3},')
+    done = run(tmp_path, code, installed(tmp_path, module=module))
+    assert done.returncode == 0, done.stderr
+    codecs = json.loads((tmp_path / "y.zarr" / "v" / "zarr.json").read_text())["codecs"][1:]
+    assert codecs == ([{"name": "gzip", "configuration": {"level": 4}}] if has else [])
+    assert ("stored without the compressor of the source" in done.stderr) is not has
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "reason"),
     [

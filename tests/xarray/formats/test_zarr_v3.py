@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
 from zarr.storage import LocalStore
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
@@ -308,5 +316,36 @@ def test_cut_blosc_chunk_is_an_error(tmp_path: Path, length: int) -> None:
     chunk.write_bytes(chunk.read_bytes()[:length])
     ds = xr.open_dataset(path, engine="nczarr")
     np.testing.assert_array_equal(ds.v[:50], values[:50])
-    with pytest.raises(FormatError, match=rf"^v/c/1: holds {length} bytes"):
+    with pytest.raises(FormatError, match=rf"^v: cannot be read \(holds {length} bytes"):
         ds.v.load()
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(50, 100)], ids=["all", "chunk"])
+@pytest.mark.parametrize("cut", [1, 100])
+def test_cut_shard_of_blosc_chunks_is_an_error(tmp_path: Path, cut: int, part: slice) -> None:
+    path = tmp_path / "x.zarr"
+    values = np.random.default_rng(0).integers(0, 1 << 60, 100)
+    codecs: list[Any] = [BytesCodec(), BloscCodec()]
+    shards = ShardingCodec(chunk_shape=(50,), codecs=codecs, index_location="start")
+    create(path, values, chunks=(100,), serializer=shards, compressors=None)
+    shard = path / "v" / "c" / "0"
+    shard.write_bytes(shard.read_bytes()[:-cut])
+    ds = xr.open_dataset(path, engine="nczarr")
+    np.testing.assert_array_equal(ds.v[:50], values[:50])
+    with pytest.raises(FormatError, match=r"^v: cannot be read \(holds \d+ bytes of a blosc"):
+        ds.v[part].load()
+
+
+def test_blosc_of_numcodecs_in_front_of_other_codecs(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    values = np.arange(100)
+    create(path, values, chunks=(50,), compressors=[BloscCodec(), GzipCodec()])
+    metadata = json.loads((path / "v" / "zarr.json").read_text())
+    _, blosc, _ = metadata["codecs"]
+    blosc["name"] = "numcodecs.blosc"
+    blosc["configuration"] = {"cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
+    (path / "v" / "zarr.json").write_text(json.dumps(metadata))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ds = xr.open_dataset(path, engine="nczarr")
+        np.testing.assert_array_equal(ds.v, values)
