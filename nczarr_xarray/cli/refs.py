@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from nczarr_fsspec.changes.leftovers import replacing
+from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, refuse_itself
@@ -67,7 +67,9 @@ def write(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():  # a device, or a pipe
             path.write_text(text, encoding="utf-8")
         else:
-            with replacing(os.path.realpath(path)) as new:
+            real = os.path.realpath(path)
+            remove_leftovers(real)
+            with replacing(real) as new:
                 Path(new).write_text(text, encoding="utf-8")
     except OSError as error:
         error.filename = path
