@@ -164,14 +164,22 @@ class DirectoryWriter(WritableStore):
     def keys_below(self, prefix: str) -> list[str]:
         return sorted(name for name in self._files(prefix) if writer_of(name) is None)
 
-    def temporaries(self, below: str = "") -> Iterator[tuple[str, Owner]]:
-        """Yield the names of files that are not complete, each with the process that writes it."""
-        for name in sorted(self._files(below)):
+    def temporaries(self, below: str = "", *, deep: bool = True) -> Iterator[tuple[str, Owner]]:
+        """Yield the names of files that are not complete, each with the process that writes it.
+
+        Parameters
+        ----------
+        below
+            Prefix of the names.
+        deep
+            Whether to look into folders that are there.
+        """
+        for name in sorted(self._files(below, deep=deep)):
             owner = writer_of(name)
             if owner is not None:
                 yield name, owner
 
-    def _files(self, prefix: str) -> Iterator[str]:
+    def _files(self, prefix: str, *, deep: bool = True) -> Iterator[str]:
         linked: set[str] = set()  # a link may lead into what it is in
         todo = [f"{check_key(prefix)}/" if prefix else ""]
         self._inside.check(prefix)
@@ -185,6 +193,8 @@ class DirectoryWriter(WritableStore):
                         outside = entry.is_symlink() and not self._inside.holds(entry.path)
                         if outside or not entry.is_dir():
                             yield above + entry.name
+                            continue
+                        if not deep:
                             continue
                         if entry.is_symlink():
                             real = os.path.realpath(entry.path)

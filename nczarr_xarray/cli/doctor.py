@@ -9,7 +9,7 @@ import re
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_arguments, opening, refuse_itself
+from nczarr_xarray.cli.target import add_arguments, opening, refuse_itself, write_report
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
@@ -65,9 +65,7 @@ def run(args: argparse.Namespace) -> int:
         **opening(args, args.options),
     )
     if args.html:
-        # names of files and variables need not be UTF-8
-        with open(args.html, "w", encoding="utf-8", errors="backslashreplace") as page:
-            page.write(report.as_html())
+        write_report(args.html, report.as_html())
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))
     else:

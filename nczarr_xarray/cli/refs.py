@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
-from nczarr_fsspec.changes.leftovers import replacing
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_arguments, refuse_itself
+from nczarr_xarray.cli.target import add_arguments, refuse_itself, write_report
 from nczarr_xarray.cli.text import report
 
 
@@ -55,20 +53,7 @@ def run(args: argparse.Namespace) -> int:
         place = MasterPlace.find(args.file, None)
         write_parquet(place, found.references["refs"], replaces=True)
     else:
-        write(args.file, text)
+        write_report(args.file, text)
     for problem in found.problems:
         report(problem)
     return 1 if found.problems else 0
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file; its old content stays until the new one is complete."""
-    try:
-        if path.exists() and not path.is_file():  # a device, or a pipe
-            path.write_text(text, encoding="utf-8")
-        else:
-            with replacing(os.path.realpath(path)) as new:
-                Path(new).write_text(text, encoding="utf-8")
-    except OSError as error:
-        error.filename = path
-        raise

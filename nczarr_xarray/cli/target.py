@@ -32,6 +32,32 @@ def need_folder(output: str | os.PathLike[str]) -> None:
         raise UsageError(os.fspath(output), "cannot be written: there is no such folder")
 
 
+def write_report(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file; its old content stays until the new one is complete.
+
+    Raises
+    ------
+    OSError
+        With the name of the file.
+    """
+    from pathlib import Path
+
+    from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
+
+    data = text.encode(errors="backslashreplace")  # names need not be UTF-8
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a device, or a pipe
+            Path(path).write_bytes(data)
+        else:
+            real = os.path.realpath(path)
+            remove_leftovers(real)
+            with replacing(real) as new:
+                Path(new).write_bytes(data)
+    except OSError as error:
+        error.filename = path
+        raise
+
+
 class ByName(argparse.Action):
     """Collects values by name, of which each may be given once."""
 

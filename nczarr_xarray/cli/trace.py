@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_option, need_folder, refuse_itself
+from nczarr_xarray.cli.target import add_option, need_folder, refuse_itself, write_report
 
 if TYPE_CHECKING:
     from nczarr_xarray.tools.trace.trace import Trace
@@ -130,9 +130,7 @@ def _execute(arguments: Sequence[str]) -> None:
 
 def _write(recorded: Trace, args: argparse.Namespace) -> None:
     """Write what the trace adds up to, and the trace in the forms that were asked for."""
-    from pathlib import Path
-
     print(recorded, file=sys.stderr)
     for form in _FORMS:
         if (path := getattr(args, form)) is not None:
-            Path(path).write_text(getattr(recorded, form)(), encoding="utf-8")
+            write_report(path, getattr(recorded, form)())

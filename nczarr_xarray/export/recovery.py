@@ -47,12 +47,13 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bo
     """
     place = _master_place(target, storage_options)
     claimed = place is not None and _claim_is_cleared(place)
+    abandoned = place is not None and place.remove_abandoned()
     if place is not None and not place.is_tree and (claimed or _names_a_file(place)):
-        return _recover_file(place) or claimed
+        return _recover_file(place) or claimed or abandoned
     write_target = WriteTarget(find_destination(target, storage_options))
     path, store = write_target.destination.path, write_target.store
     found = [
-        claimed,
+        claimed or abandoned,
         path is not None and remove_leftovers(os.path.realpath(path), alive=True),
         store is not None and recover_store(store),
         store is not None and _remove_temporaries(store),

@@ -18,7 +18,6 @@ from nczarr_fsspec.changes.locks import OVER
 from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
-from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -188,10 +187,7 @@ def _remove_unneeded(place: MasterPlace, claim: dict[str, Any]) -> None:
 
     That are fragments, and files that were to become some.
     """
-    store, owner = place.store, Owner.parse(claim.get("owner"))
-    if isinstance(store, DirectoryWriter):
-        found = store.temporaries(place.stem)
-        store.delete([key for key, writer in found if writer.identity == owner.identity])
+    place.remove_abandoned(Owner.parse(claim.get("owner")).identity)
     present = referred_keys(place)
     if present is None:
         return

@@ -14,6 +14,7 @@ import numpy as np
 
 from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.writable import WritableStore
 
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
@@ -106,6 +107,7 @@ class MasterPlace:
         DatasetExistsError
             If there is one that must not be replaced.
         """
+        self.remove_abandoned()
         if replaces:
             self.store.put(self.file.name, data)
         elif not self.store.create(self.file.name, data):
@@ -150,6 +152,28 @@ class MasterPlace:
         above, _, name = address.rstrip("/").rpartition("/")
         ours = above == self.stem and name.startswith((f"{self.stem}.", f"{self.stem}_"))
         return f"{above}/{name}" if ours else None
+
+    def remove_abandoned(self, writer: str = "") -> bool:
+        """Remove files that were never completed: beside the master, and among its fragments.
+
+        They are those of processes of this machine that have ended, whatever they wrote.
+
+        Parameters
+        ----------
+        writer
+            The identity of another process that has ended.
+
+        Returns
+        -------
+        bool
+            Whether there were any.
+        """
+        if not isinstance(self.store, DirectoryWriter):
+            return False
+        found = [*self.store.temporaries(deep=False), *self.store.temporaries(self.stem)]
+        left = [key for key, owner in found if owner.identity == writer or owner.is_dead()]
+        self.store.delete(left)
+        return bool(left)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove fragments."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.changes.leftovers import replacing
+from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.tools.compare.blocks import Blocks
 from nczarr_xarray.tools.compare.structure import PROPERTIES, Facts, Outline
@@ -82,7 +82,9 @@ class Manifest:
             },
         }
         try:
-            with replacing(os.path.realpath(path)) as new, open(new, "x", encoding="ascii") as file:
+            real = os.path.realpath(path)
+            remove_leftovers(real)
+            with replacing(real) as new, open(new, "x", encoding="ascii") as file:
                 json.dump(document, file, indent=1)
         except OSError as error:
             reason = f"cannot be written: {error.strerror or error}"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import netCDF4
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.changes.leftovers import partial_path
+from nczarr_fsspec.owner import Owner
 from nczarr_xarray.cli.main import main
 from tests.support.manyfiles import field, step, write
 
@@ -141,3 +144,43 @@ def test_what_has_no_fill_value_gets_none(tmp_path: Path) -> None:
     assert main(command) == 0
     with xr.open_dataset(target, engine="nczarr", decode_cf=False) as found:
         assert "_FillValue" not in {*found["v"].attrs, *found["t"].attrs}
+
+
+DEAD = replace(Owner.here(), started="before").identity
+
+
+@pytest.mark.parametrize("by", ["aggregate", "recover"])
+@pytest.mark.parametrize("name", ["m.nca", "m.json"])
+def test_files_of_a_killed_writer_are_removed(by: str, name: str, tmp_path: Path) -> None:
+    """Those of the master, whose writer has no claim as yet, or never has one."""
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    master = str(tmp_path / name)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "other").mkdir()
+    kept = [
+        tmp_path / f".nczarr-tmp-{Owner.here().identity}-{0:016}",  # of a writer that lives
+        tmp_path / "other" / f".nczarr-tmp-{DEAD}-{1:016}",  # what it belongs to is not known
+    ]
+    gone = [folder / f".nczarr-tmp-{DEAD}-{2:016}" for folder in (tmp_path, tmp_path / "m")]
+    for path in (*kept, *gone):
+        path.write_bytes(b"a part")
+    words = ["aggregate", *files, "-o", master] if by == "aggregate" else ["recover", master]
+    assert main(words) == 0
+    assert [path for path in (*kept, *gone) if path.exists()] == kept
+
+
+def test_texts_of_a_killed_writer_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """References of `refs`, and digests of `copy`."""
+    file, names = step(tmp_path / "0.nc", [0]), ("r.json", "digests.json")
+    dead = replace(Owner.here(), started="before")
+    with monkeypatch.context() as patched:
+        patched.setattr(Owner, "here", lambda: dead)
+        left = [Path(partial_path(str(tmp_path / name))) for name in names]
+    for path in left:
+        path.write_text("{")
+    assert main(["refs", file, str(tmp_path / names[0])]) == 0
+    words = ["copy", file, str(tmp_path / "c.nczarr"), "--digests", str(tmp_path / names[1])]
+    assert main(words) == 0
+    assert not [path for path in left if path.exists()]

@@ -398,6 +398,33 @@ def test_references_are_whole_or_as_they_were(places: tuple[Path, ...]) -> None:
     assert "v/0" in json.loads(target.read_text())["refs"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no such device")
+@pytest.mark.parametrize("words", [["doctor", "--html"], ["trace", "--json"], ["refs"]])
+def test_a_report_that_cannot_be_written_is_named(
+    words: list[str],
+    tmp_path: Path,
+    places: tuple[Path, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is not taken for standard output; and an old one is not lost."""
+
+    def run(report: str) -> str:
+        name = str(places[3])
+        last = {"trace": ["--", "nczarr", "info", name], "doctor": [name]}.get(words[0], [])
+        assert main([*words, *([] if last else [name]), report, *last]) == 1
+        return capsys.readouterr().err.splitlines()[-1]
+
+    assert run("/dev/full") == "nczarr: /dev/full: No space left on device"
+    old = tmp_path / "reports" / "old"
+    old.parent.mkdir()
+    old.write_text("old")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        assert run(str(old)) == f"nczarr: {old}: No space left on device"
+    assert old.read_text() == "old"
+    assert [*old.parent.iterdir()] == [old]
+
+
 def full(*_: object) -> None:
     raise OSError(28, os.strerror(28))
 
