@@ -10,8 +10,8 @@ from importlib import import_module
 
 import xarray as xr
 
-# what xarray and its engines import when they are used
-for name in ("dask.array", "distributed", "netCDF4", "pint", "s3fs", "zarr"):
+# what xarray, its engines and modules of tests import
+for name in ("dask.array", "distributed", "netCDF4", "pint", "pytest", "s3fs", "zarr"):
     with suppress(ImportError):
         import_module(name)
 with suppress(ImportError):  # without dask
