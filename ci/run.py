@@ -5,7 +5,7 @@
     python3 ci/run.py test [ARGUMENT]   install for development, run the quick tests
     python3 ci/run.py oldest [ARGUMENT] the quick tests with the oldest releases that are supported
     python3 ci/run.py newest [ARGUMENT] the quick tests with releases that are not out yet
-    python3 ci/run.py check             linters, docs and all tests, as continuous integration
+    python3 ci/run.py check             linters and all tests, as continuous integration
 
 The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
 `test -m ""` runs the others, too. The oldest releases are the lower bounds in pyproject.toml, the
@@ -50,7 +50,6 @@ LINT = {
     "mypy": ("-m", "mypy"),
     "imports": ("-c", "from importlinter.cli import lint_imports_command as c; c()"),
     "picture of the imports": ("ci/picture.py", "--check"),
-    "docs": ("-m", "mkdocs", "build", "--strict", "--quiet"),
 }
 # Every worker begins with a part of the files, and takes tests of another when it has done.
 PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
@@ -91,7 +90,7 @@ def main() -> int:
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of many programs would compile it all
-    chosen = () if args.task == "check" else QUICK
+    chosen = ("--durations", "25") if args.task == "check" else QUICK
     status = call(python, *PYTEST, *chosen, *rest, longest=LONGEST)
     if failed:
         print(f"failed: {', '.join(failed)}")

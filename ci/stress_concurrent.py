@@ -48,7 +48,7 @@ import xarray as xr  # noqa: E402
 
 from nczarr_fsspec.errors import NCZarrError  # noqa: E402
 from nczarr_xarray import load_dataset  # noqa: E402
-from tests.support.killing import Target, local, on_s3  # noqa: E402
+from tests.support.killing import Target, local, on_s3, prepared_context  # noqa: E402
 from tests.support.s3server import seaweed_s3  # noqa: E402
 
 Counts = collections.Counter[str]
@@ -114,14 +114,8 @@ def _load() -> Iterator[None]:
             process.join()
 
 
-def _context() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.killing"])
-    return context
-
-
 def _process(function: Callable[..., None], *args: Any) -> Any:
-    return _context().Process(target=function, args=args, daemon=True)
+    return prepared_context().Process(target=function, args=args, daemon=True)
 
 
 def _compute() -> None:
@@ -225,7 +219,7 @@ def _reading(given: argparse.Namespace, target: Target) -> Counts:
     encoding = {name: {"chunks": CHUNKS} for name in ("v", "w")}
     encoding["name"] = {"_nczarr_maxstrlen": 12}
     target.write(_values(0), "w", encoding=encoding, unlimited_dims=["t"])
-    stop, queue = _context().Event(), _context().Queue()
+    stop, queue = prepared_context().Event(), prepared_context().Queue()
     appends = given.what == "appends"
     if appends:
         writer = _process(_append, target, stop, queue, given.appends)

@@ -184,9 +184,10 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 @cache
-def _context() -> Any:
+def prepared_context() -> Any:
+    """Return what makes processes that have imported everything when they begin."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, "tests.support.preloaded"])
     return context
 
 
@@ -215,8 +216,8 @@ class Run:
 
 def in_process(function: Callable[..., Any], *args: Any, kill: Kill | None = None) -> Run:
     """Run a function of a module in a new process."""
-    ours, theirs = _context().Pipe(duplex=False)
-    process = _context().Process(target=_child, args=(theirs, kill, function, args))
+    ours, theirs = prepared_context().Pipe(duplex=False)
+    process = prepared_context().Process(target=_child, args=(theirs, kill, function, args))
     process.start()
     theirs.close()
     run = Run()

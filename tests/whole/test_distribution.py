@@ -115,20 +115,37 @@ def write_files(folder: Path) -> None:
             field[:] = 1.5 * np.arange(6).reshape(3, 2)
 
 
+@pytest.fixture(scope="module")
+def programs(
+    built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, str]]:
+    """Those of a new environment of this Python, with nothing but what the wheel requires.
+
+    And the variables in which they run.
+    """
+    folder = tmp_path_factory.mktemp("alone") / "venv"
+    venv.create(folder, with_pip=True)
+    found = folder / ("Scripts" if os.name == "nt" else "bin")
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(
+        [found / "python", "-m", "pip", "install", "-q", built["wheel"]], check=True, env=clean
+    )
+    return found, clean
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
-def test_it_works_alone(kind: str, built: dict[str, Path], tmp_path: Path) -> None:
-    """In a new environment of this Python, with nothing but what it requires."""
+def test_it_works_alone(
+    kind: str, built: dict[str, Path], programs: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
     write_files(tmp_path)
-    venv.create(tmp_path / "venv", with_pip=True)
-    programs = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
-    python: str | Path = programs / "python"
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    install = [python, "-m", "pip", "install", "-q", built[kind]]
-    subprocess.run(install, check=True, env=clean)
+    folder, clean = programs
+    python = folder / "python"
+    again = [python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", built[kind]]
+    subprocess.run(again, check=True, env=clean)
     done = subprocess.run(
-        [python, "-c", _USE, programs / "nczarr", tmp_path],
+        [python, "-c", _USE, folder / "nczarr", tmp_path],
         cwd=tmp_path,
         env=clean,
         check=True,

@@ -29,7 +29,7 @@ def test_every_public_name_has_its_place_in_the_reference() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages as ``ci/run.py check`` builds them: a warning is an error."""
+    """The pages, which are built here only: a warning is an error."""
     folder = tmp_path_factory.mktemp("site")
     subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
