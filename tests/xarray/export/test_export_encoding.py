@@ -377,6 +377,12 @@ INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     (np.array([-128, 5], "i1"), {"dtype": "i2", "add_offset": 10, "_FillValue": -999}, "i2", OFF),
     (np.array([3, 5], "u1"), {"add_offset": 10, "missing_value": 99}, "f8", [-7, -5]),
     (np.array([3, 5], "u1"), {"dtype": "i2", "scale_factor": 0.5, "_FillValue": 0}, "i2", [6, 10]),
+    (
+        np.array([1000], "f2"),
+        {"dtype": "f8", "scale_factor": 2**-7, "_FillValue": 0},
+        "f8",
+        [128e3],
+    ),
     ([-(2**63), 5], {"dtype": "i2", "_FillValue": -1}, "i8", [-(2**63), 5]),
     # of a constant field, packed by its range
     ([2.5, 2.5], {"dtype": "i2", "scale_factor": 0.0, "add_offset": 2.5}, "f8", [2.5, 2.5]),
