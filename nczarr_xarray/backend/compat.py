@@ -231,7 +231,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
         variables = {
-            name: _fine_times(_float_scale(variable)) for name, variable in variables.items()
+            name: _fine_times(_calculable(name, variable)) for name, variable in variables.items()
         }
         filled, missing = set_aside(variables.items())
         changed, stored = as_read(variables)
@@ -257,17 +257,42 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     return encoded, dict(attributes)
 
 
-def _float_scale(variable: Variable) -> Variable:
-    """Return a variable whose ``scale_factor`` is no integer.
+def _calculable(name: Any, variable: Variable) -> Variable:
+    """Return a variable with which xarray calculates what CF means.
 
-    xarray casts values to the type of an integer one, here and when it reads them, so that
-    fractions are cut off.
+    - xarray casts values to the type of an integer ``scale_factor``, here and when it reads them,
+      so that fractions are cut off.
+    - It packs numbers that have a fill value in their own type: integers may wrap around, and
+      float16 may overflow.
+    - For ``_Unsigned`` it rounds floats, even if floats are stored. (When it reads them, it ignores
+      the attribute.) Other numbers may become integers as small as the data, whatever is stored.
+
+    Raises
+    ------
+    ValueError
+        If nothing can be stored with the scale or offset.
     """
-    scale = variable.encoding.get("scale_factor")
-    if not isinstance(scale, (int, np.integer)):
-        return variable
     found = variable.copy(deep=False)
-    found.encoding = {**variable.encoding, "scale_factor": float(scale)}
+    encoding, kind = found.encoding, found.dtype.kind
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
+    if (scale is not None and not (scale and np.isfinite(scale))) or (
+        offset is not None and not np.isfinite(offset)
+    ):
+        reason = f"no number can be stored with scale_factor {scale!r}, add_offset {offset!r}"
+        raise ValueError(f"{name!r}: {reason}")
+    if isinstance(scale, (int, np.integer)):
+        encoding["scale_factor"] = float(scale)
+    scaled = (scale, offset) != (None, None)
+    stored = np.dtype(encoding.get("dtype") or found.dtype)
+    small = kind in "iu" or found.dtype == "f2"
+    if scaled and small and {"_FillValue", "missing_value"} & encoding.keys():
+        found.data = found.data.astype("f8")
+    if encoding.get("_Unsigned") is None:
+        return found
+    if stored.kind == "f":
+        found.attrs.setdefault("_Unsigned", encoding.pop("_Unsigned"))
+    elif kind == "f" or (kind in "iu" and found.dtype.itemsize < stored.itemsize):
+        found.data = found.data.astype(f"{kind}{8 if kind == 'f' else stored.itemsize}")
     return found
 
 

@@ -98,7 +98,7 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
 def is_packed(variable: xr.Variable) -> bool:
     """Tell whether it takes a variable's values to know that its encoding changes none."""
     encoding, kind = variable.encoding, variable.dtype.kind
-    times = kind in "mM" or (kind == "O" and " since " in str(encoding.get("units")))
+    times = kind in "mMO"  # objects with a type of numbers are dates, or are refused
     if encoding.get("dtype") is None or not (kind in "fiuc" or times):
         return False
     try:
@@ -134,8 +134,8 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     str or None
         Why an encoding that the user asks for cannot hold the numbers in memory.
     """
-    # as an attribute, too, it has a number read as it was before it wrapped around
-    told = {name: variable.attrs[name] for name in ("_Unsigned",) if name in variable.attrs}
+    # as an attribute, too, _Unsigned has a number read as it was before it wrapped around
+    told = {name: variable.attrs[name] for name in ("_Unsigned", "units") if name in variable.attrs}
     check = overflow_check({**told, **variable.encoding})
     if variable.chunks is not None:
         guard = partial(refuse_values, path, check, advice="" if asked else _CAME_WITH)
@@ -186,7 +186,7 @@ def _overflow(
     if dtype.kind == "b":
         others = values[(values != 0) & (values != 1)]
         return f"holds the value {others[0]!s:.30}, which bool cannot hold" if others.size else None
-    if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
+    if values.dtype.kind == "i" and has_fill and units:  # NaT of times that were not decoded
         values = values[values != np.iinfo("i8").min]
     if dtype.kind == "f":  # which has missing and infinite numbers
         values = values[np.isfinite(values)]

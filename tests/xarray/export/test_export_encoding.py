@@ -317,6 +317,8 @@ def test_the_dataset_keeps_its_encoding(tmp_path: Path) -> None:
 
 
 UNSIGNED = {"dtype": "i1", "_Unsigned": "true", "_FillValue": np.int8(-1)}
+WIDE = {"_Unsigned": "true", "_FillValue": 2**16 - 1}
+OFF = [-138, -5]
 INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     # what contradicts itself, or is no type of netCDF
     ([1, 2], {"dtype": "i2", "_FillValue": -1, "missing_value": -9}, "i2", [1, 2]),
@@ -360,10 +362,37 @@ INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     ([1.0, 254], {"dtype": "i1", "_Unsigned": "true"}, "i1", [1, -2]),
     ([0.5, 127], {"dtype": "i1", "_Unsigned": "true", "scale_factor": 0.5}, "i1", [1, -2]),
     ([1.0, 300], {"dtype": "i1", "_Unsigned": "true"}, "f8", [1, 300]),
+    # a fill value as it is read lets xarray calculate in the type of the data
+    (np.array([7, 254], "u1"), WIDE | {"dtype": "i2"}, "i2", [7, 254]),
+    (
+        np.array([7, 4e9], "f4"),
+        WIDE | {"dtype": "i4", "_FillValue": 2**32 - 1},
+        "i4",
+        [7, 4_000_000_000 - 2**32],
+    ),
+    # it means nothing for floats, and rounded them
+    ([1.5, -3.25], {"dtype": "f4", "_Unsigned": "true", "_FillValue": 9.0}, "f4", [1.5, -3.25]),
+    ([1.5, -3.25], {"_Unsigned": "false", "missing_value": 9.0}, "f8", [1.5, -3.25]),
+    # integers that would wrap around in their own type
+    (np.array([-128, 5], "i1"), {"dtype": "i2", "add_offset": 10, "_FillValue": -999}, "i2", OFF),
+    (np.array([3, 5], "u1"), {"add_offset": 10, "missing_value": 99}, "f8", [-7, -5]),
+    (np.array([3, 5], "u1"), {"dtype": "i2", "scale_factor": 0.5, "_FillValue": 0}, "i2", [6, 10]),
+    (
+        np.array([1000], "f2"),
+        {"dtype": "f8", "scale_factor": 2**-7, "_FillValue": 0},
+        "f8",
+        [128e3],
+    ),
+    ([-(2**63), 5], {"dtype": "i2", "_FillValue": -1}, "i8", [-(2**63), 5]),
+    # of a constant field, packed by its range
+    ([2.5, 2.5], {"dtype": "i2", "scale_factor": 0.0, "add_offset": 2.5}, "f8", [2.5, 2.5]),
+    ([2.5, 2.5], {"scale_factor": 0.0, "add_offset": 2.5, "_FillValue": -1}, "f8", [2.5, 2.5]),
+    ([2.5, 2.5], {"dtype": "i2", "scale_factor": np.inf, "_FillValue": -1}, "f8", [2.5, 2.5]),
+    ([2.5, 2.5], {"dtype": "f4", "add_offset": np.nan}, "f8", [2.5, 2.5]),
 ]
 
 
-@pytest.mark.filterwarnings("ignore:saving variable:xarray.SerializationWarning")
+@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 @pytest.mark.parametrize(("values", "encoding", "dtype", "expected"), INHERITED)
 def test_inherited_encoding_changes_no_number(
     tmp_path: Path, values: Any, encoding: dict[str, Any], dtype: str, expected: Any
@@ -981,3 +1010,30 @@ def test_an_inherited_fill_value_of_numpy_strings(tmp_path: Path) -> None:
     raw = opened(tmp_path / "x", mask_and_scale=False)
     assert raw["v"].values.tolist() == ["none", "none", "é"]
     assert raw["v"].attrs == {"_FillValue": "none"}
+
+
+@pytest.mark.parametrize("inherited", [False, True])
+def test_dates_of_other_calendars_that_a_type_without_units_cannot_hold(
+    tmp_path: Path, inherited: bool
+) -> None:
+    dates = [cftime.DatetimeNoLeap(1102, 7, 20), cftime.DatetimeNoLeap(1900, 7, 20, 1)]
+    dataset = xr.Dataset({"v": ("x", dates)})
+    if not inherited:
+        with pytest.raises(ExportError, match="holds the value 6990481, which int16 cannot hold"):
+            to_nczarr(dataset, tmp_path / "x", encoding={"v": {"dtype": "i2"}})
+        return
+    dataset["v"].encoding = {"dtype": "i2"}
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == dates
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("wrong", [{"scale_factor": 0.0}, {"add_offset": np.inf}])
+def test_a_scale_with_which_no_number_can_be_stored(
+    tmp_path: Path, wrong: dict[str, float], lazy: bool
+) -> None:
+    dataset = xr.Dataset({"v": ("x", [2.5, 1.5])})
+    dataset = dataset.chunk(x=1) if lazy else dataset
+    with pytest.raises(ExportError, match="'v': no number can be stored with scale_factor"):
+        to_nczarr(dataset, tmp_path / "x", encoding={"v": wrong})
