@@ -142,7 +142,16 @@ def test_it_works_alone(
     write_files(tmp_path)
     folder, clean = programs
     python = folder / "python"
-    again = [python, "-m", "pip", "install", "-q", "--force-reinstall", "--no-deps", built[kind]]
+    again: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--force-reinstall",
+        "--no-deps",
+        built[kind],
+    ]
     subprocess.run(again, check=True, env=clean)
     done = subprocess.run(
         [python, "-c", _USE, folder / "nczarr", tmp_path],
