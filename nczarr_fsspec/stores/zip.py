@@ -56,7 +56,8 @@ class ZipStore(LocalStore):
         self.url = url or (self._source if isinstance(self._source, str) else self._source.url)
         self._lock = ProcessLock()
         self._opened: tuple[Callable[[int, int], bytes], Archive] | None = None
-        self._version = ""  # of the file at a path; copies that come by pickle insist on it
+        # of the file at a path; what is read after `close`, or by a pickled copy, insists on it
+        self._version = ""
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         read, archive = self._open()
@@ -83,7 +84,6 @@ class ZipStore(LocalStore):
 
     def close(self) -> None:
         self._opened = None  # the file closes with the last read that is under way
-        self._version = ""
 
     def _open(self) -> tuple[Callable[[int, int], bytes], Archive]:
         opened = self._opened

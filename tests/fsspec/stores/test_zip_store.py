@@ -464,7 +464,7 @@ class TestLocalFile:
             with pytest.raises(StoreError, match=r"d\.zip: the file has changed"):
                 copy.get("v/0")
 
-    def test_close_releases_the_file_and_sees_a_new_one(self, tmp_path: Path) -> None:
+    def test_close_releases_the_file(self, tmp_path: Path) -> None:
         path = tmp_path / "d.zip"
         path.write_bytes(make_zip(MEMBERS))
 
@@ -476,9 +476,20 @@ class TestLocalFile:
         assert is_open()
         store.close()
         assert not is_open()
-        path.write_bytes(make_zip({".zgroup": b"{}", "v/0": b"other"}, prefix="d/"))
-        assert store.get("v/0") == b"other"
+        assert store.get("v/0") == MEMBERS["v/0"]
+        assert is_open()
         store.close()
+
+    def test_after_close_what_has_taken_its_place_is_refused(self, tmp_path: Path) -> None:
+        """A dataset would read other chunks by the metadata that were read before."""
+        path = tmp_path / "d.zip"
+        path.write_bytes(make_zip(MEMBERS))
+        store = ZipStore(path)
+        store.get("v/0")
+        store.close()
+        path.write_bytes(make_zip({".zgroup": b"{}", "v/0": b"other"}, prefix="d/"))
+        with pytest.raises(StoreError, match=r"d\.zip: the file has changed"):
+            store.get("v/0")
 
     def test_one_thread_reads_the_directory_for_all(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

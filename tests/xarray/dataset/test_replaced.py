@@ -65,6 +65,16 @@ def test_reading_is_an_error(tree: Path, replace: Callable[[Path], None], key: s
         assert ds.identical(dataset(2, 2.0))
 
 
+def test_an_archive_after_close(tmp_path: Path) -> None:
+    path = tmp_path / "d.zip"
+    dataset(6, 1.0).nczarr.to_nczarr(path)
+    with xr.open_dataset(path, engine="nczarr") as ds:
+        pass
+    dataset(6, 2.0).nczarr.to_nczarr(path, mode="w")
+    with pytest.raises(StoreError, match="changed"):
+        ds.v.load()
+
+
 def test_the_number_of_a_directory_returns(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ext4 gives it to a directory that is made after the first one has been removed."""
     if births.birth_of(str(tree)) is None:
