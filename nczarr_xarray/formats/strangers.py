@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError
 from nczarr_fsspec.keystore import Listing
 from nczarr_xarray.model import HarmlessError
 
 #: Objects that make a group or an array, by Zarr's version.
 _NODES = {2: frozenset({".zgroup", ".zarray"}), 3: frozenset({"zarr.json"})}
+_NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5")
+_ICECHUNK = frozenset({"snapshots", "transactions"})
 _SHOWN = 5
+
+
+def no_metadata(where: str, names: Iterable[str]) -> DatasetNotFoundError:
+    """Return the error for a folder that is no dataset, with what to do about its `names`."""
+    names = set(names)
+    files = sorted(name for name in names if name.lower().endswith(_NETCDF))
+    hint = ""
+    if names >= _ICECHUNK:
+        hint = (
+            "; this may be a repository of Icechunk: open it with icechunk, and give the store of "
+            "a session, such as repository.readonly_session('main').store"
+        )
+    elif files:
+        hint = (
+            f"; it holds netCDF files ({_first(files)}): name one of them, or make one dataset "
+            "of them with `nczarr aggregate`"
+        )
+    reason = f"no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json){hint}"
+    return DatasetNotFoundError(where, reason)
 
 
 def about_strangers(

@@ -29,14 +29,13 @@ from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.documents import Documents, key_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
-from nczarr_xarray.formats.strangers import about_strangers, only_groups
+from nczarr_xarray.formats.strangers import about_strangers, no_metadata, only_groups
 from nczarr_xarray.model import HarmlessError
 
 #: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,
 #: unless the others are NCZarr's.
 _V3 = "zarr.json"
 _PART = "is a group of an NCZarr dataset: open that dataset, with group="
-_NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
 
 
 async def walk(options: WalkOptions, where: str) -> Nodes:
@@ -295,7 +294,7 @@ class _Walk:
         if isinstance(listing, StoreError):
             raise listing
         if listing is None and not group.documents:
-            raise DatasetNotFoundError(self.where, _NOTHING)
+            raise no_metadata(self.where, ())
         if listing is None and self.is_part():
             raise StoreError(self.where, _PART)
         if listing is None:
@@ -344,7 +343,8 @@ class _Walk:
             if not (group.documents or group.arrays or group.groups):
                 listings = [self.documents.listed[path] for path in strangers]
                 if not any(isinstance(names, frozenset) and _V3 in names for names in listings):
-                    raise DatasetNotFoundError(self.where, _NOTHING)
+                    listed = self.documents.listed[group.path]
+                    raise no_metadata(self.where, listed if isinstance(listed, frozenset) else ())
                 return True
         return False
 

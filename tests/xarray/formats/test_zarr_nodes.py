@@ -239,6 +239,23 @@ def test_a_root_of_zarr_3_without_metadata() -> None:
         opened({"g/h/zarr.json": b"{}"})
 
 
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (["b.nc", "a.HDF5", "README"], r"it holds netCDF files \(a\.HDF5, b\.nc\): name one"),
+        ([f"{year}.nc" for year in range(2000, 2007)], r"2004\.nc and 2 more\): name one"),
+        (["repo", "snapshots/A", "transactions/B"], "open it with icechunk"),
+        (["README"], r"zarr\.json\)$"),
+    ],
+)
+def test_folders_that_are_no_datasets(tmp_path: Path, names: list[str], advice: str) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(DatasetNotFoundError, match=f"no Zarr metadata found.*{advice}"):
+        xr.open_dataset(tmp_path, engine="nczarr")
+
+
 def test_metadata_of_both_versions() -> None:
     """``zarr migrate v3`` leaves those of version 2; zarr-python then reads version 3."""
     encoding = {"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}}}
