@@ -120,7 +120,7 @@ def busy_proxy(error: aiohttp.ClientHttpProxyError) -> TransientError | None:
     """Return that a proxy makes no connection now; None if it will not do so later, either."""
     if error.status not in TRANSIENT:
         return None
-    wait = retry_after((error.headers or {}).get("Retry-After"))
+    wait = retry_after(error.headers.get("Retry-After") if error.headers else None)
     return TransientError(_of_proxy(error), wait, busy=error.status in BUSY)
 
 
