@@ -48,6 +48,10 @@ class FormatError(NCZarrError, ValueError):
     """The bytes were read, but they are not what the format prescribes."""
 
 
+class PageError(FormatError):
+    """A server has sent a web page in the place of data, as one does that wants a login."""
+
+
 class UnsupportedError(FormatError):
     """The bytes are valid, but no installed package can read them."""
 

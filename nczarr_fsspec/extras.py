@@ -12,13 +12,14 @@ T = TypeVar("T")
 
 _S3 = "'nczarr-xarray[s3]'"
 _REMOTE = "'nczarr-xarray[remote]'"
-#: For all other protocols, fsspec itself names the package, of SFTP without saying how to get it.
+#: For all other protocols, fsspec itself names the package; of SFTP and HDFS, not how to get it.
 _INSTALL = {
     **dict.fromkeys(("http", "https"), _REMOTE),
     **dict.fromkeys(("s3", "s3a", "gs3"), _S3),
     **dict.fromkeys(("gs", "gcs"), "'nczarr-xarray[gcs]'"),
     **dict.fromkeys(("abfs", "abfss", "az"), "'nczarr-xarray[azure]'"),
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    "hdfs": "pyarrow",
 }
 
 

@@ -50,7 +50,7 @@ _UNSERVED = (
 # A scheme has two letters at least: "C:\x" and "C://x" are Windows paths.
 _IS_URL = re.compile(r"(?i)file:/|[a-z][a-z0-9+.\-]+(?:://|::)")
 # "::" links a chain, except inside an IPv6 address.
-_CHAIN_LINK = re.compile(r"(?i)(?<!\[)::(?![0-9a-f:.]{0,45}\])")
+_CHAIN_LINK = re.compile(r"(?i)(?<!\[)::(?![0-9a-f:.]{0,45}(?:%[^\[\]/?#]{0,45})?\])")
 _SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.\-]+(?=:)")
 _HIERARCHY = re.compile(r"//(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?")
 _AUTHORITY = re.compile(
@@ -70,6 +70,11 @@ _SECRET_NAME = re.compile(
     r"|jwt|bearer|ticket|macaroon"
 )
 _NAMED_VALUE = re.compile(r"(?<=[?&;#])([^=&;#?\s]+)=((?:(?!::)[^&;#\s])*)")
+# letters with digits that a query has without a name; not "raw", "2024" or OPeNDAP's "t[0:9]"
+_TOKEN = re.compile(
+    r"(?<=[?&])(?=[^&#\s]*\d)(?=[^&#\s]*[A-Za-z])[\w.+/~%\-]{6,}"
+    r"(?:={1,2}(?=[&#\s]|$)|(?![\w.+/~%\-=\[]))"
+)
 # (what GitHub's URLs have there is no secret: github://org:repository@branch/path)
 _USERINFO = re.compile(r"(?<=://)(?<!github://)[^/?#\s]*@")
 # what people type: a password holding "/", "?" or "#" that should have been percent-encoded; no
@@ -203,9 +208,10 @@ def redact(text: str) -> str:
     """Return `text`, a URL or a message with URLs in it, with secrets replaced by ``***``.
 
     Masked are user and password, and the values of the query and the fragment whose name says
-    that they are a signature, token or key (``X-Amz-*``, ``sig``, ``token``, ...).
+    that they are a signature, token or key (``X-Amz-*``, ``sig``, ``token``, ...), or that have no
+    name and look like a token.
     """
-    if "@" not in text and "=" not in text:
+    if "@" not in text and "=" not in text and "?" not in text:
         return text
 
     def mask(match: re.Match[str]) -> str:
@@ -213,6 +219,8 @@ def redact(text: str) -> str:
         secret = name.lower() not in OPTIONS and _SECRET_NAME.search(name)
         return f"{match[1]}=***" if secret else match[0]
 
+    if "://" in text and "?" in text:
+        text = _TOKEN.sub("***", text)
     return _NAMED_VALUE.sub(mask, _LOOSE_USERINFO.sub("***@", _USERINFO.sub("***@", text)))
 
 
@@ -246,7 +254,7 @@ def _parse_fragment(fragment: str, shown: str) -> tuple[frozenset[str], dict[str
             raise URLError(shown, f"mode {name!r}: {_UNSERVED[name]}")
         elif "@" in fragment:  # which may be the end of a password, so it is not shown
             reason = "what follows '#' is no mode; in a password, write %23 for it"
-            raise URLError(shown.partition("#")[0], reason)
+            raise URLError(re.sub("(?<=://).*@", "***@", shown).partition("#")[0], reason)
         else:
             kind = "mode" if value is None else "key"
             known = f"modes are {', '.join(sorted(MODES))}; keys are mode, "

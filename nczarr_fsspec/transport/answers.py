@@ -33,10 +33,13 @@ TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 #: those of them that mean "too many requests"
 BUSY = frozenset({429, 503})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: what to say where a proxy wants credentials
+PROXY_LOGIN = "; write user:password@ before the host of the proxy"
 _HINTS = {
     401: "; it got no credentials, or refuses those that it got: check the storage_options logins "
     "and netrc, or user:password@ before the host",
     403: "; access is denied (some servers say so of files that do not exist, too)",
+    407: PROXY_LOGIN,
 }
 #: how refusing several ranges looks; a server that ignores them says 200
 _ONE_RANGE = frozenset({200, 400, 416, 501})
@@ -264,7 +267,9 @@ def failure(shown: str, response: Response) -> StoreError | TransientError:
     if status in REDIRECTS:
         return StoreError(shown, f"{said}: there are too many redirects, or one to nowhere")
     said += _HINTS.get(status, "")
-    if status not in _HINTS:
+    if status in (400, 401, 403) and "***" in shown:
+        said += "; a signature or token in the URL may have expired"
+    if status not in (401, 403):
         return StoreError(shown, said)
     said += redirected(shown, response.url)
     return AccessDeniedError(shown, said)

@@ -64,7 +64,7 @@ class HTTPTransport(Transport):
 
     def describe(self, path: str) -> str:
         # most have nothing that could be secret, and every chunk passes here
-        return redact(path) if "@" in path or "=" in path else path
+        return redact(path) if "@" in path or "?" in path else path
 
     def join(self, root: str, key: str) -> str:
         """Return the URL of `key`: each segment encoded, the query of `root` kept at the end."""

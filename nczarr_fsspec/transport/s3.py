@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aiohttp import ClientHttpProxyError, ClientResponseError
 from botocore.exceptions import (
+    BotoCoreError,
     ConnectTimeoutError,
     EndpointConnectionError,
     FlexibleChecksumError,
+    HTTPClientError,
     ReadTimeoutError,
 )
 from fsspec import AbstractFileSystem
@@ -40,7 +43,7 @@ from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientEr
 from nczarr_fsspec.transport.request import Answer, Request, range_text
 from nczarr_fsspec.transport.s3client import list_below
 from nczarr_fsspec.transport.s3form import UnusualError, condition, forms_of
-from nczarr_fsspec.transport.sessions import failed_connection
+from nczarr_fsspec.transport.sessions import busy_proxy, failed_connection
 from nczarr_fsspec.transport.version import FileVersion, changed
 
 #: what S3 calls being asked too often
@@ -54,6 +57,9 @@ _SAME = frozenset({"304", "NotModified"})
 #: states the checksum of the whole object with a part; the next try is by `Form`, and right)
 _LATE = (ReadTimeoutError, ConnectTimeoutError, TimeoutError)
 _BROKEN = (*S3_RETRYABLE_ERRORS, *_LATE, ConnectionError, FlexibleChecksumError)
+#: what will stay of the errors that botocore does not know: a file of certificates that is not
+#: there, settings of a proxy, what is not HTTP, redirects without end
+_LASTING = (FileNotFoundError, PermissionError, ValueError, BotoCoreError, ClientResponseError)
 #: what s3fs cuts a key at: the rest is the version that is wanted
 _VERSION = "?versionId="
 #: bytes of a body that are copied at a time, at most
@@ -176,14 +182,26 @@ class S3Transport(FsspecTransport):
             wait = retry_after(meta.get("HTTPHeaders", {}).get("retry-after"))
             said = f"HTTP status {status} ({code})" if status else code
             return TransientError(said, wait, busy=busy)
+        inner = cause.kwargs.get("error") if isinstance(cause, BotoCoreError) else None
+        if isinstance(inner, ClientHttpProxyError):
+            return busy_proxy(inner)
         # what botocore calls so may be a connection that was made, and that ended
-        broken = cause.kwargs.get("error") if isinstance(cause, EndpointConnectionError) else None
-        if isinstance(broken, OSError):
-            return failed_connection(broken)
-        if isinstance(cause, _BROKEN):
+        if isinstance(cause, EndpointConnectionError) and isinstance(inner, OSError):
+            return failed_connection(inner)
+        if type(cause) is HTTPClientError and isinstance(inner, _LASTING):
+            return None
+        if isinstance(cause, _BROKEN) or _is_of_checksum(cause):
             cost = TOO_LONG if isinstance(cause, _LATE) else 1
             return TransientError(f"{type(cause).__name__}: {cause}", cost=cost)
         return None
+
+
+def _is_of_checksum(error: BaseException) -> bool:
+    """Tell whether aiobotocore took the checksum of a 304, as rclone states it, for one of a body.
+
+    The next try is by `Form`, and right.
+    """
+    return isinstance(error, TypeError) and "ChecksumBody" in str(error)
 
 
 class _Response:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+import re
+import ssl
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,11 +19,14 @@ import aiohttp
 from yarl import URL
 
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.transport.answers import BUSY, PROXY_LOGIN, TRANSIENT, retry_after
 from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
 from nczarr_fsspec.url import redact
 
 #: errors of this machine that mean "too many requests"
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+#: how TLS says that certificates are the reason
+_CERTIFICATE = re.compile("CERTIFICATE|UNKNOWN_CA")
 #: for each session of a user one that has its connections but none of its secrets
 _strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
 _strangers = weakref.WeakKeyDictionary()
@@ -97,14 +102,38 @@ def translated(shown: str) -> Iterator[None]:
         raise StoreError(shown, reason) from None
     except MemoryError:
         raise StoreError(shown, "does not fit into memory") from None
+    except aiohttp.ClientHttpProxyError as error:
+        if (transient := busy_proxy(error)) is not None:
+            raise transient from None
+        login = PROXY_LOGIN if error.status == 407 else ""
+        raise StoreError(shown, f"cannot connect: {_of_proxy(error)}{login}") from None
     except (aiohttp.ClientError, ValueError) as error:
-        reason = f"{type(error).__name__}: {redact(str(error))}"
-        raise StoreError(shown, f"cannot be read: {reason}") from None
+        said = redact(str(error))
+        if isinstance(error, aiohttp.InvalidURL):  # of a proxy; it may lack the scheme
+            said = said.rpartition("@")[2]
+        elif isinstance(error, aiohttp.ClientResponseError):  # it begins with a status of its own
+            said = error.message.partition("\n")[0].rstrip(":")
+        raise StoreError(shown, f"cannot be read: {type(error).__name__}: {said}") from None
+
+
+def busy_proxy(error: aiohttp.ClientHttpProxyError) -> TransientError | None:
+    """Return that a proxy makes no connection now; None if it will not do so later, either."""
+    if error.status not in TRANSIENT:
+        return None
+    wait = retry_after(error.headers.get("Retry-After") if error.headers else None)
+    return TransientError(_of_proxy(error), wait, busy=error.status in BUSY)
+
+
+def _of_proxy(error: aiohttp.ClientHttpProxyError) -> str:
+    return f"the proxy answers HTTP status {error.status} {error.message}".rstrip()
 
 
 def failed_connection(error: Exception) -> TransientError | None:
     """Return what aiohttp says of a connection, to be tried again; None for a bad certificate."""
     reason = f"{type(error).__name__}: {redact(str(error))}"
+    # with TLS 1.3 a client's certificate is refused behind the connection
+    if isinstance(error.__cause__, ssl.SSLError) and _CERTIFICATE.search(str(error.__cause__)):
+        return None
     if getattr(error, "errno", None) in TOO_MANY_FILES:
         return TransientError(reason, busy=True)
     cause = getattr(error, "os_error", None)  # a bad certificate has none in aiohttp 3.12

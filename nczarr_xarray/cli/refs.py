@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, refuse_itself, write_report
 from nczarr_xarray.cli.text import report
@@ -26,7 +26,7 @@ def add_parser(new: NewParser) -> None:
     )
     add_arguments(parser)
     parser.add_argument(
-        "file", metavar="FILE", nargs="?", type=Path, help="where to write; else standard output"
+        "file", metavar="FILE", nargs="?", help="a local file to write; else standard output"
     )
     parser.set_defaults(run=run)
 
@@ -35,10 +35,12 @@ def run(args: argparse.Namespace) -> int:
     """Write the references; return 1 if a variable is missing in them."""
     from nczarr_xarray.views.references import find_references
 
-    name = "" if args.file is None else args.file.name.lower()
+    if args.file is not None and is_url(args.file):
+        raise UsageError(redact(args.file), "is a URL: write a local file, and copy it there")
+    name = "" if args.file is None else args.file.lower()
     if name.endswith(".icechunk"):
         reason = "is a repository of Icechunk by its name, which `nczarr aggregate -o` writes"
-        raise UsageError(str(args.file), reason)
+        raise UsageError(args.file, reason)
     if args.file is not None:
         refuse_itself(args.file, args.target)
     found = find_references(args.target, args.options or None)

@@ -18,6 +18,7 @@ from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
     NCZarrError,
+    PageError,
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
@@ -167,14 +168,14 @@ def _open_either(
         return of_file(found.data)
     try:
         return of_tree(found.data, found.mode)
-    except (DatasetNotFoundError, AccessDeniedError) as error:
+    except (DatasetNotFoundError, AccessDeniedError, PageError) as error:
         # a URL need not tell by its name whether it is that of a tree or of one file
         if found.as_file is None:
             raise
         try:
             file = found.as_file()
         except StoreError as other:
-            if options.path:
+            if options.path or isinstance(error, PageError):
                 raise error from None
             if other.reason == error.reason:  # which then is about the target, whatever it is
                 raise type(error)(other.object, other.reason) from None

@@ -304,7 +304,10 @@ class VariableReader:
         from nczarr_fsspec.changes.moment import look
 
         with suppress(StoreError):
-            return look(self.store) != self._mark
+            now = look(self.store)
+            # a root that is not there any more may only be out of reach, as the rest is
+            out_of_reach = now.root is None and self._mark.root is not None
+            return now != self._mark and not out_of_reach
         return False
 
     def _padded(self, key: tuple[Any, ...], points: bool) -> PaddedSelection:

@@ -360,6 +360,11 @@ def test_s3_takes_no_user_and_no_query(text: str) -> None:
         ("no URL, a: b@c", "no URL, a: b@c"),
         ("at https://h/x?sig=00: gone, ask a@b", "at https://h/x?sig=*** gone, ask a@b"),
         ("https://h/x: Forbidden, ask a@b", "https://h/x: Forbidden, ask a@b"),
+        ("https://h/x?s3cr3t: Forbidden", "https://h/x?***: Forbidden"),
+        ("https://h/x?a=b&s3cr3t==#bytes", "https://h/x?a=b&***#bytes"),
+        ("https://h/x?raw&20240101&v2", "https://h/x?raw&20240101&v2"),
+        ("https://h/x.dods?time1[0:10],lat1234[3]", "https://h/x.dods?time1[0:10],lat1234[3]"),
+        ("/d/a?b2cdefg.nc", "/d/a?b2cdefg.nc"),
     ],
 )
 def test_redact(text: str, masked: str | None) -> None:
@@ -433,6 +438,11 @@ def test_password_never_shows(user: str, secret: str, tail: str) -> None:
     except URLError as error:
         shown = f"{error} {error!r}"
     assert secret not in shown
+
+
+def test_a_password_that_looks_like_a_port_never_shows() -> None:
+    with pytest.raises(URLError, match=r"^https://\*\*\*@host/x\.nc: .* write %23"):
+        parse_url("https://user:12#x@host/x.nc")
 
 
 @pytest.mark.parametrize("secret", ["first#second", "#second", "a#second=third", "a#bytes&second"])

@@ -19,7 +19,7 @@ _FIRST_READ = 4096
 _SHOWN = 24
 #: Files of other kinds that users take for one, by how they begin, and what to do with them.
 _OTHERS = (
-    (b"<", "as a web page does"),
+    (b"<", "as a web page does: the server may want a login"),
     (b"\x1f\x8b", "as gzip does: decompress it first"),
     (b"BZh", "as bzip2 does: decompress it first"),
     (b"\xfd7zXZ", "as xz does: decompress it first"),

@@ -15,7 +15,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import FormatError, PageError
 from nczarr_xarray.model import text_of
 
 #: None, bool, Number, str, list and dict of the same. Typed loosely: it is foreign data.
@@ -71,7 +71,7 @@ def loads(data: bytes, key: str) -> JSON:
             raise FormatError(key, "is empty, JSON was expected") from None
         if text.lstrip().startswith("<"):  # from a server that answers everything so
             reason = "is a web page, not JSON; the server may want a login"
-            raise FormatError(key, reason) from None
+            raise PageError(key, reason) from None
         raise FormatError(key, f"is not valid JSON ({error})") from None
     return value
 

@@ -334,6 +334,17 @@ def test_of_one_file_in_parquet(tmp_path: Path) -> None:
     assert (target / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("target", ["s3://bucket/x.json", "s3://bucket/x.parq"])
+def test_of_one_file_to_a_url(
+    tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = chunked(tmp_path / "x.nc", [0, 1, 2])
+    monkeypatch.chdir(tmp_path)
+    assert main(["refs", file, target]) == 2
+    assert f"{target}: is a URL" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.nc"]
+
+
 @pytest.mark.parametrize(
     "how",
     [{"mode": "a"}, {"mode": "a", "append_dim": "time"}, {"mode": "r+", "region": "auto"}],

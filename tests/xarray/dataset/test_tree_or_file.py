@@ -152,13 +152,22 @@ def test_a_page_is_neither(server: Server, opening: Callable[[str], Any]) -> Non
 
 @pytest.mark.parametrize("name", ["x.nc", "x"])
 def test_a_server_whose_every_answer_is_a_page(name: str) -> None:
-    """As one that wants a login: the error does not speak of broken JSON."""
+    """As one that wants a login: the error names the URL, and no object of a tree."""
     pages = dict.fromkeys((f"/{name}", f"/{name}/.zgroup", f"/{name}/.zattrs"), PAGE)
     with (
         Server(pages) as server,
-        pytest.raises(FormatError, match="is a web page, not JSON; the server may want a login"),
+        pytest.raises(FormatError, match="a web page does: the server may want a login") as caught,
     ):
         _dataset(f"{server.url}/{name}")
+    assert str(caught.value).startswith(f"{server.url}/{name}: ")
+
+
+def test_a_tree_of_pages() -> None:
+    with (
+        Server({"/x/.zgroup": PAGE, "/x/.zattrs": PAGE}) as server,
+        pytest.raises(FormatError, match=r"\.zgroup: is a web page, not JSON"),
+    ):
+        _dataset(f"{server.url}/x")
 
 
 def test_what_is_left_is_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:

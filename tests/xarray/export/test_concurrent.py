@@ -20,6 +20,7 @@ from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.changes.moment import unstamped
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray import load_dataset, state, to_nczarr
+from tests.support.httpserver import Server
 from tests.support.interleaving import (
     ChangingDirectory,
     ChangingFarAway,
@@ -259,6 +260,26 @@ class TestConsistentLoads:
                         dataset["a"].load()
                     told = "the dataset was changed after it was opened: open it again"
                     assert str(error.value).count(told) == 1
+
+    @pytest.mark.usefixtures("no_waiting")
+    @pytest.mark.parametrize("status", [403, 500])
+    def test_a_server_that_fails_is_no_change(self, tmp_path: Path, status: int) -> None:
+        """Neither is a URL that has expired."""
+        to_nczarr(sample(8), tmp_path / "d", encoding=CHUNKS)
+        objects = {
+            f"/d/{path.relative_to(tmp_path / 'd').as_posix()}": path.read_bytes()
+            for path in (tmp_path / "d").rglob("*")
+            if path.is_file()
+        }
+        with (
+            Server(objects, unavailable_status=status, relent=False) as server,
+            xr.open_dataset(f"{server.url}/d?sig=1", engine="nczarr") as dataset,
+        ):
+            server.unavailable_every = 1
+            with pytest.raises(StoreError, match=f"HTTP status {status}") as error:
+                dataset["a"].load()
+        assert "was changed" not in str(error.value)
+        assert ("may have expired" in str(error.value)) == (status == 403)
 
     def test_errors_that_do_not_come_of_a_change(self, tmp_path: Path) -> None:
         to_nczarr(sample(8), tmp_path / "d", encoding=CHUNKS)
