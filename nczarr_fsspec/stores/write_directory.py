@@ -222,7 +222,8 @@ class DirectoryWriter(WritableStore):
         for folder in folders:
             with suppress(OSError), _folders:
                 while len(folder) > len(self.path):
-                    os.rmdir(folder)
+                    with suppress(FileNotFoundError):  # one above it may be there, and empty
+                        os.rmdir(folder)
                     folder = os.path.dirname(folder)
 
 
