@@ -136,4 +136,12 @@ def _make_valid(store: WritableStore, journal: Journal) -> None:
         finish_journal(store)
         while not store.create(JOURNAL, journal.dump()):
             finish_journal(store)
-        carry_out(store, journal)
+        try:
+            carry_out(store, journal)
+        except StoreError as error:
+            raise StoreError(
+                store.url,
+                "is changed, and can be read here, but not everything could be moved to its place; "
+                "do not repeat the change: the next writer, or nczarr_xarray.recover, ends it: "
+                f"{error}",
+            ) from error

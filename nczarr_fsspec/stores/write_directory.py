@@ -82,7 +82,7 @@ class DirectoryWriter(WritableStore):
             with whole_file(path, _beside(path)) as new:
                 _write(new, data)
         except (OSError, UnicodeEncodeError) as error:
-            raise _failure(path, "written", error) from error
+            raise self._not_written(path, error) from error
 
     def put_range(self, key: str, part: FileRange, *, link: bool = False) -> None:
         path = self._inside.path(check_key(key))
@@ -98,7 +98,7 @@ class DirectoryWriter(WritableStore):
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, StoreError):  # of what is copied
                 raise
-            raise _failure(path, "written", error) from error
+            raise self._not_written(path, error) from error
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
         path = self._inside.path(check_key(key))
@@ -108,7 +108,7 @@ class DirectoryWriter(WritableStore):
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, StoreError):
                 raise
-            raise _failure(path, "written", error) from error
+            raise self._not_written(path, error) from error
 
     def create(self, key: str, data: Buffer) -> bool:
         path = self._inside.path(check_key(key))
@@ -132,7 +132,7 @@ class DirectoryWriter(WritableStore):
         except FileExistsError:
             return False
         except (OSError, UnicodeEncodeError) as error:
-            raise _failure(path, "written", error) from error
+            raise self._not_written(path, error) from error
         return True
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -212,12 +212,18 @@ class DirectoryWriter(WritableStore):
         path, follow = self._inside.prefix + prefix, self._inside.follow
         return DirectoryWriter(path, atomic=False, follow_symlinks=follow)
 
+    def _not_written(self, path: str, error: OSError | UnicodeEncodeError) -> StoreError:
+        """Return the error for a file that cannot be written; remove the folders made for it."""
+        self._prune([os.path.dirname(path)])
+        return _failure(path, "written", error)
+
     def _prune(self, folders: Iterable[str]) -> None:
         """Remove those of `folders` that are empty, and what becomes empty above them."""
         for folder in folders:
             with suppress(OSError), _folders:
                 while len(folder) > len(self.path):
-                    os.rmdir(folder)
+                    with suppress(FileNotFoundError):  # one above it may be there, and empty
+                        os.rmdir(folder)
                     folder = os.path.dirname(folder)
 
 

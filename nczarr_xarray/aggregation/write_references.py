@@ -32,6 +32,8 @@ _THREADS = 32
 _PARQUET = (".parq", ".parquet")
 #: What kerchunk's folders of references hold.
 _OURS = re.compile(r"(.+/)?(\.z(metadata|group|array|attrs)|refs\.\d+\.parq)", re.DOTALL)
+#: What these hold before their last object is there.
+_PARTS = re.compile(r".+/refs\.\d+\.parq", re.DOTALL)
 _SUFFIXES = (".json", *_PARQUET, SUFFIX)
 
 
@@ -190,7 +192,10 @@ def _file(records: Mapping[int, Any], count: int) -> bytes:
 def _check_folder(place: MasterPlace, *, replaces: bool) -> None:
     """Raise if there is what a folder of references cannot replace."""
     name, path = place.file.name, place.file.folder + place.file.name
+    is_local = path.startswith("/")
     keys = [key[len(name) + 1 :] for key in place.store.keys_below(name)]
+    if not is_local and all(map(_PARTS.fullmatch, keys)):
+        return  # a writer has not come to the last one: it is no dataset
     if keys and not replaces:
         raise DatasetExistsError(place.url, "is there already; overwrite=True replaces it")
     others = [key for key in keys if not _OURS.fullmatch(key)]
@@ -198,20 +203,22 @@ def _check_folder(place: MasterPlace, *, replaces: bool) -> None:
         raise DatasetExistsError(
             place.url, f"holds what is no reference, such as {others[0]}; remove it first"
         )
-    if path.startswith("/"):
-        if os.path.lexists(path) and not os.path.isdir(path):
-            raise DatasetExistsError(place.url, "is a file, not a folder; remove it first")
-    elif keys:
+    if not is_local:
         raise DatasetExistsError(
             place.url, "is a folder, which cannot be replaced in one step here; remove it first"
         )
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise DatasetExistsError(place.url, "is a file, not a folder; remove it first")
 
 
 def _put_folder(place: MasterPlace, objects: Mapping[str, bytes], *, replaces: bool) -> None:
     """Write a folder; a local one becomes visible as a whole, others with their last object."""
     if not place.file.folder.startswith("/"):
-        for key, data in objects.items():
-            place.store.put(f"{place.file.name}/{key}", data)
+        name = place.file.name
+        parts = {f"{name}/{key}": data for key, data in objects.items()}
+        place.store.delete(set(place.store.keys_below(name)) - parts.keys())
+        for key, data in parts.items():
+            place.store.put(key, data)
         return
     path = os.path.realpath(place.file.folder + place.file.name)
     remove_leftovers(path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.moment import same_documents
+from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -107,7 +108,11 @@ def upgrade(
     place = _place(target, storage_options)
     profile = Profile(COMPAT[compat])
     planned = _plan(place, profile)
-    if dry_run or not planned.is_needed:
+    if dry_run:
+        return planned
+    if not planned.is_needed:
+        if place.store is not None:  # what a writer that died has not moved, only we find
+            finish_journal(place.store)
         return planned
     change = place.edit()
     with on_error(change.abort):

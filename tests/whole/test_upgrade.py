@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.changes.journal import JOURNAL
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr, upgrade, validate
 from nczarr_xarray.cli.cdl import write_cdl
@@ -239,6 +240,7 @@ def test_killed_upgrade_leaves_the_old_form_or_the_new_one(tmp_path: Path) -> No
             forms.add(opened.hierarchy.generation)
         upgrade(target.url)
         assert seen_by_us(target) == content
+        assert not Path(target.url, JOURNAL).exists(), run.killed  # only we would read it
         main(["validate", target.url, "--fix"])
         left = {key for key in read_tree(Path(target.url)) if ".nczarr-tmp-" not in key}
         assert left == read_tree(Path(first.url)).keys(), run.killed

@@ -209,6 +209,7 @@ class CfaTask:
             raise not_shared(self.place.url, said)
 
     def _put_tree(self, progress: Progress) -> None:
+        self.place.remove_abandoned()
         mode = "w" if self.replaces else "w-"
         options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
         target, profile, options = decide(self.place.file.target, options)

@@ -1339,3 +1339,18 @@ def test_creating_where_there_are_no_links(
     assert not store.create("b", b"ours")
     assert (tmp_path / "b").read_bytes() == b"came just now"
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_key_that_cannot_be_written_leaves_no_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Any, *args: Any, real: Any = os.mkdir) -> None:
+        if os.path.basename(path) == "c":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, *args)
+
+    monkeypatch.setattr(os, "mkdir", full)
+    for put in (DirectoryWriter(tmp_path).put, DirectoryWriter(tmp_path).create):
+        with pytest.raises(StoreError, match="cannot be written: No space left"):
+            put("a/b/c/0", b"data")
+        assert not [*tmp_path.iterdir()]

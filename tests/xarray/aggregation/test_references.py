@@ -105,6 +105,21 @@ def test_parquet_on_another_filesystem(tmp_path: Path) -> None:
     check(target, 6)
 
 
+def test_parquet_on_another_filesystem_after_a_writer_was_killed(tmp_path: Path) -> None:
+    """What it left is no dataset, and nobody has to remove it."""
+    pytest.importorskip("pyarrow")
+    memory, folder = fsspec.filesystem("memory"), f"memory://{tmp_path.name}"
+    files, target = [], f"{folder}/all.parq"
+    for number, path in enumerate(three(tmp_path)):
+        files.append(f"{folder}/{number}.nc")
+        memory.put(path, files[-1])
+    for number in (0, 7):
+        memory.pipe(f"{target}/tas/refs.{number}.parq", b"of a longer array")
+    aggregate(files, target)
+    check(target, 6)
+    assert not memory.exists(f"{target}/tas/refs.7.parq")
+
+
 def _read_nothing(*_: Any) -> None:
     raise AssertionError("files were read")
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.owner import Owner
 from nczarr_xarray.cli.main import main
 from tests.support.manyfiles import field, step, write
+from tests.support.syscalls import WRITES, watched
 
 
 def test_aggregate_and_append(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,7 +153,7 @@ DEAD = replace(Owner.here(), started="before").identity
 
 
 @pytest.mark.parametrize("by", ["aggregate", "recover"])
-@pytest.mark.parametrize("name", ["m.nca", "m.json"])
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr", "m.json"])
 def test_files_of_a_killed_writer_are_removed(by: str, name: str, tmp_path: Path) -> None:
     """Those of the master, whose writer has no claim as yet, or never has one."""
     files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
@@ -167,6 +170,25 @@ def test_files_of_a_killed_writer_are_removed(by: str, name: str, tmp_path: Path
     words = ["aggregate", *files, "-o", master] if by == "aggregate" else ["recover", master]
     assert main(words) == 0
     assert [path for path in (*kept, *gone) if path.exists()] == kept
+
+
+@pytest.mark.parametrize("command", ["aggregate", "copy"])
+def test_claim_that_cannot_be_written_leaves_nothing(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    before = sorted(tmp_path.iterdir())
+    master = str(tmp_path / "m.nca")
+    words = {"aggregate": [*files, "-o", master], "copy": [files[0], master]}
+
+    def refuse(name: str, _: object) -> None:
+        if name == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with watched(tmp_path, WRITES, refuse):
+        assert main([command, *words[command]]) == 1
+    assert capsys.readouterr().err.endswith("cannot be written: No space left on device\n")
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_texts_of_a_killed_writer_are_removed(

@@ -332,6 +332,27 @@ def test_a_change_that_is_half_in_place_is_replaced(monkeypatch: pytest.MonkeyPa
     assert not [key for key in objects if key.startswith((PRIVATE, "a/"))]
 
 
+def test_an_append_that_is_not_in_place_says_that_it_is_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be repeated, and the rows be there twice."""
+    target = Target(str(tmp_path / "d"))
+    SCENARIOS["append"].before(target)  # type: ignore[misc]  # it has one
+
+    def fails(self: DirectoryWriter, pairs: Any) -> None:
+        raise StoreError("d", "cannot be moved")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DirectoryWriter, "move", fails)
+        with pytest.raises(StoreError, match=r"is changed, and can be read.*do not repeat.*moved"):
+            SCENARIOS["append"].change(target)
+    changed = snapshot(target)
+    assert changed["/"]["a"][1][1] == (9, 5)
+    target.recover()
+    assert snapshot(target) == changed
+    assert not private(tmp_path)
+
+
 @pytest.mark.parametrize("names", [("d", "d.nczarr"), ("気" * 80 + "a", "気" * 80 + "b")])
 def test_names_that_begin_alike(names: tuple[str, str], tmp_path: Path) -> None:
     """What is being written beside one dataset is not taken for a part of the other."""
