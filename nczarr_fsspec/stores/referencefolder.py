@@ -77,6 +77,8 @@ class Rows:
             if metadata.num_rows > _MAX_RECORD or not 0 <= unpacked <= _MAX_UNPACKED:
                 raise StoreError(shown, "has more references than a file of them may have")
             there = [name for name in _COLUMNS if name in metadata.schema.names]
+            if not metadata.num_rows or not {"path", "raw"} & {*there}:
+                raise TypeError("it has no rows, or neither addresses nor bytes")
             # equal texts stay one text: rows that repeat a long one would take all memory
             texts = [name for name in ("path", "raw") if name in there]
             file = parquet.ParquetFile(
@@ -119,8 +121,11 @@ class Rows:
 
     def find(self, number: int, shown: str) -> bytes | Part | None:
         """Return what the reference in a row is; errors as `References.find`."""
-        if number >= len(self.codes):
-            return None
+        count = len(self.codes)
+        if number >= count:
+            if not count:  # there is no file: writers leave out one without references
+                return None
+            raise StoreError(shown, f"is in row {number} of a file that has {count} rows")
         if self.inside is not None:
             data = self.inside[number].as_py()
             if data is not None:
