@@ -77,8 +77,6 @@ class Rows:
             if metadata.num_rows > _MAX_RECORD or not 0 <= unpacked <= _MAX_UNPACKED:
                 raise StoreError(shown, "has more references than a file of them may have")
             there = [name for name in _COLUMNS if name in metadata.schema.names]
-            if not metadata.num_rows or not {"path", "raw"} & {*there}:
-                raise TypeError("it has no rows, or neither addresses nor bytes")
             # equal texts stay one text: rows that repeat a long one would take all memory
             texts = [name for name in ("path", "raw") if name in there]
             file = parquet.ParquetFile(
@@ -96,6 +94,8 @@ class Rows:
 
     @classmethod
     def _of(cls, found: Mapping[str, Any], count: int, pa: Any) -> Rows:
+        if not count or not {"path", "raw"} & found.keys():
+            raise TypeError("it has no rows, or neither addresses nor bytes")
         codes = np.full(count, -1, dtype=np.int32)
         names: list[str] = []
         paths = found.get("path")
