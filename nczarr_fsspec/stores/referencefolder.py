@@ -94,6 +94,8 @@ class Rows:
 
     @classmethod
     def _of(cls, found: Mapping[str, Any], count: int, pa: Any) -> Rows:
+        if not count or not {"path", "raw"} & found.keys():
+            raise TypeError("it has no rows, or neither addresses nor bytes")
         codes = np.full(count, -1, dtype=np.int32)
         names: list[str] = []
         paths = found.get("path")
@@ -119,8 +121,11 @@ class Rows:
 
     def find(self, number: int, shown: str) -> bytes | Part | None:
         """Return what the reference in a row is; errors as `References.find`."""
-        if number >= len(self.codes):
-            return None
+        count = len(self.codes)
+        if number >= count:
+            if not count:  # there is no file: writers leave out one without references
+                return None
+            raise StoreError(shown, f"is in row {number} of a file that has {count} rows")
         if self.inside is not None:
             data = self.inside[number].as_py()
             if data is not None:

@@ -183,21 +183,21 @@ class HDF5ChunkIndex(ABC):
         Raises
         ------
         FormatError
-            If the index is damaged, or a chunk is outside of the file.
+            If the index is damaged, or a chunk is where none can be.
         """
         grid, frame = self.grid, self.grid.frame
         ids = np.asarray(ids, dtype=np.int64)
         chunks = await self.find(ids) if len(ids) else np.empty(0, dtype=CHUNK)
         address, size = chunks["address"], chunks["size"]
         missing = address < 0
-        outside = ~missing & (address + size > frame.end)
+        # at 0 is the superblock; an index with zeros in place of what was lost leads there
+        outside = ~missing & ((address + size > frame.end) | (address == 0))
         if outside.any():
             first = int(outside.argmax())
             where = tuple(grid.positions(ids[first : first + 1])[:, 0].tolist())
-            raise grid.error(
-                f"chunk {where} has {size[first]} bytes at {address[first]}, "
-                f"but the file ends at {frame.end}"
-            )
+            at = int(address[first])
+            reason = f"the file ends at {frame.end}" if at else "there is the superblock"
+            raise grid.error(f"chunk {where} has {size[first]} bytes at {at}, but {reason}")
         all_filters = np.uint32((1 << grid.filters) - 1 & 0xFFFFFFFF)
         mask = chunks["mask"] & all_filters
         if grid.unfiltered_edges and len(ids):

@@ -113,15 +113,19 @@ class _TreeIndex(HDF5ChunkIndex):
         children: tuple[list[int], list[int]],
         bounds: tuple[np.ndarray, np.ndarray],
     ) -> _Node:
-        """Return a checked internal node; children out of order would hide chunks."""
+        """Return a checked internal node."""
         lows, highs = bounds
-        if np.any(lows > highs) or np.any(highs[:-1] > lows[1:]):
-            reason = f"the node at {pointer.address} of its chunk index is out of order"
-            raise self.grid.error(reason)
+        self.check_order(pointer, lows, highs)
         if max(children[0], default=0) >= self.grid.frame.end:
             reason = f"a child of the node at {pointer.address} of its chunk index is at "
             raise self.grid.error(f"{reason}{max(children[0])}, behind the end of the file")
         return _Node(chunks, pointer.level, *children, lows, highs)
+
+    def check_order(self, pointer: _Pointer, lows: np.ndarray, highs: np.ndarray) -> None:
+        """Raise `FormatError` for a node out of order, which would hide chunks."""
+        if np.any(lows > highs) or np.any(highs[:-1] > lows[1:]):
+            reason = f"the node at {pointer.address} of its chunk index is out of order"
+            raise self.grid.error(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,12 +244,13 @@ class BTree1Index(_TreeIndex):
             # the last key has no child: the byte string has zeros there
             start, stop = stop, stop + len(part) // self._entry.itemsize
             listed = slice(start, max(start, stop - 1))
+            within = (bounds[listed], bounds[start + 1 : stop])
             if level:
                 pointers_to = children[listed].tolist()
-                within = (bounds[listed], bounds[start + 1 : stop])
                 here = pointer._replace(level=level)
                 nodes.append(self.parent(here, chunks[:0], (pointers_to, []), within))
             else:
+                self.check_order(pointer, *within)  # no checksum tells of damage
                 own = chunks[listed][inside[listed]]
                 nodes.append(_Node(own, 0, [], [], _LEAF, _LEAF))
         return nodes

@@ -260,8 +260,7 @@ def _refuse_other_files(
         if local is None:
             raise FormatError(path, f"has its data in the file {name!r}, beside this one")
         other = local.parent / name
-        if not other.exists():
-            raise StoreError(path, f"has its data in the file {name!r}, which is not there")
+        _need_file(path, other, name)
         if name in sources and other.samefile(local):
             here |= sources[name]
         else:
@@ -271,6 +270,13 @@ def _refuse_other_files(
         found = _follow(file, name)
         if found.is_virtual or found.external:
             raise UnsupportedError(path, f"its source {name!r} has no data of its own")
+
+
+def _need_file(path: str, file: Path, name: str) -> None:
+    """Raise `StoreError` if a file is not there, or is no file: libhdf5 may wait for a pipe."""
+    if not file.is_file():
+        what = "is no file" if file.exists() else "is not there"
+        raise StoreError(path, f"has its data in the file {name!r}, which {what}")
 
 
 def _check_source(
@@ -285,8 +291,7 @@ def _check_source(
     key = str(file), name
     if key in checked:
         return
-    if not file.exists():
-        raise StoreError(path, f"has its data in the file {file.name!r}, which is not there")
+    _need_file(path, file, file.name)
     with h5py.File(file, "r") as opened:
         found = opened.get(_first(name))
         if found is None and _first(name) != name:

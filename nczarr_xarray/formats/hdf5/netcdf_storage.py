@@ -95,6 +95,8 @@ def _start(frame: Frame, layout: ContiguousLayout, size: int, path: str) -> int 
         return None
     if layout.size < size:
         raise FormatError(path, f"has {layout.size} bytes, {size} are needed")
+    if not layout.address:
+        raise FormatError(path, "its data are at 0, where the superblock is")
     if layout.address + size > frame.end:
         at = f"{layout.address} to {layout.address + size}"
         raise FormatError(path, f"its data are at {at}, the file has {frame.end} (truncated?)")

@@ -124,12 +124,21 @@ def test_a_row_is_an_address_bytes_or_nothing() -> None:
         size=[0, 7, 0, 0, None],
         raw=[None, None, b"bytes", None, None],
     )
-    expected = [Part("a.nc"), Part("a.nc", 5, 12), b"bytes", None, Part("b.nc"), None]
-    assert [found.find(number, "r") for number in range(6)] == expected
+    expected = [Part("a.nc"), Part("a.nc", 5, 12), b"bytes", None, Part("b.nc")]
+    assert [found.find(number, "r") for number in range(5)] == expected
     assert rows(raw=["text"]).find(0, "r") == b"text"
     assert rows(path=["a.nc"]).find(0, "r") == Part("a.nc")
     # a column without any value has any type
     assert rows(path=pa.array([None]), raw=pa.array([None])).find(0, "r") is None
+
+
+def test_a_file_without_all_of_its_rows_is_an_error() -> None:
+    """Only of a file that is not there are the chunks missing."""
+    with pytest.raises(StoreError, match="r: is in row 2 of a file that has 2 rows"):
+        rows(path=["a.nc"] * 2).find(2, "r")
+    with pytest.raises(StoreError, match="no file of references: it has no rows"):
+        rows(path=pa.array([], "string"))
+    assert Rows.parse(None, "refs.0.parq").find(2, "r") is None
 
 
 @pytest.mark.parametrize(("offset", "size"), [(-1, 5), (5, -1), (1 << 62, 1 << 62)])
@@ -145,6 +154,7 @@ def test_a_row_that_is_no_reference_is_an_error(offset: int, size: int) -> None:
         ({"path": [5]}, "its addresses are of type int64"),
         ({"raw": [5]}, "its bytes are of type int64"),
         ({"path": ["a"], "offset": ["x"]}, "is no file of references"),
+        ({"offset": [1], "size": [2]}, "neither addresses nor bytes"),
     ],
 )
 def test_columns_of_other_types_are_refused(columns: dict[str, Any], message: str) -> None:

@@ -601,3 +601,23 @@ def test_a_chunk_outside_of_the_file(tmp_path: Path) -> None:
         drive(loaded.index.locate(np.arange(9)), bytes(damaged))
     # those that nobody asks for do not matter
     assert drive(loaded.index.locate(np.array([3])), bytes(damaged)).result.start[0] > 0
+
+
+def test_zeros_in_place_of_a_part_of_a_tree(tmp_path: Path) -> None:
+    """A block of a file that was never written: version 1 has no checksums."""
+    path = tmp_path / "zeros.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("v", (9, 9), "i4", chunks=(3, 3))[...] = 1
+    loaded = load(path)
+    address = loaded.layout.address
+    assert address is not None
+    entry = 8 + 24 + 8
+    last = address + 24 + entry * 8
+    for start, message in (
+        (last, "is out of order"),
+        (last + 8 + 24, r"chunk \(2, 2\) has 36 bytes at 0, but there is the superblock"),
+    ):
+        damaged = bytearray(loaded.data)
+        damaged[start : last + entry] = bytes(last + entry - start)
+        with pytest.raises(FormatError, match=message):
+            drive(loaded.index.locate(np.arange(9)), bytes(damaged))

@@ -484,7 +484,8 @@ def test_rows_that_repeat_a_long_text_take_no_memory(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"raw": text}), tmp_path / "refs.0.parq")
     found = Rows.parse((tmp_path / "refs.0.parq").read_bytes(), "refs.0.parq")
     assert found.find(rows - 1, "v/1") == bytes(1 << 20)
-    assert found.find(rows, "v/2") is None
+    with pytest.raises(StoreError, match=f"v/2: is in row {rows} of a file that has {rows} rows"):
+        found.find(rows, "v/2")
 
 
 @pytest.mark.parametrize("metadata", ['{"record_size": 0}', '{"record_size": 10}', '{"record_size'])

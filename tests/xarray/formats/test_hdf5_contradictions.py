@@ -467,6 +467,7 @@ def array(**fields: Any) -> Any:
         ),
         ({"layout": CompactLayout(bytes(47))}, "has 47 bytes, 48 are needed"),
         ({"layout": ContiguousLayout(96, 47)}, "has 47 bytes, 48 are needed"),
+        ({"layout": ContiguousLayout(0, 48)}, "its data are at 0, where the superblock is"),
     ],
 )
 def test_storage_that_contradicts_the_type(fields: dict[str, Any], reason: str) -> None:

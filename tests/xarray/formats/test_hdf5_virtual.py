@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import struct
@@ -381,6 +382,23 @@ def test_sources_in_other_files_that_are_none(tmp_path: Path, name: str, reason:
         for _ in range(2):
             with pytest.raises(NCZarrError, match=reason):
                 ds["v"].load()
+
+
+@pytest.mark.parametrize("kind", ["source", "source of a source", "external"])
+def test_pipes_hold_no_data(tmp_path: Path, kind: str) -> None:
+    """libhdf5 would wait for one that writes there."""
+    os.mkfifo(tmp_path / "pipe")
+    if kind == "external":
+        with h5py.File(tmp_path / "v.h5", "w") as file:
+            file.create_dataset("v", (5,), "i8", external=[("pipe", 0, 40)])
+    elif kind == "source":
+        virtual(tmp_path / "v.h5", "pipe", "v")
+    else:
+        virtual(tmp_path / "v.h5", "source.h5", "v")
+        virtual(tmp_path / "source.h5", "pipe", "v")
+    with xr.open_dataset(tmp_path / "v.h5", engine="nczarr") as ds:
+        with pytest.raises(NCZarrError, match="in the file 'pipe', which is no file"):
+            ds["v"].load()
 
 
 def test_sources_behind_others(tmp_path: Path) -> None:
