@@ -102,6 +102,7 @@ def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_variable_may_be_named_without_a_list(tmp_path: Path) -> None:
     a = written(tmp_path / "a")
+    assert compare(a, a, variables="name").values == compare(a, a, variables=["/name"]).values
     assert compare(a, a, variables="/v").values == compare(a, a, variables=["v"]).values
     with pytest.raises(URLError, match="/vw: no such variable"):
         compare(a, a, variables="vw")
@@ -164,7 +165,7 @@ def test_open_datasets_are_left_open(tmp_path: Path) -> None:
 def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
     a, digests = written(tmp_path / "a"), tmp_path / "digests.json"
     write_digests(a, digests)
-    nowhere: list[Collection[str]] = [["w"], ["/v", "/g/v"], "name", []]
+    nowhere: list[Collection[str]] = [["w"], ["/v", "/g/v"], "nam", []]
     for wanted in nowhere:
         reason = "no such variable" if wanted else "none are named"
         with pytest.raises(URLError, match=reason):
