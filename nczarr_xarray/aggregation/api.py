@@ -93,13 +93,13 @@ def aggregate(
     format
         ``"CFA4"`` (default): netCDF-4. ``"CFA3"``: classic netCDF, as CFA-0.4 only.
     variables
-        Names of the variables that are wanted; their coordinates come with them. With `append`
-        they are those that are there, and need not be named.
+        Names of the variables that are wanted, or a single one; their coordinates come with them.
+        With `append` they are those that are there, and need not be named.
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
         without a file. ``"allow"`` (default): take them, and warn of parts without a file.
     overwrite
-        Replace what is at `output`.
+        Replace what is at `output`; not with `append`.
     relative
         Whether the master states addresses of files below its folder relative to itself, so that
         all can be moved together. By default it does, but not in CFA-0.4: S3netCDF4 looks for
@@ -129,6 +129,10 @@ def aggregate(
     files = [_file(target) for target in targets]
     if not files:
         raise URLError("targets", "there is no file to aggregate")
+    if append and overwrite:
+        raise URLError("overwrite", "replaces the master, append adds to it: give one of them")
+    if isinstance(variables, str):
+        variables = [variables]
     if gaps not in ("allow", "raise"):
         raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
     asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)

@@ -51,10 +51,11 @@ def add_parser(new: NewParser) -> None:
         help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), kerchunk "
         "references (.json, .parq), or a repository of Icechunk (.icechunk)",
     )
-    parser.add_argument(
+    if_there = parser.add_mutually_exclusive_group()
+    if_there.add_argument(
         "--append", action="store_true", help="add the files to what MASTER has already"
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace MASTER")
+    if_there.add_argument("--overwrite", action="store_true", help="replace MASTER")
     parser.add_argument(
         "--dim",
         action="append",

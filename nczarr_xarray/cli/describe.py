@@ -143,8 +143,11 @@ def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
             text = attribute.value if attribute.type == "char" else " ".join(attribute.value)
             yield name.lower(), printable(" ".join(str(text).split()))
     yield "format", GENERATIONS.get(hierarchy.generation, hierarchy.generation)
-    release = re.search(r"netcdf=([^,]+)", hierarchy.writer or "")
-    writer = f"netCDF-C {release[1]}" if release else hierarchy.writer or "not recorded"
+    # netCDF's provenance is `version=2,`, the writer, and the libraries that it used
+    program = re.match(r"version=\d+,([^=,]+)=([^,]+)", hierarchy.writer or "")
+    writer = hierarchy.writer or "not recorded"
+    if program:
+        writer = f"{'netCDF-C' if program[1] == 'netcdf' else program[1]} {program[2]}"
     yield "writer", printable(writer)
     yield "store", store
     if hierarchy.consolidated is None:

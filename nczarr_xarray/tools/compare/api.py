@@ -62,7 +62,8 @@ def compare(
     a, b
         Whatever `open_hierarchy` takes, or what it returned, which stays open.
     variables
-        Paths of the variables to compare, with what belongs to them; None for everything.
+        Paths of the variables to compare, or a single one, with what belongs to them; None for
+        everything.
     sample
         Number of blocks of each variable to compare, always the same ones; None for all.
     tolerance

@@ -125,6 +125,8 @@ def paths_of(
     """
     if variables is None:
         return None
+    if isinstance(variables, str):
+        variables = [variables]  # a text would be taken for one name a letter
     if not variables:
         raise URLError("variables", "none are named; leave it out to compare all")
     there = {path for one in known for path in (_paths(one) if isinstance(one, Opened) else one)}
@@ -141,6 +143,6 @@ def _paths(side: Opened) -> set[str]:
 
 def checked_sample(sample: int | None) -> int | None:
     """Return the number of blocks of a sample; raise `URLError` if it is none."""
-    if sample is not None and sample < 1:
-        raise URLError("sample", f"{sample} is no number of blocks; write 1 or more")
+    if sample is not None and not (isinstance(sample, int) and sample > 0):
+        raise URLError("sample", f"{sample!r} is no number of blocks; write 1 or more")
     return sample

@@ -913,6 +913,7 @@ def test_the_old_master_stays_if_anything_fails(
         ({"targets": []}, "targets: there is no file"),
         ({"targets": [None]}, "has no address; name paths and URLs"),
         ({"targets": ["https://a:b@h/x.nc"]}, "holds secrets"),
+        ({"append": True, "overwrite": True}, "overwrite: replaces the master, append adds"),
         ({"gaps": "no"}, "gaps: is 'allow' or 'raise'"),
         ({"cfa_version": "0.5"}, "cannot be written as CFA version '0.5'"),
         ({"format": "CFA5"}, "format is 'CFA5'"),
@@ -923,6 +924,12 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], mes
     with pytest.raises((URLError, ExportError), match=message):
         aggregate(**{**given, **options})
     assert not (tmp_path / "m.nca").exists()
+
+
+def test_a_variable_may_be_named_without_a_list(tmp_path: Path) -> None:
+    aggregate(step(tmp_path / "a.nc", [0]), tmp_path / "m.nca", dim="time", variables="tas")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert "tas" in found
 
 
 def test_a_thousand_files_of_one_kind_are_described_once(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     said = "is there already; --overwrite replaces it, --append adds to it\n"
     assert capsys.readouterr().err.endswith(said)
     assert main(["aggregate", *files, "-o", master, "--overwrite"]) == 0
+    with pytest.raises(SystemExit):
+        main(["aggregate", *files, "-o", master, "--overwrite", "--append"])
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 def test_storage_options_are_not_taken_for_the_master(

@@ -100,6 +100,16 @@ def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert 3 <= found.values <= 3 * 5 * 7
 
 
+def test_a_variable_may_be_named_without_a_list(tmp_path: Path) -> None:
+    a = written(tmp_path / "a")
+    assert compare(a, a, variables="name").values == compare(a, a, variables=["/name"]).values
+    assert compare(a, a, variables="/v").values == compare(a, a, variables=["v"]).values
+    with pytest.raises(URLError, match="/vw: no such variable"):
+        compare(a, a, variables="vw")
+    with pytest.raises(URLError, match="sample: '3' is no number of blocks"):
+        compare(a, a, sample="3")  # type: ignore[arg-type]  # as of a command line
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -155,7 +165,7 @@ def test_open_datasets_are_left_open(tmp_path: Path) -> None:
 def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
     a, digests = written(tmp_path / "a"), tmp_path / "digests.json"
     write_digests(a, digests)
-    nowhere: list[Collection[str]] = [["w"], ["/v", "/g/v"], "name", []]
+    nowhere: list[Collection[str]] = [["w"], ["/v", "/g/v"], "nam", []]
     for wanted in nowhere:
         reason = "no such variable" if wanted else "none are named"
         with pytest.raises(URLError, match=reason):

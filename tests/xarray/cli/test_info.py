@@ -129,6 +129,19 @@ def test_format_and_writer(
     assert f"  metadata  {how}" in lines
 
 
+@pytest.mark.parametrize(
+    ("stated", "shown"),
+    [
+        ("version=2,nczarr_xarray=0.1.0,nczarr=2.0.0", "nczarr_xarray 0.1.0"),
+        ("version=2,h5netcdf=1.6.4,hdf5=1.14.6,h5py=3.14.0", "h5netcdf 1.6.4"),
+        ("made by hand", "made by hand"),
+    ],
+)
+def test_writers_other_than_netcdf(stated: str, shown: str) -> None:
+    hierarchy = Hierarchy(Group(), "G2A", writer=stated)
+    assert f"  writer    {shown}" in describe(hierarchy, "x", "directory tree", WIDE)
+
+
 def test_zarr_v3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

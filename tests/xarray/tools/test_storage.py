@@ -120,6 +120,23 @@ def test_sizes_that_a_store_does_not_tell_are_unknown_not_zero(ds: xr.Dataset) -
     assert line.endswith("280 B  ?")
 
 
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [
+        ({"shuffle": True, "fletcher32": True, "zlib": True}, "shuffle, zlib 4, fletcher32"),
+        ({"shuffle": True, "fletcher32": True, "zlib": False}, "shuffle, fletcher32"),
+        ({"shuffle": True, "zlib": False}, "shuffle"),
+    ],
+)
+def test_a_filter_in_the_place_of_the_compressor_is_named_once(
+    ds: xr.Dataset, tmp_path: Path, filters: dict[str, bool], words: str
+) -> None:
+    path = tmp_path / "v.nczarr"
+    ds.nczarr.to_nczarr(path, encoding={"t": {**filters, "complevel": 4}})
+    with xr.open_dataset(path, engine="nczarr") as found:
+        assert StoredVariable.of("t", found["t"].variable).codecs == words
+
+
 def test_many_chunks_are_sampled(tmp_path: Path) -> None:
     path = tmp_path / "v.nczarr"
     many = xr.Dataset({"t": ("x", np.arange(1000, dtype="f8"))})
