@@ -195,9 +195,8 @@ def _config(codec: Any) -> CodecConfig:
         config = codec.get_config()
     elif config is None and hasattr(codec, "to_dict"):
         stated = codec.to_dict()
-        config = registry.of_zarr3(
-            {"id": str(stated.get("name")), **(stated.get("configuration") or {})}
-        )
+        named = {"id": str(stated.get("name")), **(stated.get("configuration") or {})}
+        config = registry.same_in_zarr2(named)
     if config is None or not isinstance(config.get("id"), str):
         raise ValueError(f"{codec!r:.80} is no codec of Zarr 2; use those of numcodecs")
     config = dict(config)
