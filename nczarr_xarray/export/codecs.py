@@ -36,6 +36,8 @@ def asked_codecs(
         If one of them is not known, or a parameter is not possible.
     """
     name = _compression(encoding)
+    if encoding.get("complevel") == 0:  # none, as in netCDF4-python
+        name = None
     if not _in_words_of_netcdf(encoding, name):
         return tuple(map(_config, _zarr_codecs(encoding)))
     if encoding.get("shuffle") is None and not shuffled:

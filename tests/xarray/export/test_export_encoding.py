@@ -63,7 +63,9 @@ CODECS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ({"zlib": True, "complevel": 9}, [SHUFFLE, {"id": "zlib", "level": 9}]),
     ({"zlib": True, "shuffle": False}, [{"id": "zlib", "level": 4}]),
     ({"compression": "zlib"}, [SHUFFLE, {"id": "zlib", "level": 4}]),
-    ({"compression": "gzip", "complevel": 0}, [SHUFFLE, {"id": "zlib", "level": 0}]),
+    ({"compression": "gzip", "complevel": 0}, []),  # as in netCDF4-python
+    ({"bzip2": True, "complevel": 0}, []),
+    ({"zstd": True, "complevel": 0, "fletcher32": True}, [{"id": "fletcher32"}]),
     ({"zstd": True, "complevel": 22}, [SHUFFLE, {"id": "zstd", "level": 22}]),
     ({"bzip2": True, "complevel": 1}, [SHUFFLE, {"id": "bz2", "level": 1}]),
     ({"compression": "bzip2", "shuffle": False}, [{"id": "bz2", "level": 4}]),
