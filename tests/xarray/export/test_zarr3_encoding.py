@@ -118,7 +118,7 @@ WORDS = ("zlib", "zstd", "bzip2", "szip", "blosc", "shuffle", "fletcher32", "com
 
 def tree(path: Path, **storage: Any) -> Path:
     group = zarr.open_group(path, mode="w", zarr_format=3)
-    names = {"dimension_names": ("y", "x"), "chunks": (16, 16)}
+    names: Any = {"dimension_names": ("y", "x"), "chunks": (16, 16)}
     group.create_array("v", shape=(64, 64), dtype="f4", **names, **storage)[:] = FIELD
     return path
 
