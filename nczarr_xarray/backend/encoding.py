@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
-from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec
+from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec, of_zarr3
 from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.model import Attribute, CodecConfig, Variable, element_of
 
@@ -21,6 +21,8 @@ _JOINED_BLOCKS = 100_000
 _WORDS = {row.id: row.netcdf for row in TABLE if row.netcdf is not None}
 #: What ``netCDF4.Variable.filters()`` says of a variable without any.
 _NOT_APPLIED = {words.name: False for words in _WORDS.values()}
+#: Codecs that are no choice of a compressor.
+_FLAGS = {id_ for id_, words in _WORDS.items() if words.config is None}
 #: The codecs that netCDF's keys, or the dtype, tell of.
 _TOLD = {*_WORDS, "vlen-utf8"}
 
@@ -78,7 +80,9 @@ def variable_encoding(
         encoding["chunksizes"] = None
     if array.codec_words == "hdf5":
         encoding.update(_netcdf_filters(array.codecs))
-    elif array.codec_words == "zarr2":
+    elif array.codec_words == "zarr3":
+        encoding.update(_filters(of_zarr3(array.codecs)))
+    else:
         encoding.update(_filters(array.codecs))
         if array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
             order = array.dtype.newbyteorder("=").byteorder
@@ -126,11 +130,16 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     keep xarray from writing the variable elsewhere is left out as well.
     """
     filters = _netcdf_filters(codecs)
+    last = next((config for config in reversed(codecs) if config["id"] not in _FLAGS), None)
+    if filters["zstd"] and not filters["complevel"]:
+        # The level that zstd takes itself, Zarr 3's default. To netCDF4 it is no compression, and
+        # h5py does not know the word.
+        del filters["zstd"]
     # What follows `to_zarr` hands to zarr-python, and codecs of Zarr v2 would keep it from
     # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
     if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
-        filters["compressor"] = dict(codecs[-1]) if codecs else None
-    if all(config["id"] in _TOLD for config in codecs[:-1]):
+        filters["compressor"] = None if last is None else dict(last)
+    if all(config is last or config["id"] in _TOLD for config in codecs):
         filters["filters"] = None
     return filters
 

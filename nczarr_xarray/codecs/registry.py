@@ -359,7 +359,7 @@ def as_zarr(config: CodecConfig) -> CodecConfig:
     return {"id": row.id, **({} if values is None else row.hdf5.settings(tuple(values)))}
 
 
-def of_zarr3(config: CodecConfig) -> CodecConfig | None:
+def same_in_zarr2(config: CodecConfig) -> CodecConfig | None:
     """Return a codec of Zarr 3 as Zarr 2 spells it; None if it has none that loses nothing."""
     config = {**config, "id": config["id"].removeprefix("numcodecs.")}
     if config["id"] == "blosc":
@@ -368,6 +368,27 @@ def of_zarr3(config: CodecConfig) -> CodecConfig | None:
         if shuffle in _BLOSC_SHUFFLES:
             config["shuffle"] = _BLOSC_SHUFFLES.index(shuffle)
     return config if codec(config["id"]).lossless else None
+
+
+def of_zarr3(codecs: Iterable[CodecConfig]) -> tuple[CodecConfig, ...]:
+    """Return what Zarr 2 has of a pipeline of Zarr 3; of shards, of the chunks inside.
+
+    netCDF has neither gzip nor crc32c. They become what becomes them the other way round: zlib,
+    which differs in the header only, and fletcher32.
+    """
+    found: list[CodecConfig | None] = []
+    for config in codecs:
+        if config["id"] == "sharding_indexed":
+            return of_zarr3(
+                {"id": one["name"], **(one.get("configuration") or {})} for one in config["codecs"]
+            )
+        if config["id"] == "gzip":
+            found.append({**config, "id": "zlib"})
+        elif config["id"] == "crc32c":
+            found.append({"id": "fletcher32"})
+        else:
+            found.append(same_in_zarr2(config))
+    return tuple(config for config in found if config is not None)
 
 
 def need_libhdf5(codecs: Iterable[CodecConfig]) -> bool:

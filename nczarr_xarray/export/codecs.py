@@ -36,6 +36,8 @@ def asked_codecs(
         If one of them is not known, or a parameter is not possible.
     """
     name = _compression(encoding)
+    if encoding.get("complevel") == 0:  # none, as in netCDF4-python
+        name = None
     if not _in_words_of_netcdf(encoding, name):
         return tuple(map(_config, _zarr_codecs(encoding)))
     if encoding.get("shuffle") is None and not shuffled:
@@ -195,9 +197,8 @@ def _config(codec: Any) -> CodecConfig:
         config = codec.get_config()
     elif config is None and hasattr(codec, "to_dict"):
         stated = codec.to_dict()
-        config = registry.of_zarr3(
-            {"id": str(stated.get("name")), **(stated.get("configuration") or {})}
-        )
+        named = {"id": str(stated.get("name")), **(stated.get("configuration") or {})}
+        config = registry.same_in_zarr2(named)
     if config is None or not isinstance(config.get("id"), str):
         raise ValueError(f"{codec!r:.80} is no codec of Zarr 2; use those of numcodecs")
     config = dict(config)

@@ -11,7 +11,12 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_xarray.backend.compat import encode_for_netcdf, in_turn, without_indexes
+from nczarr_xarray.backend.compat import (
+    RELATIONS,
+    encode_for_netcdf,
+    in_turn,
+    without_indexes,
+)
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.contents import Contents, Item, Rounding
@@ -115,9 +120,13 @@ class Exporter:
             if inherited:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
-                # these names are kept by a given encoding, too, as in `to_netcdf`
-                kept = {k: v for k, v in variable.encoding.items() if k == "coordinates"}
+                # a given encoding says how values are stored: it keeps what they belong to
+                came = RELATIONS & variable.encoding.keys() - variable.attrs.keys()
+                kept = {key: variable.encoding[key] for key in came}
                 variable.encoding = kept | whole_text(variable, encoding)
+                for key in RELATIONS - {"coordinates"}:  # of these, xarray wants no None
+                    if variable.encoding.get(key, "") is None:
+                        del variable.encoding[key]
                 if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
                     empty_text(variable)
             if not options.encoded and is_packed(variable):

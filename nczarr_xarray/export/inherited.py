@@ -91,8 +91,8 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
     error
         The reason why the values cannot be encoded.
     """
-    keys = CF_KEYS - {"coordinates", "grid_mapping"} & encoding.keys()
-    return leave_out(path, encoding, keys, error) if keys & encoding.keys() else None
+    keys = CF_KEYS & encoding.keys()
+    return leave_out(path, encoding, keys, error) if keys else None
 
 
 def is_packed(variable: xr.Variable) -> bool:

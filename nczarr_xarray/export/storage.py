@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.printable import did_you_mean
+from nczarr_xarray.backend.compat import RELATIONS
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.chunk_shapes import (
     cut_to,
@@ -30,7 +31,7 @@ from nczarr_xarray.model import (
 #: Keys that concern values (CF); xarray has applied them already.
 CF_KEYS = frozenset(
     {"dtype", "_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar"}
-    | {"coordinates", "grid_mapping", "char_dim_name", "_Unsigned", "_Encoding"}
+    | {"char_dim_name", "_Unsigned", "_Encoding"}
 )
 _INFORMATION = frozenset(
     {"source", "original_shape", "preferred_chunks", "unlimited_dims", "shards", "serializer"}
@@ -160,7 +161,7 @@ def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
 
 def valid_keys() -> frozenset[str]:
     """Return all keys that `encoding` may have."""
-    used = CF_KEYS | encoding_keys() | _ZARR_KEYS | _CHUNK_KEYS | _VALUE_KEYS
+    used = CF_KEYS | RELATIONS | encoding_keys() | _ZARR_KEYS | _CHUNK_KEYS | _VALUE_KEYS
     return used | {"endian", "preferred_chunks"}
 
 

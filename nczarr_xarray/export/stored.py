@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,28 +57,13 @@ def stored_as(opened: Opened, variable: Variable) -> StorageProperties:
             codecs = tuple(map(as_zarr, array.codecs))
             kept = all(codec(config["id"]).netcdf for config in codecs)
         else:
-            codecs, kept = _of_zarr3(array.codecs), True
+            codecs, kept = of_zarr3(array.codecs), True
         chunks = tuple(max(1, length) for length in array.chunk_shape)
         return StorageProperties(dtype, chunks, codecs if kept else (), unfilled=unfilled)
     unlimited = [dimension.unlimited for dimension in variable.dimensions]
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
     return StorageProperties(dtype, chunks, contiguous=not any(unlimited), unfilled=unfilled)
-
-
-def _of_zarr3(codecs: Iterable[CodecConfig]) -> tuple[CodecConfig, ...]:
-    """Return those codecs of Zarr 3 that Zarr 2 has, of the chunks in shards if there are some."""
-    found: list[CodecConfig] = []
-    for config in codecs:
-        if config["id"] == "sharding_indexed":
-            inner = (
-                {"id": one["name"], **(one.get("configuration") or {})} for one in config["codecs"]
-            )
-            return _of_zarr3(inner)
-        same = of_zarr3(config)
-        if same is not None:
-            found.append(same)
-    return tuple(found)
 
 
 def netcdf_text(variable: Variable) -> Variable:

@@ -63,7 +63,9 @@ CODECS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ({"zlib": True, "complevel": 9}, [SHUFFLE, {"id": "zlib", "level": 9}]),
     ({"zlib": True, "shuffle": False}, [{"id": "zlib", "level": 4}]),
     ({"compression": "zlib"}, [SHUFFLE, {"id": "zlib", "level": 4}]),
-    ({"compression": "gzip", "complevel": 0}, [SHUFFLE, {"id": "zlib", "level": 0}]),
+    ({"compression": "gzip", "complevel": 0}, []),  # as in netCDF4-python
+    ({"bzip2": True, "complevel": 0}, []),
+    ({"zstd": True, "complevel": 0, "fletcher32": True}, [{"id": "fletcher32"}]),
     ({"zstd": True, "complevel": 22}, [SHUFFLE, {"id": "zstd", "level": 22}]),
     ({"bzip2": True, "complevel": 1}, [SHUFFLE, {"id": "bz2", "level": 1}]),
     ({"compression": "bzip2", "shuffle": False}, [{"id": "bz2", "level": 4}]),
@@ -295,6 +297,27 @@ def test_explicit_encoding_keeps_the_names_of_coordinates(tmp_path: Path, names:
     ):
         assert back.attrs == expected.attrs
         assert back["v"].attrs == expected["v"].attrs
+
+
+@pytest.mark.parametrize("asked", [{"zlib": True}, {"grid_mapping": None}, {"grid_mapping": "b"}])
+def test_explicit_encoding_keeps_what_variables_belong_to(
+    tmp_path: Path, asked: dict[str, Any]
+) -> None:
+    names = {"grid_mapping": "crs", "cell_measures": "area: cell", "bounds": "box"}
+    dataset = xr.Dataset(
+        {"v": ("x", [1.0, 2.0])},
+        {"cell": ("x", [1.0, 1.0]), "box": (("x", "nv"), np.zeros((2, 2))), "crs": 0, "b": 1},
+    )
+    dataset["v"].encoding = dict(names)
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": asked})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_coords=False) as back:
+        found = {key: back["v"].attrs.get(key) for key in names}
+    assert found == {**names, **{key: asked[key] for key in asked if key in names}}
+    to_nczarr(dataset, tmp_path / "y", encoding={"v": dataset["v"].encoding})
+    dataset["v"].attrs["cell_measures"] = "area: other"
+    to_nczarr(dataset, tmp_path / "z", encoding={"v": asked})
+    with xr.open_dataset(tmp_path / "z", engine="nczarr", decode_coords=False) as back:
+        assert back["v"].attrs["cell_measures"] == "area: other"
 
 
 def test_inherited_units_of_another_kind(tmp_path: Path) -> None:
