@@ -238,7 +238,7 @@ class Change:
         place = self.existing.place
         coordinates = frozenset(self.update.stored.coords)
         members = [*self.members.values()]
-        parts = Parts(plain_conventions(self.attributes), coordinates=coordinates)
+        parts = Parts(coordinates, plain_conventions(self.attributes))
         names = place.names("netCDF4", self.request.naming)
         flows: list[Flow] = []
         tables: list[Fragments] = []
