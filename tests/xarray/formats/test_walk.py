@@ -19,7 +19,6 @@ from nczarr_xarray.model import Hierarchy
 from tests.support.samples import CONSOLIDATED, NCZARR, vector
 from tests.support.trees import read_tree
 
-
 ASKED = WalkOptions(
     group="", tree=False, pure=False, consolidated=None, required=True, remote=False
 )
