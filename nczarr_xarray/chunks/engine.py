@@ -190,7 +190,7 @@ class ChunkReader:
 
 
 class SmallRead:
-    """A read of little of an array of a remote file, in steps that those of many take together.
+    """A small read of an array of a remote file, in steps that many such reads take together.
 
     Its chunks are decoded by the event loop itself.
     """

@@ -27,7 +27,7 @@ from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.packing import as_integers
 from nczarr_xarray.export.regions import replaced_part
 from nczarr_xarray.export.update import Update
-from nczarr_xarray.formats.cfa.names import OLDEST
+from nczarr_xarray.formats.cfa.versions import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
 

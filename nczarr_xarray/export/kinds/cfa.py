@@ -16,7 +16,7 @@ from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.parallel import distributed_client
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.formats.cfa.names import NEWEST
+from nczarr_xarray.formats.cfa.versions import NEWEST
 from nczarr_xarray.model import Group
 
 

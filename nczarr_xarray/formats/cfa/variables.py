@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nczarr_xarray.formats.cfa.names import MARKS
 from nczarr_xarray.model import FragmentArray, Group, Hierarchy, Variable
+
+#: One of these is an attribute of every aggregation variable.
+_MARKS = frozenset({"cfa_array", "cfa_group", "aggregated_data"})
 
 
 def marked(hierarchy: Hierarchy) -> Iterator[tuple[Group, Variable]]:
     """Yield the variables that some dialect may recognize, with their groups."""
     for group in hierarchy.root.walk():
         for variable in group.variables.values():
-            if not MARKS.isdisjoint(variable.attributes):
+            if not _MARKS.isdisjoint(variable.attributes):
                 yield group, variable
 
 
