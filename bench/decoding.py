@@ -29,8 +29,9 @@ from typing import Any
 
 import data
 import numpy as np
-from decoders import CODECS, Codec, Make, nbytes
+from decoders import CODECS
 from harness import OURS, Options, Row, Work, document, heading, insert, measure
+from libraries import Codec, Make, nbytes
 
 SECTION = "decoding"
 PACKAGES = {

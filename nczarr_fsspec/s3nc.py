@@ -119,8 +119,8 @@ def configuration(given: Configuration = None) -> Config:
     Raises
     ------
     URLError
-        If a file is named that cannot be read, or what is there cannot be understood. No message
-        has keys.
+        If a file is named that cannot be read, or what is there cannot be understood. Messages
+        never show keys.
     """
     if isinstance(given, Config):
         return given
@@ -133,7 +133,10 @@ def configuration(given: Configuration = None) -> Config:
     elif given is None:
         named = os.environ.get(CONFIG_VARIABLE)
     else:
-        raise URLError(CONFIG_OPTION, "is a file, a mapping, a Config or False")
+        raise URLError(
+            CONFIG_OPTION,
+            f"must be a file, a mapping, a Config or False, not {type(given).__name__}",
+        )
     if named:
         path = Path(named).expanduser()
         found = _load(path)

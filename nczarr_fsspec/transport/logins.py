@@ -36,10 +36,8 @@ _PORTS = {"http": 80, "https": 443}
 
 #: where NASA's users log in, unless an object of earthaccess says another host
 _EARTHDATA = "urs.earthdata.nasa.gov"
-_WHAT = (
-    "is a mapping of hosts to (user, password), a token or a function that returns one of these, "
-    "or what earthaccess.login() returns"
-)
+_CREDENTIALS = "(user, password), a token or a function that returns one of these"
+_WHAT = f"must be a mapping of hosts to {_CREDENTIALS}, or what earthaccess.login() returns"
 _NAMES = "is no name of a host: write https://host, without a path, and with its port if it has one"
 
 
@@ -162,7 +160,7 @@ class _Login:
     def __init__(self, name: str, credential: Any) -> None:
         self._shown = f"{LOGINS_OPTION}: {name}"
         if not _is_credential(credential):
-            raise URLError(self._shown, _WHAT)
+            raise URLError(self._shown, f"must be {_CREDENTIALS}")
         self._function = credential if callable(credential) else None
         self._header = None if callable(credential) else _header(credential)
         self._question: Question[None] = Question()
@@ -194,7 +192,7 @@ def _origin(url: URL) -> _Origin:
 def _named(name: Any) -> _Origin:
     """Return the origin for which credentials are given; without scheme, one of TLS."""
     if not isinstance(name, str):
-        raise URLError(f"{LOGINS_OPTION}: {name!r}", _WHAT)
+        raise URLError(f"{LOGINS_OPTION}: {name!r}", _NAMES)
     match = _NAME.fullmatch(name.lower())
     if match is None:  # what is before @ may be a password
         raise URLError(f"{LOGINS_OPTION}: {name.rpartition('@')[2]}", _NAMES)

@@ -53,7 +53,9 @@ def session_of(source: Any) -> RenewedSession:
         If it is neither.
     """
     if not callable(source) and not hasattr(source, "get_frozen_credentials"):
-        raise URLError(CREDENTIALS_OPTION, "is a function that returns keys as a mapping")
+        kind = type(source).__name__
+        reason = f"must be a function that returns keys as a mapping, not {kind}"
+        raise URLError(CREDENTIALS_OPTION, reason)
     try:
         found = _sessions.get(source)
         if found is None:

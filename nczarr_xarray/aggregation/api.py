@@ -33,15 +33,13 @@ from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.cfa.versions import NEWEST
 from nczarr_xarray.formats.open_options import OpenOptions
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
 
 Gaps = Literal["allow", "raise"]
-
-#: The version of the convention that is written if none is asked for.
-NEWEST = "1.13"
 
 
 def aggregate(

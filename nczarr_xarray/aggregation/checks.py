@@ -126,14 +126,14 @@ def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
 
 
 def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
-    """Raise if variables are packed otherwise, which is to be so in all files; as above."""
+    """Raise `ExportError` if a file packs a variable otherwise than the first one does."""
     for form in expected.forms:
         own = layout.form(form.path)
         if own is not None and not packed_alike(own, form):
             raise ExportError(
                 target,
-                f"{form.path} is packed otherwise than in {first}, or has other units, and that "
-                "has values as they are packed: make a new aggregation",
+                f"{form.path} is packed otherwise than in {first}, or has other units; the "
+                "aggregation holds values as they are packed: make a new one",
             )
 
 

@@ -150,7 +150,9 @@ class Combiner:
         for target, values, form in found:
             if form is not None and missing_in(values, form.marks) is not None:
                 raise ExportError(
-                    target, f"has missing values of {path}, and in other files all of it are data"
+                    target,
+                    f"has missing values of {path}, a coordinate, and the files agree on no "
+                    "_FillValue or missing_value, which would mark them",
                 )
 
     def _may_be_data(self, variable: Variable) -> bool:

@@ -50,12 +50,12 @@ class Combination:
     _references: References = field(default_factory=dict)
 
     def files(self) -> list[str]:
-        """Return what opens the files.
+        """Return what the files that have fragments are opened by.
 
         Raises
         ------
         ExportError
-            If fragments are not taken as they are, or names of dimensions would mean others.
+            If fragments are not taken as they are, or the name of a dimension would mean another.
         """
         self.found.check_dimensions(self.found.variables())
         for variable in self.found.variables():

@@ -31,14 +31,14 @@ class Replaced:
     place: MasterPlace
 
     def refuse(self, files: Iterable[str]) -> None:
-        """Raise `ExportError` if it is one of some files, or one of them is a group of it."""
+        """Raise `ExportError` if the master is one of some files, or one is a group of it."""
         if self._is_among(files):
             raise ExportError(
                 self.place.url, "is the master itself, and cannot be one of its files"
             )
 
     def refuse_below(self, target: str, opened: Opened, options: OpenOptions) -> None:
-        """Raise `ExportError` if a dataset names it, or if one does that the dataset names.
+        """Raise `ExportError` if a dataset names the master, or if one that it names does.
 
         Parameters
         ----------

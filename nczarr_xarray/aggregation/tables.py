@@ -16,18 +16,18 @@ from nczarr_xarray.model import Dimension, Fragments, assembled, in_a_row
 
 @dataclass(frozen=True, slots=True)
 class Tabler:
-    """Makes tables.
+    """Makes the tables of fragments of variables.
 
     Parameters
     ----------
     files, addresses
         The files, and how the master names them.
     grid
-        Where they are.
+        Where the files are along the dimensions.
     old
-        The tables of the aggregation that they are added to, by path of the variable.
+        The tables of the aggregation that the files are added to, by path of the variable.
     before
-        Where these are divided.
+        Where the old tables are divided.
     """
 
     files: Sequence[Summary]

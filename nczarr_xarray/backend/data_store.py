@@ -215,9 +215,9 @@ class NCZarrDataStore(AbstractDataStore):
         return entrypoint.open_dataset(self, drop_variables=self.dropped, **decoding)
 
     def set_aside(self) -> bool:
-        """Leave out attributes of which xarray's decoding can make nothing; whether there are any.
+        """Leave out attributes that xarray cannot decode, and tell whether there are any.
 
-        One would keep the whole dataset from opening.
+        A single one would keep the whole dataset from opening.
         """
         found = False
         for name, variable in self.variables.items():

@@ -34,7 +34,7 @@ class Scratch(threading.local):
     Parameters
     ----------
     useful
-        Whether nothing that is made here is itself what is stored. If not, all memory is new.
+        Whether memory may be used again: not if what is made in it is stored without a copy.
     """
 
     def __init__(self, *, useful: bool) -> None:

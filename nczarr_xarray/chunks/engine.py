@@ -110,10 +110,9 @@ class ChunkReader:
         assert isinstance(source, LocalSource)
         room = allocate(array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=True)
-        sparse = self._scheme.is_sparse(plan)
         for wanted, window in read.windows():
             table = source.locate(array.locate(wanted))
-            parts = sparse and source.divides(table)
+            parts = read.sparse and source.divides(table)
             pieces = read.pieces(wanted, window, table, parts=parts)
             take, groups = partial(pieces.take, source), range(pieces.groups)
             chunks, turns = pieces.group_chunks, pieces.turns(joins=source.joins)
@@ -122,15 +121,12 @@ class ChunkReader:
 
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
-        array, source, scheme = self._array, self._source, self._scheme
+        source = self._source
         assert isinstance(source, RemoteSource)
-        room = allocate(array, plan.shape)
+        room = allocate(self._array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=False)
-        sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
-            located = await source.locate(array.locate(wanted))
-            parts = sparse and await source.divides(located)
-            pieces = read.pieces(wanted, window, located, parts=parts)
+            pieces = await self._locate(source, read, wanted, window)
             left = pieces.left()
             most = max(1, BATCH_BYTES // max(1, pieces.nbytes))
 
@@ -145,10 +141,22 @@ class ChunkReader:
                 for part in (slice(at, at + most) for at in range(0, len(numbers), most)):
                     pieces.scatter(left[numbers[part]], data[part])
 
-            receive = in_threads(scatter, pieces.nbytes, inline=not scheme.needs_libhdf5)
+            receive = in_threads(scatter, pieces.nbytes, inline=not self._scheme.needs_libhdf5)
             table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
             await source.fetch(table, pieces.most, pieces.nbytes, receive)
         return plan.finish(room)
+
+    async def _locate(
+        self,
+        source: RemoteSource,
+        read: GridRead | StridedRead,
+        wanted: np.ndarray,
+        window: Any,
+    ) -> GridPieces | RunPieces:
+        """Find out where the chunks of a window are."""
+        table = await source.locate(self._array.locate(wanted))
+        parts = read.sparse and await source.divides(table)
+        return read.pieces(wanted, window, table, parts=parts)
 
     def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
         """Begin to read little of a remote file; None if that is not what `plan` selects."""
@@ -161,7 +169,7 @@ class ChunkReader:
         windows = list(itertools.islice(read.windows(), 2))
         if len(windows) != 1:
             return None
-        return SmallRead(array, plan, room, read, *windows[0], sparse=scheme.is_sparse(plan))
+        return SmallRead(array, plan, room, read, *windows[0])
 
     async def fetch_remote(self, plan: Plan) -> None:
         """Fetch what `read_remote` fetches, and nothing more: for those that count or time it.
@@ -171,21 +179,18 @@ class ChunkReader:
         FormatError, StoreError
             As `read_remote`, but for what only decoding shows.
         """
-        array, source, scheme = self._array, self._source, self._scheme
+        source = self._source
         assert isinstance(source, RemoteSource)
-        nowhere = np.empty(0, array.dtype)  # which takes any element
+        nowhere = np.empty(0, self._array.dtype)  # which takes any element
         read = self._begin(plan, nowhere, remember=False, local=False)
-        sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
-            located = await source.locate(array.locate(wanted))
-            parts = sparse and await source.divides(located)
-            pieces = read.pieces(wanted, window, located, parts=parts)
+            pieces = await self._locate(source, read, wanted, window)
             there = pieces.table.of(pieces.table.start >= 0)
             await source.fetch(there, pieces.most, pieces.nbytes, _let_go)
 
 
 class SmallRead:
-    """A read of little of an array of a remote file, in steps that those of many take together.
+    """A small read of an array of a remote file, in steps that many such reads take together.
 
     Its chunks are decoded by the event loop itself.
     """
@@ -198,8 +203,6 @@ class SmallRead:
         read: GridRead | StridedRead,
         wanted: np.ndarray,
         window: Any,
-        *,
-        sparse: bool,
     ) -> None:
         self._array = array
         self._plan = plan
@@ -207,7 +210,6 @@ class SmallRead:
         self._read = read
         self._wanted = wanted
         self._window = window
-        self._sparse = sparse
         self._pieces: GridPieces | RunPieces | None = None
         self._left = wanted[:0]
         #: chunks, or runs, that have not been scattered; -1 if they are not to be read so
@@ -219,7 +221,7 @@ class SmallRead:
 
     def located(self, table: ChunkTable) -> tuple[np.ndarray, np.ndarray] | None:
         """Take the chunks, located; return the extents to fetch, or None if those are not small."""
-        pieces = self._read.pieces(self._wanted, self._window, table, parts=self._sparse)
+        pieces = self._read.pieces(self._wanted, self._window, table, parts=self._read.sparse)
         if pieces.table.source is not None:
             return None
         left = pieces.left()

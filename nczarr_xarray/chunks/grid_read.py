@@ -47,6 +47,8 @@ class GridRead:
         Chunks that are remembered, if any are to be.
     together
         What decodes several chunks by one call; None if they are decoded one by one.
+    sparse
+        Whether parts of chunks may be enough.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class GridRead:
         # what one thread decodes alone is inflated sooner chunk by chunk
         shared = self.known is None and plan.count * grid.nbytes >= SHARED_BYTES
         self.together = grid.decoder.together if shared else None
+        self.sparse = grid.is_sparse(plan)
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""

@@ -22,7 +22,7 @@ _MOST_POSITIONS = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class PaddedSelection:
-    """A selection of what is stored, and how to make that of the whole variable of it.
+    """A selection of the stored part of a variable, and what makes it one of the whole variable.
 
     Parameters
     ----------

@@ -68,13 +68,11 @@ class Strided:
         stored = np.ndarray(array.shape, array.dtype, data, offset, self.strides)
         return stored.astype(array.dtype.newbyteorder("="))
 
-    def is_sparse(self, plan: Plan) -> bool:
-        """Tell that runs are no parts of chunks, which they never are."""
-        return False
-
 
 class StridedRead:
     """One read of plain elements; see `nczarr_xarray.chunks.grid_read.GridRead`."""
+
+    sparse = False  # runs are no parts of chunks
 
     def __init__(
         self, strided: Strided, plan: Plan, result: np.ndarray, *, remember: bool, local: bool

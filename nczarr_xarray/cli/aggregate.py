@@ -8,9 +8,7 @@ from typing import Any
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option, add_progress, shows_progress
 from nczarr_xarray.cli.text import in_terms_of_options
-
-#: Versions of the CFA conventions that are written.
-VERSIONS = ("0.4", "0.6.2", "1.13")
+from nczarr_xarray.formats.cfa.versions import VERSIONS
 
 
 class _Master(argparse.Action):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from nczarr_xarray.cli.aggregate import VERSIONS, add_file_format
+from nczarr_xarray.cli.aggregate import add_file_format
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
 from nczarr_xarray.cli.text import in_terms_of_options
+from nczarr_xarray.formats.cfa.versions import VERSIONS
 
 
 def add_parser(new: NewParser) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
-from nczarr_xarray.cli.aggregate import VERSIONS
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import (
     ByName,
@@ -23,6 +22,7 @@ from nczarr_xarray.cli.target import (
 )
 from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.export.kinds.table import FORMATS, find_kind, refuse_options
+from nczarr_xarray.formats.cfa.versions import VERSIONS
 from nczarr_xarray.formats.nczarr.profiles import COMPAT
 
 if TYPE_CHECKING:

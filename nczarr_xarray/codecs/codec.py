@@ -202,6 +202,9 @@ class Codec:
         How several of its chunks are undone together; None if they are not.
     decode_into
         How to undo it straight into a result; None if that cannot be.
+    rate
+        Decoded bytes per second of one processor, of large chunks (the table in docs/codecs.md):
+        `doctor` predicts by it what reads take.
     """
 
     id: str
@@ -218,3 +221,4 @@ class Codec:
     needs_libhdf5: bool = False
     frame: Frame | None = None
     decode_into: DecodeInto | None = None
+    rate: float = 500e6

@@ -179,6 +179,7 @@ TABLE: tuple[Codec, ...] = (
         netcdf=Keyword(name="shuffle"),
         options=_flag("shuffle"),
         lossless=True,
+        rate=4e9,
     ),
     Codec(
         id="fletcher32",
@@ -188,6 +189,7 @@ TABLE: tuple[Codec, ...] = (
         options=_flag("fletcher32"),
         zarr3=lambda _, __: {"id": "crc32c"},
         lossless=True,
+        rate=4e9,
     ),
     Codec(
         id="zlib",
@@ -201,6 +203,7 @@ TABLE: tuple[Codec, ...] = (
         lossless=True,
         portable=True,
         frame=Frame(3, most=1 << 15),
+        rate=680e6,
     ),
     Codec(
         id="szip",
@@ -229,6 +232,7 @@ TABLE: tuple[Codec, ...] = (
         lossless=True,
         frame=Frame(4, most=1 << 17),
         decode_into=decompress.unzstd_into,
+        rate=3.3e9,
     ),
     Codec(
         id="bz2",
@@ -238,6 +242,7 @@ TABLE: tuple[Codec, ...] = (
         options=_compression("bzip2"),
         compressor=True,
         lossless=True,
+        rate=55e6,
     ),
     Codec(
         id="blosc",
@@ -257,6 +262,7 @@ TABLE: tuple[Codec, ...] = (
         lossless=True,
         portable=True,
         decode_into=decompress.unblosc_into,
+        rate=4e9,
     ),
     Codec(
         id="gzip",
@@ -266,12 +272,21 @@ TABLE: tuple[Codec, ...] = (
         compressor=True,
         zarr3=_zarr3_gzip,
         lossless=True,
+        rate=680e6,
     ),
-    Codec(id="lzma", decode=compressor(decompress.unlzma), compressor=True, lossless=True),
-    Codec(id="lz4", decode=compressor(decompress.unlz4), compressor=True, lossless=True),
+    Codec(
+        id="lzma",
+        decode=compressor(decompress.unlzma),
+        compressor=True,
+        lossless=True,
+        rate=46e6,
+    ),
+    Codec(id="lz4", decode=compressor(decompress.unlz4), compressor=True, lossless=True, rate=8e9),
     Codec(id="crc32", lossless=True),
     Codec(id="adler32", lossless=True),
     Codec(id="jenkins_lookup3", lossless=True),
+    # of Zarr 3; copies to Zarr 2 go without it, so that it does not count as what they can keep
+    Codec(id="crc32c", rate=9e9),
     Codec(id="vlen-utf8"),
     # of HDF5 only
     Codec(id="hdf5-nbit", decode=_nbit, hdf5=HDF5Filter(5, _values), zarr=False),

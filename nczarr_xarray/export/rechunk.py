@@ -37,7 +37,7 @@ class Rechunking:
 
     shape: Lengths
     parts: Lengths
-    repeats: float = 1
+    repeats: float
     first: Lengths | None = None
     between: Lengths | None = None
 

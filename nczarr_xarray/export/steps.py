@@ -221,7 +221,7 @@ def _times(lengths: Lengths) -> str:
     return " × ".join(map(str, lengths)) or "1"
 
 
-def plan_step(item: Item, writer: ArrayWriter, memory: int | None = None) -> Step:
+def plan_step(item: Item, writer: ArrayWriter, memory: int | None) -> Step:
     """Plan how the data of a variable that are not of dask are written.
 
     Parameters

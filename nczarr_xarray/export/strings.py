@@ -87,7 +87,7 @@ def _longest_in_block(block: np.ndarray, characters: bool) -> np.ndarray:
 
 
 def longest(texts: np.ndarray, *, characters: bool = False) -> int:
-    """Return the bytes in UTF-8 of the longest text, or its `characters`.
+    """Return the length of the longest text: in bytes of UTF-8, or in `characters`.
 
     Raises
     ------

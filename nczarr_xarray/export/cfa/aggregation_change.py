@@ -19,7 +19,7 @@ from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.cfa.new_aggregation import OLDEST, flow_of, table_of
+from nczarr_xarray.export.cfa.new_aggregation import flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
 from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
@@ -27,6 +27,7 @@ from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.packing import as_integers
 from nczarr_xarray.export.regions import replaced_part
 from nczarr_xarray.export.update import Update
+from nczarr_xarray.formats.cfa.versions import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
 
@@ -238,7 +239,7 @@ class Change:
         place = self.existing.place
         coordinates = frozenset(self.update.stored.coords)
         members = [*self.members.values()]
-        parts = Parts(plain_conventions(self.attributes), coordinates=coordinates)
+        parts = Parts(coordinates, plain_conventions(self.attributes))
         names = place.names("netCDF4", self.request.naming)
         flows: list[Flow] = []
         tables: list[Fragments] = []

@@ -34,11 +34,11 @@ class CfaRequest:
     """
 
     most: int
+    version: str | None
+    mode: Mode | None
     format: Literal["CFA3", "CFA4"] | None = None
-    version: str | None = None
     subarray_shape: SubarrayShape | None = None
     fragment_format: FragmentFormat | None = None
-    mode: Mode | None = None
     append_dim: Hashable | None = None
     region: RegionLike | None = None
     encoding: Mapping[Any, Any] | None = None

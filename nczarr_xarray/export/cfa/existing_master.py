@@ -165,7 +165,7 @@ class ExistingMaster:
         _check_whole(self.url, self.opened.hierarchy)
         kept = {kind: name for name, kind in MASTER_FORMATS.items() if name}[self.kind]
         if format not in (None, kept):
-            raise ExportError(self.url, f"is {kept}, and stays it: leave format out")
+            raise ExportError(self.url, f"is {kept}, and stays so: leave format out")
         versions = sorted({array.dialect for _, array in aggregated(self.opened.hierarchy)})
         if len(versions) > 1:
             said = " and ".join(versions)

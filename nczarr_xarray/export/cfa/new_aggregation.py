@@ -25,10 +25,8 @@ from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.formats.cfa.dialect import WritableDialect
+from nczarr_xarray.formats.cfa.versions import OLDEST
 from nczarr_xarray.model import Attribute, Fragments
-
-#: The version of the convention that is written if none is asked for.
-OLDEST = "0.4"
 
 
 def plan_new(

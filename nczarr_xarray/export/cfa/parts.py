@@ -79,20 +79,20 @@ class Parts:
 
     Attributes
     ----------
+    coordinates
+        Names of coordinates.
     attributes
         Of the dataset.
     kept
         Variables that the master holds, with their data.
     divided
         Variables that become fragments.
-    coordinates
-        Names of coordinates.
     """
 
+    coordinates: frozenset[Hashable]
     attributes: dict[str, Attribute] = field(default_factory=dict)
     kept: list[Divided] = field(default_factory=list)
     divided: list[Divided] = field(default_factory=list)
-    coordinates: frozenset[Hashable] = frozenset()
 
     @property
     def dimensions(self) -> list[Dimension]:
@@ -169,7 +169,7 @@ class Divider:
         exporter.check(url)  # the shape is needed for the rest
         exporter.add("/", dataset, options)
         exporter.problems += problems(exporter.contents.root, PROFILE)
-        found = Parts(coordinates=frozenset(dataset.coords))
+        found = Parts(frozenset(dataset.coords))
         found.attributes = dict(exporter.contents.root.attributes)
         if self.classic:
             found.attributes = classic_attributes("/", found.attributes, exporter.problems)

@@ -16,6 +16,7 @@ from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.parallel import distributed_client
 from nczarr_xarray.export.stored import netcdf_text
+from nczarr_xarray.formats.cfa.versions import NEWEST
 from nczarr_xarray.model import Group
 
 
@@ -48,7 +49,7 @@ def copy(request: CopyRequest) -> None:
         place = MasterPlace.find(request.target, request.target_options)
         asked = CfaRequest(
             largest_fragment(request.options.max_object_size, request.target_options),
-            version=request.options.cfa_version or "1.13",
+            version=request.options.cfa_version or NEWEST,
             mode=request.mode,
             encoded=True,
         )

@@ -105,12 +105,12 @@ class CopyRequest:
     format: str
     opening: Mapping[str, Any]
     selection: Selection
-    shown: bool = False
-    target_options: Mapping[str, Any] | None = None
-    overwrite: bool = False
-    only_ours: bool = False
-    tell: Callable[[str], object] = str
-    options: CopyOptions = CopyOptions()
+    target_options: Mapping[str, Any] | None
+    overwrite: bool
+    shown: bool
+    only_ours: bool
+    tell: Callable[[str], object]
+    options: CopyOptions
 
     @property
     def layout(self) -> CopyLayout:

@@ -50,16 +50,16 @@ class H5pyArray(LibraryArray):
         Dtype of the values; objects are text.
     reason
         Why the parser here cannot read it.
-    errors
-        What to do with text that is not UTF-8, in the words of `bytes.decode`.
     bits
         Of integers that do not fill their bytes: where their bits are.
+    errors
+        What to do with text that is not UTF-8, in the words of `bytes.decode`.
     """
 
     dtype: np.dtype
     reason: str
+    bits: Bits | None
     errors: str = "strict"
-    bits: Bits | None = None
 
     def exact(self) -> H5pyArray:
         return replace(self, errors="surrogateescape")

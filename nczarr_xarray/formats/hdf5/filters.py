@@ -14,10 +14,8 @@ from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import CodecConfig
 
-#: Names of registered filters, for messages: the file may have none.
+#: Names of registered filters that are no codecs here, for messages: the file may have none.
 _NAMES = {
-    4: "szip",
-    5: "n-bit",
     305: "LZO",
     32008: "bitshuffle",
     32013: "ZFP",
@@ -76,5 +74,6 @@ def _refused(id_: str, one: Filter, reason: str) -> CodecConfig:
 
 def name_of(one: Filter) -> str:
     """Return number and name of a filter for messages: ``"32026 (Blosc2)"``."""
-    name = one.name or _NAMES.get(one.id, "")
+    known = codec_of_filter(one.id)
+    name = one.name or (known.id.removeprefix("hdf5-") if known else _NAMES.get(one.id, ""))
     return f"{one.id} ({name:.60})" if name else str(one.id)

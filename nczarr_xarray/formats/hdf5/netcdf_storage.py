@@ -64,7 +64,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
 
             odd = dataset.type.kind == "integer" and not is_plain(dataset.type)
             bits = bits_of(dataset.type) if odd else None
-            return H5pyArray(h5_path, shape, value.dtype, layout.reason, bits=bits)
+            return H5pyArray(h5_path, shape, value.dtype, layout.reason, bits)
         reason = f"{layout.reason}, with elements of variable length"
         raise UnsupportedError(path, f"cannot be read, for {reason}")
     dtype = value.stored

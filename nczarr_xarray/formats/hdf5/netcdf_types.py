@@ -50,7 +50,7 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
     Parameters
     ----------
     enum
-        The type, should it be an enum.
+        The netCDF type, if the datatype is an enum.
     """
     if type_.numpy is not None and type_.kind in _NUMBERS:
         return ValueType(NC_TYPES.get(type_.numpy.str[1:]), type_.numpy, type_.numpy)

@@ -204,9 +204,9 @@ class H5Group:
 
     name: str
     address: int
-    attributes: dict[str, H5Attribute] = field(default_factory=dict)
+    attributes: dict[str, H5Attribute]
+    loaded: bool
+    problems: tuple[NCZarrError, ...]
     members: dict[str, H5Group | H5Dataset | H5NamedType | NCZarrError] = field(
         default_factory=dict
     )
-    loaded: bool = True
-    problems: tuple[NCZarrError, ...] = ()

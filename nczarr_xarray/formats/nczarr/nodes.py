@@ -34,12 +34,12 @@ class WalkOptions:
         for None, and listings are requested before it is known that they are needed.
     """
 
-    group: str = ""
-    tree: bool = False
-    pure: bool = False
-    consolidated: bool | None = None
-    required: bool = True
-    remote: bool = False
+    group: str
+    tree: bool
+    pure: bool
+    consolidated: bool | None
+    required: bool
+    remote: bool
 
 
 @dataclass(slots=True)

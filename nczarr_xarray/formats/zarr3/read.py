@@ -51,7 +51,7 @@ def read_hierarchy(
         True: consolidated metadata are trusted. False: they are not used. None: they
         are used if the store cannot be listed, or if no node at all has its own.
     required
-        Whether it is an error if they are not there, for True; else it is a problem.
+        Whether it is an error if metadata that are trusted are missing; else it is a problem.
 
     Raises
     ------

@@ -143,7 +143,7 @@ def _digests(stated: Any) -> Digests:
     if not all(type(n) is int and n >= 0 for n in shape) or not all(
         type(n) is int and n >= 1 for n in lengths
     ):
-        raise ValueError("a shape is none")
+        raise ValueError("a shape is no list of lengths")
     blocks = Blocks(shape, lengths)
     if len(shape) != len(lengths) or blocks.count != len(values):
         raise ValueError("there is not one digest for each block")

@@ -6,24 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 
 from nczarr_fsspec.processors import processors
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.tools.doctor.patterns import Key
 from nczarr_xarray.tools.survey import VariableStorage, codec_name
 
-#: Decoded bytes per second of one processor, of large chunks: the table in docs/codecs.md.
-RATES = {
-    "zlib": 680e6,
-    "gzip": 680e6,
-    "zstd": 3.3e9,
-    "lz4": 8e9,
-    "blosc": 4e9,
-    "bz2": 55e6,
-    "lzma": 46e6,
-    "shuffle": 4e9,
-    "fletcher32": 4e9,
-    "crc32c": 9e9,
-}
-#: Of any other codec; and of copying elements into the result.
-_OTHER, _COPY = 500e6, 4e9
+#: Bytes per second of copying elements into the result.
+_COPY = 4e9
 #: Seconds of a codec for each chunk, however small it is.
 _EACH = 8e-6
 
@@ -42,7 +30,7 @@ def decoding_seconds(facts: VariableStorage, key: Key, chunks: tuple[int, ...] |
         return math.prod(counts) * facts.itemsize / _COPY / processors()
     shape = chunks or array.chunk_shape
     count = math.prod(len(part) for part in touched(key, facts.shape, shape))
-    rates = [RATES.get(codec_name(one), _OTHER) for one in facts.codecs]
+    rates = [codec(codec_name(one)).rate for one in facts.codecs]
     nbytes = math.prod(shape) * facts.itemsize
     each = _EACH * (len(rates) + 1) + sum(nbytes / rate for rate in (*rates, _COPY))
     # a chunk is decoded by one processor

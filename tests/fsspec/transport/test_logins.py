@@ -237,10 +237,18 @@ class TestRefused:
         assert "Qz7" not in str(caught.value)
 
     @pytest.mark.parametrize(
-        "given", [["h"], {"h": 3}, {3: "t"}, {"h": ("a", "b", "c")}, "token", object()]
+        ("given", "reason"),
+        [
+            (["h"], "logins: must be a mapping of hosts"),
+            ("token", "logins: must be a mapping of hosts"),
+            (object(), "logins: must be a mapping of hosts"),
+            ({"h": 3}, r"logins: h: must be \(user, password\), a token or"),
+            ({"h": ("a", "b", "c")}, r"logins: h: must be \(user, password\), a token or"),
+            ({3: "t"}, "logins: 3: is no name of a host: write https://host"),
+        ],
     )
-    def test_what_cannot_be_understood(self, archive: Archive, given: Any) -> None:
-        with pytest.raises(URLError, match="is a mapping of hosts"):
+    def test_what_cannot_be_understood(self, archive: Archive, given: Any, reason: str) -> None:
+        with pytest.raises(URLError, match=reason):
             opened(archive, logins=given)
         assert not archive.requests
         with pytest.raises(URLError):

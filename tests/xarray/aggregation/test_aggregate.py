@@ -318,7 +318,7 @@ def test_attributes_that_classic_netcdf_lacks(tmp_path: Path) -> None:
         data.to_netcdf(file, engine="h5netcdf")
     target = tmp_path / "m.nca"
     aggregate(files[:1], target, dim="t", cfa_version="0.4", format="CFA3")
-    with pytest.raises(ExportError, match="is CFA3, and stays it"):
+    with pytest.raises(ExportError, match="is CFA3, and stays so"):
         aggregate(files[1:], target, append=True, format="CFA4")
     aggregate(files[1:], target, append=True)
     later = xr.Dataset(

@@ -15,10 +15,8 @@ import xarray as xr
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import stored_source as source_module
 from nczarr_xarray.export.kinds.kind import CopyOptions
 from nczarr_xarray.export.kinds.table import KINDS
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import Group
 from tests.support.copying import copy, failed
 from tests.support.disks import tiny_disk
@@ -26,6 +24,7 @@ from tests.support.emit_models import differences
 from tests.support.marks import slow_but
 from tests.support.ncwriter import FEW, WRITERS, ramp
 from tests.support.netcdf_c import netcdf_model
+from tests.support.slabs import sizes_read
 
 #: Writers of netCDF-C whose content pure Zarr can hold as well.
 PURE = ("all-types", "attributes", "compression", "chunk-shapes", "dimensions", "packed", "times")
@@ -350,16 +349,7 @@ def test_no_progress_where_nobody_looks(
 def test_no_more_is_read_at_a_time_than_a_slab(
     cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slab: int, target: str
 ) -> None:
-    sizes = []
-    read = StoredSource.read
-
-    def counted(self: StoredSource, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        values = read(self, part)
-        sizes.append(values.nbytes)
-        return values
-
-    monkeypatch.setattr(source_module, "SLAB_BYTES", slab)
-    monkeypatch.setattr(StoredSource, "read", counted)
+    sizes = sizes_read(monkeypatch, slab)
     # (what is compressed in another way is not moved as it is stored)
     options = () if target.endswith(".nc") else ("--compress", "zlib:5")
     copy(cube, tmp_path / target, *options)

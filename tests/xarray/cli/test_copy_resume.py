@@ -538,7 +538,19 @@ def test_masters_do_not_tell_the_state_of_what_they_name(source: Path, tmp_path:
 def test_how_the_source_is_opened_is_part_of_the_work(source: Path) -> None:
     def work(**opening: Any) -> Resumption | None:
         options = CopyOptions(resume=True)
-        request = CopyRequest(str(source), "y", "NCZarr", opening, Selection(), options=options)
+        request = CopyRequest(
+            str(source),
+            "y",
+            "NCZarr",
+            opening,
+            Selection(),
+            target_options=None,
+            overwrite=False,
+            shown=False,
+            only_ours=False,
+            tell=print,
+            options=options,
+        )
         with open_hierarchy(str(source)) as opened:
             return request.resumption(opened)
 

@@ -14,12 +14,11 @@ import xarray as xr
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import stored_source as source_module
-from nczarr_xarray.export.stored_source import StoredSource
 from tests.support.marks import slow_but
 from tests.support.nc_adapter import ncdump
 from tests.support.realservers import RangeServer
 from tests.support.remotefiles import FORMATS, expected
+from tests.support.slabs import sizes_read
 
 
 @pytest.fixture(autouse=True)
@@ -175,16 +174,7 @@ def test_no_more_is_read_at_a_time_than_a_slab(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
 ) -> None:
     """Also of variables in one piece."""
-    sizes = []
-    read = StoredSource.read
-
-    def counted(self: StoredSource, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        values = read(self, part)
-        sizes.append(values.nbytes)
-        return values
-
-    monkeypatch.setattr(source_module, "SLAB_BYTES", 20_000)
-    monkeypatch.setattr(StoredSource, "read", counted)
+    sizes = sizes_read(monkeypatch, 20_000)
     assert main(["copy", str(root / name), str(tmp_path / target)]) == 0
     assert max(sizes) <= 20_000
 

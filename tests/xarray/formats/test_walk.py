@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from nczarr_xarray.model import Hierarchy
 from tests.support.samples import CONSOLIDATED, NCZARR, vector
 from tests.support.trees import read_tree
 
+ASKED = WalkOptions(
+    group="", tree=False, pure=False, consolidated=None, required=True, remote=False
+)
+
 
 def drive(
     objects: dict[str, bytes], *, listable: bool = True, **options: Any
 ) -> tuple[Nodes, list[ReadRound]]:
     """Run a walk over `objects`; return what it found and the read rounds it asked for."""
-    walking = walk(WalkOptions(**options), "test")
+    walking = walk(replace(ASKED, **options), "test")
     rounds: list[ReadRound] = []
     try:
         asked = walking.send(None)

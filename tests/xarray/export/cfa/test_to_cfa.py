@@ -794,7 +794,7 @@ def test_fragments_that_are_not_needed_go(
         (lambda ds: ds, {"append_dim": "none"}, "is not a dimension of the new values"),
         (lambda ds: ds[["tas"]], {"append_dim": "time"}, "/pr: lies along /time as well"),
         (lambda ds: ds, {"append_dim": "time", "cfa_version": "0.4"}, "stays one"),
-        (lambda ds: ds, {"append_dim": "time", "format": "CFA3"}, "is CFA4, and stays it"),
+        (lambda ds: ds, {"append_dim": "time", "format": "CFA3"}, "is CFA4, and stays so"),
         (lambda ds: ds, {"append_dim": "time", "encoding": {"tas": {}}}, "leave it out"),
         (
             lambda ds: ds.assign(tas=ds["tas"].astype("f8")),

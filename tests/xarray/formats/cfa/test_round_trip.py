@@ -15,6 +15,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.decode import WRITABLE
+from nczarr_xarray.formats.cfa.versions import VERSIONS
 from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments
 from tests.support.aggregations import Lengths, held, master_of, read, with_chars
 
@@ -169,6 +170,10 @@ def test_113_values(dtype: str, given_: tuple[Lengths, Fragments], data: st.Data
     encoded = Cf113().encode("tas", lengths, fragments)
     array = read(*master_of("tas", lengths, encoded, dtype))
     assert held(array) == wanted(lengths, fragments)
+
+
+def test_all_that_are_written_can_be_asked_for() -> None:
+    assert sorted(VERSIONS) == sorted(dialect.name for dialect in WRITABLE)
 
 
 @pytest.mark.parametrize("dialect", WRITABLE, ids=lambda d: d.name)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import nczarr_xarray
 from nczarr_fsspec.processors import processors
-from nczarr_xarray.tools.doctor.decoding import RATES, touched
+from nczarr_xarray.codecs import registry
+from nczarr_xarray.tools.doctor.decoding import touched
 from nczarr_xarray.tools.doctor.rehearsal import Cost
 
 SHAPE, CHUNKS = (24, 100, 200), (6, 50, 100)
@@ -34,7 +35,7 @@ def costs(folder: Path, codec: str | None, latency: float = 0.01) -> dict[str, C
 @pytest.mark.parametrize("codec", [None, "zlib", "bz2"])
 def test_it_is_that_of_the_chunks_that_are_touched(tmp_path: Path, codec: str | None) -> None:
     found = costs(tmp_path, codec)
-    slow = 0.0 if codec is None else 1 / RATES[codec]
+    slow = 0.0 if codec is None else 1 / registry.codec(codec).rate
     for pattern, chunks in {"map": 4, "series": 4, "everything": 16}.items():
         cost = found[pattern]
         assert cost is not None
