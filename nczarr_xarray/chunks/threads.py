@@ -384,7 +384,7 @@ def in_threads(
         shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
         bounds = [count * i // shares for i in range(shares + 1)]
         # it waits for nothing: where no thread can be had, the loop itself does it
-        ways = [_pool.get().submit, _run_here]
+        ways: list[Callable[[Callable[[], None]], object]] = [_pool.get().submit, _run_here]
         await gather_or_cancel(
             *(
                 _run_by(ways, partial(scatter, numbers[a:b], data[a:b]))
