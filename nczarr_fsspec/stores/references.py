@@ -18,8 +18,6 @@ from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from fsspec.asyn import get_loop
-
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore, check_key
@@ -38,6 +36,7 @@ from nczarr_fsspec.stores.referencefiles import (
 from nczarr_fsspec.stores.referencefolder import MAX_FILE, FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import JSONReferences, Part, References, Row
 from nczarr_fsspec.stores.referencesigns import CONSOLIDATED
+from nczarr_fsspec.transport.shared import background_loop
 
 T = TypeVar("T")
 
@@ -277,8 +276,7 @@ class RemoteReferences(_Keys, RemoteStore):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = get_loop()
-        return loop
+        return background_loop()
 
     def close(self) -> None:
         self._under_way = None  # a read that is under way goes on

@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
-from fsspec import AbstractFileSystem
-from fsspec.asyn import get_loop
+from fsspec import AbstractFileSystem, asyn
 from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
@@ -25,6 +24,25 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.transport.filesystems import arguments, is_async, is_plain, is_s3
 from nczarr_fsspec.transport.policy import Timeout, most_connections
 from nczarr_fsspec.transport.throttle import Throttle
+
+
+def background_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop of all filesystems of fsspec, which a thread of its own runs.
+
+    Raises
+    ------
+    RuntimeError
+        If no thread can be started.
+    """
+    loop: asyncio.AbstractEventLoop = asyn.get_loop()
+    if asyn.iothread[0] is None:
+        # fsspec keeps a loop for which no thread could be started: all would wait for it for ever
+        with asyn.get_lock():
+            if asyn.iothread[0] is None:
+                thread = threading.Thread(target=loop.run_forever, name="fsspecIO", daemon=True)
+                thread.start()
+                asyn.iothread[0] = thread
+    return loop
 
 
 class SharedFilesystem:
@@ -59,7 +77,8 @@ class SharedFilesystem:
 
             send_once(self.fs, timeout)
             self.cap(pool_size(self.fs))
-        self.loop: asyncio.AbstractEventLoop = self.fs.loop if is_async(recipe) else get_loop()
+        loop = background_loop()  # which asynchronous ones have, too
+        self.loop: asyncio.AbstractEventLoop = self.fs.loop if is_async(recipe) else loop
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
         # hand out files that are still being written. Then one call at a time.

@@ -16,7 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakSet
 
 import numpy as np
 
@@ -62,8 +64,10 @@ class _Pool:
 
     Attributes
     ----------
-    callers, helpers : int
-        How many threads read now: those that asked for data, and those of the pool.
+    callers : WeakSet
+        The teams that read now. One that an interrupt has kept from leaving is gone with its read.
+    helpers : int
+        How many threads of the pool help them. These count themselves, as no interrupt meets them.
     """
 
     def __init__(self) -> None:
@@ -74,29 +78,32 @@ class _Pool:
     def forget(self) -> None:
         self.lock = threading.Lock()
         self.executor: ThreadPoolExecutor | None = None
-        self.callers = self.helpers = 0
+        self.callers: WeakSet[object] = WeakSet()
+        self.helpers = 0
 
     def spare(self) -> int:
         """Return how many processors no read has."""
-        return max(0, processors() - self.callers - self.helpers)
+        return max(0, processors() - len(self.callers) - self.helpers)
 
-    def enter(self) -> None:
-        """Count a caller that begins to read."""
-        with self.lock:
-            self.callers += 1
+    def hire(self, most: int, work: Callable[[], None]) -> int:
+        """Ask threads that no other read has for help, `most` at most; return how many."""
+        count = min(most, self.spare())
+        with suppress(RuntimeError):  # no thread can be started, or Python is about to end
+            for _ in range(count):
+                self.get().submit(work)
+        return count
 
-    def hire(self, most: int) -> int:
-        """Return how many threads may help a caller: those that no other read has."""
+    def begin(self) -> bool:
+        """Count this thread of the pool as a helper, if it still has a processor."""
         with self.lock:
-            helpers = min(most, self.spare())
-            self.helpers += helpers
-        return helpers
+            room = self.spare() > 0
+            self.helpers += room
+        return room
 
-    def leave(self, *, callers: int = 0, helpers: int = 0) -> None:
-        """Note that a read has ended."""
+    def end(self) -> None:
+        """Count this thread of the pool no more."""
         with self.lock:
-            self.callers -= callers
-            self.helpers -= helpers
+            self.helpers -= 1
 
     def get(self) -> ThreadPoolExecutor:
         with self.lock:
@@ -171,37 +178,38 @@ def share(
 class _Team(Generic[T]):
     """One caller of `share`, and the threads that help it.
 
-    Nothing depends on a free thread, nor on whether one can be started: what is counted as a helper
-    and does not come in time is not waited for, and finds nothing to do if it comes later.
+    Nothing depends on a free thread, nor on whether one can be started: who does not come is not
+    waited for, and who comes too late finds nothing to do. There is no lock that an interrupt of
+    the caller could leave taken.
     """
 
     def __init__(self, function: Callable[[list[T]], None], items: Sequence[T], size: int) -> None:
         self._function = function
-        self._items = iter(items)
+        self._items = items
         self._size = size
-        self._changed = threading.Condition()
+        self._starts = itertools.count(0, size)
         self._over = False
         self._error: BaseException | None = None
-        # helpers that are to come, those at work, and whether they are wanted
-        self._expected = self._helping = 0
+        # threads that help, a sign of each that has ended, and whether any came and is wanted
+        self._helping: set[int] = set()
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._came = False
         self._wanted = True
-        # items that are done, and the least time that one took this thread alone
-        self._done = 0
+        # items of each batch that is done, and the least time that one took this thread alone
+        self._batches: list[int] = []
         self._alone = math.inf
 
     def __enter__(self) -> _Team[T]:
-        _pool.enter()
+        _pool.callers.add(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            with self._changed:
-                self._over = True
-                self._changed.wait_for(lambda: not self._helping)
+            self._over = True  # before it looks: who begins to help looks for it afterwards
+            while self._helping:
+                self._ended.get()
         finally:
-            with self._changed:
-                missed, self._expected = self._expected, 0
-            _pool.leave(callers=1, helpers=missed)
+            _pool.callers.discard(self)
         if kind is None and self._error is not None:
             raise self._error
 
@@ -231,27 +239,21 @@ class _Team(Generic[T]):
         return done
 
     def hire(self, most: int) -> int:
-        """Start up to `most` threads of the pool; return how many."""
-        if most <= 0:
-            return 0
+        """Ask for up to `most` threads of the pool; return how many."""
         self._wanted = True
-        count = _pool.hire(most)
-        with self._changed:
-            self._expected += count
-        with suppress(RuntimeError):  # no thread can be started, or Python is about to end
-            for _ in range(count):
-                _pool.get().submit(self._help)
-        return count
+        return _pool.hire(most, self._help) if most > 0 else 0
 
     def try_help(self, most: int) -> None:
         """Have `most` threads help for some batches, and send them away if that was not faster."""
-        begin, before = time.perf_counter(), self._done
+        begin, before = time.perf_counter(), sum(self._batches)
         if not self.hire(most):
             return
-        while self._done - before < TRIAL_BATCHES * self._size:
+        while (done := sum(self._batches) - before) < TRIAL_BATCHES * self._size:
+            if not self._came:  # the pool may be busy; what has not come cannot be judged
+                begin, before = time.perf_counter(), before + done
             if not self._do_batch():
                 return
-        each = (time.perf_counter() - begin) / (self._done - before)
+        each = (time.perf_counter() - begin) / done
         if each * GAIN > self._alone:
             self._wanted = False
             # what was timed before was the beginning, which takes longer
@@ -264,41 +266,59 @@ class _Team(Generic[T]):
             pass
 
     def _help(self) -> None:
-        with self._changed:
-            if self._over:
-                return
-            self._expected -= 1
-            self._helping += 1
+        if not _pool.begin():
+            return
+        me = threading.get_ident()
+        self._helping.add(me)
+        self._came = True
         try:
             room = processors()
             # threads of callers are enough: with dask's, those of the pool would only compete
-            while self._wanted and _pool.callers + _pool.helpers <= room and self._do_batch():
+            while self._wanted and len(_pool.callers) + _pool.helpers <= room and self._do_batch():
                 pass
         except BaseException as error:  # noqa: BLE001 - raised by the caller
             self._error = self._error or error
         finally:
-            _pool.leave(helpers=1)
-            with self._changed:
-                self._helping -= 1
-                self._changed.notify_all()
+            _pool.end()
+            self._helping.discard(me)
+            self._ended.put(None)
 
     def _do_batch(self) -> int:
         """Do the next items; return how many these were."""
-        with self._changed:
-            if self._over or self._error is not None:
-                return 0
-            batch = list(itertools.islice(self._items, self._size))
+        if self._over or self._error is not None:
+            return 0
+        start = next(self._starts)
+        batch = list(self._items[start : start + self._size])
         if batch:
             self._function(batch)
-            with self._changed:
-                self._done += len(batch)
+            self._batches.append(len(batch))
         return len(batch)
 
 
 async def in_own_thread(function: Callable[[], T]) -> T:
     """Run what may wait for the event loop, and for the pool, in a thread of its own."""
+    return await _run_by([_start_thread], function)
+
+
+async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
+    """Have a thread of the pool call `function`, which may wait for the loop, and await it."""
+    # once the main thread has ended, all pools have; this read goes on
+    return await _run_by([_pool.get().submit, _start_thread], partial(function, *arguments))
+
+
+async def _run_by(
+    ways: Sequence[Callable[[Callable[[], None]], object]], function: Callable[[], T]
+) -> T:
+    """Have `function` run in the first of `ways` that can be had, and await what it returns.
+
+    Raises
+    ------
+    RuntimeError
+        If no thread can be started.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
+    turns = itertools.count()
 
     def settle(result: T | None, error: BaseException | None) -> None:
         if done.cancelled():
@@ -309,6 +329,10 @@ async def in_own_thread(function: Callable[[], T]) -> T:
             done.set_result(cast("T", result))
 
     def run() -> None:
+        # An executor keeps what it can start no thread for: one that it has may come to it, even
+        # after the read, when the result is the user's.
+        if next(turns) or done.cancelled():
+            return
         result, failure = None, None
         try:
             result = function()
@@ -317,18 +341,24 @@ async def in_own_thread(function: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop may have been closed
             loop.call_soon_threadsafe(settle, result, failure)
 
+    failure = None
+    for way in ways:
+        try:
+            way(run)
+        except RuntimeError as error:
+            failure = error
+        else:
+            return await done
+    assert failure is not None
+    raise failure
+
+
+def _start_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="nczarr-apart", daemon=True).start()
-    return await done
 
 
-async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
-    """Have a thread of the pool call `function`, and await what it returns."""
-    loop = asyncio.get_running_loop()
-    try:
-        done = loop.run_in_executor(_pool.get(), function, *arguments)
-    except RuntimeError:  # the main thread has ended, and with it all pools; this read goes on
-        return await in_own_thread(partial(function, *arguments))
-    return await done
+def _run_here(run: Callable[[], None]) -> None:
+    run()
 
 
 def in_threads(
@@ -352,12 +382,14 @@ def in_threads(
             scatter(numbers, data)
             return
         shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
-        if shares == 1:
-            await in_pool(scatter, numbers, data)
-            return
         bounds = [count * i // shares for i in range(shares + 1)]
+        # it waits for nothing: where no thread can be had, the loop itself does it
+        ways: list[Callable[[Callable[[], None]], object]] = [_pool.get().submit, _run_here]
         await gather_or_cancel(
-            *(in_pool(scatter, numbers[a:b], data[a:b]) for a, b in itertools.pairwise(bounds))
+            *(
+                _run_by(ways, partial(scatter, numbers[a:b], data[a:b]))
+                for a, b in itertools.pairwise(bounds)
+            )
         )
 
     return receive

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
+import numpy as np
 import pytest
 
 from nczarr_xarray.chunks import threads
@@ -17,6 +20,10 @@ from nczarr_xarray.chunks.threads import (
 )
 
 SMALL = LARGE_BYTES // 4
+
+
+class Team:
+    """Stands for one that reads."""
 
 
 class Work:
@@ -57,9 +64,9 @@ class Work:
         with self._lock:
             self._now += seconds
 
-    def hire(self, most: int) -> int:
+    def hire(self, most: int, work: Callable[[], None]) -> int:
         self.hired.append((len(self.done), most))
-        return self._hire(most)
+        return self._hire(most, work)
 
     def share(
         self,
@@ -76,7 +83,7 @@ class Work:
 
         share(function, range(count), nbytes * chunks, chunks=chunks, turns=turns)
         assert sorted(self.done) == list(range(count))
-        assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+        assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 @pytest.fixture
@@ -135,7 +142,9 @@ def test_help_goes_if_one_thread_is_as_fast(
 ) -> None:
     class Executor:
         def submit(self, function: Callable[[], None]) -> None:
-            """Leave all to the caller, so that items are done in order."""
+            """Come, but leave all to the caller, so that items are done in order."""
+            team = function.__self__  # type: ignore[attr-defined]
+            team._came = True
 
     monkeypatch.setattr(threads._pool, "executor", Executor())
     count = 4000
@@ -212,7 +221,8 @@ def test_small_chunks_are_taken_by_the_row_on_any_machine(
 ) -> None:
     monkeypatch.setattr(threads, "processors", lambda: processors)
     monkeypatch.setattr(threads, "_pool", pool := threads._Pool())
-    pool.callers = reading
+    callers = [Team() for _ in range(reading)]
+    pool.callers.update(callers)
     assert threads.items_at_a_time(count, SMALL) == expected
 
 
@@ -245,7 +255,7 @@ def test_an_error_ends_the_work_of_all(work: Work, failing: str) -> None:
     with pytest.raises(OSError, match="a disk failed"):
         share(function, range(10**6), LARGE_BYTES * 8)
     assert len(taken) < 10**6
-    assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -265,7 +275,7 @@ def test_reads_go_on_where_no_thread_can_be_had(
     for function in late:
         function()
     assert len(work.done) == 100
-    assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 def test_what_a_late_helper_has_begun_is_waited_for(
@@ -294,4 +304,91 @@ def test_what_a_late_helper_has_begun_is_waited_for(
     monkeypatch.setattr(threads._pool, "executor", Executor())
     share(function, range(50), LARGE_BYTES * 8)
     assert sorted(done) == list(range(50))
-    assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
+
+
+def test_help_that_is_late_is_not_judged_before_it_comes(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool may be busy with chunks of remote files."""
+    late: list[Callable[[], None]] = []
+
+    class Executor:
+        def submit(self, function: Callable[[], None]) -> None:
+            late.append(function)
+
+    caller = threading.get_ident()
+    done: dict[bool, int] = {True: 0, False: 0}
+
+    def function(batch: list[int]) -> None:
+        work.tick(HELP_SECONDS)
+        mine = threading.get_ident() == caller
+        done[mine] += len(batch)
+        if mine and done[True] == len(batch) * 3 * TRIAL_BATCHES:
+            helper = threading.Thread(target=late[0])
+            helper.start()
+            helper.join()
+
+    monkeypatch.setattr(threads._pool, "executor", Executor())
+    share(function, range(4000), 2 * LARGE_BYTES)
+    assert done[True] + done[False] == 4000
+    assert done[False]
+    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
+
+
+def test_a_read_that_an_interrupt_kept_from_leaving_counts_no_more(work: Work) -> None:
+    team = threads._Team(lambda _: None, range(3), 1)
+    team.__enter__()  # and an interrupt comes before the read begins
+    assert len(threads._pool.callers) == 1
+    del team
+    gc.collect()
+    work.share(lambda _: 0, 10, LARGE_BYTES, 1)
+
+
+def _receive_all(scatter: Callable[[list[int], list[bytes]], None]) -> None:
+    count = 4
+    receive = threads.in_threads(scatter, 2 * threads.INLINE_BYTES, inline=True)
+    asyncio.run(_awaited(receive(np.arange(count), [b""] * count)))
+
+
+async def _awaited(coming: Awaitable[None]) -> None:
+    await coming
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_event_loop_decodes_itself_where_no_thread_can_be_had(
+    monkeypatch: pytest.MonkeyPatch, queued: bool
+) -> None:
+    late: list[Callable[[], None]] = []
+    done: list[int] = []
+
+    class Executor:
+        def submit(self, function: Callable[[], None]) -> None:
+            if queued:  # as executors do before they start a thread for it
+                late.append(function)
+            raise RuntimeError("can't start new thread")
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads._pool, "executor", Executor())
+    monkeypatch.setattr(threading.Thread, "start", start)
+    _receive_all(lambda numbers, _: done.extend(numbers))
+    assert sorted(done) == [0, 1, 2, 3]
+    for function in late:  # a thread that there is comes to it when the result is the user's
+        function()
+    assert len(done) == 4
+
+
+def test_what_may_wait_for_the_loop_is_an_error_where_no_thread_can_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        asyncio.run(threads.in_pool(list))
+    monkeypatch.undo()
+    assert asyncio.run(threads.in_pool(list)) == []
