@@ -195,8 +195,8 @@ class _Team(Generic[T]):
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._came = False
         self._wanted = True
-        # items of each batch that is done, and the least time that one took this thread alone
-        self._batches: list[int] = []
+        # one for each batch that is done, and the least time that an item took this thread alone
+        self._batches: list[None] = []
         self._alone = math.inf
 
     def __enter__(self) -> _Team[T]:
@@ -245,15 +245,15 @@ class _Team(Generic[T]):
 
     def try_help(self, most: int) -> None:
         """Have `most` threads help for some batches, and send them away if that was not faster."""
-        begin, before = time.perf_counter(), sum(self._batches)
+        begin, before = time.perf_counter(), len(self._batches)
         if not self.hire(most):
             return
-        while (done := sum(self._batches) - before) < TRIAL_BATCHES * self._size:
+        while (done := len(self._batches) - before) < TRIAL_BATCHES:
             if not self._came:  # the pool may be busy; what has not come cannot be judged
                 begin, before = time.perf_counter(), before + done
             if not self._do_batch():
                 return
-        each = (time.perf_counter() - begin) / done
+        each = (time.perf_counter() - begin) / (done * self._size)
         if each * GAIN > self._alone:
             self._wanted = False
             # what was timed before was the beginning, which takes longer
@@ -291,7 +291,7 @@ class _Team(Generic[T]):
         batch = list(self._items[start : start + self._size])
         if batch:
             self._function(batch)
-            self._batches.append(len(batch))
+            self._batches.append(None)
         return len(batch)
 
 
