@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import numpy as np
 import pytest
@@ -83,11 +83,26 @@ class Work:
 
         share(function, range(count), nbytes * chunks, chunks=chunks, turns=turns)
         assert sorted(self.done) == list(range(count))
-        assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
+
+
+@pytest.fixture(autouse=True)
+def at_rest() -> Iterator[None]:
+    """Let no test see threads of another one, and none leave a read or a helper that counts."""
+    end_threads()
+    yield
+    end_threads()
+    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
+
+
+def end_threads() -> None:
+    """Wait for the pool to end: help that comes too late counts for a moment."""
+    executor, threads._pool.executor = threads._pool.executor, None
+    if executor is not None:
+        executor.shutdown()
 
 
 @pytest.fixture
-def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+def work(at_rest: None, monkeypatch: pytest.MonkeyPatch) -> Work:
     return Work(monkeypatch)
 
 
@@ -255,7 +270,6 @@ def test_an_error_ends_the_work_of_all(work: Work, failing: str) -> None:
     with pytest.raises(OSError, match="a disk failed"):
         share(function, range(10**6), LARGE_BYTES * 8)
     assert len(taken) < 10**6
-    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 @pytest.mark.parametrize("queued", [False, True])
@@ -275,7 +289,6 @@ def test_reads_go_on_where_no_thread_can_be_had(
     for function in late:
         function()
     assert len(work.done) == 100
-    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 def test_what_a_late_helper_has_begun_is_waited_for(
@@ -304,7 +317,6 @@ def test_what_a_late_helper_has_begun_is_waited_for(
     monkeypatch.setattr(threads._pool, "executor", Executor())
     share(function, range(50), LARGE_BYTES * 8)
     assert sorted(done) == list(range(50))
-    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 def test_help_that_is_late_is_not_judged_before_it_comes(
@@ -333,7 +345,6 @@ def test_help_that_is_late_is_not_judged_before_it_comes(
     share(function, range(4000), 2 * LARGE_BYTES)
     assert done[True] + done[False] == 4000
     assert done[False]
-    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
 
 
 def test_a_read_that_an_interrupt_kept_from_leaving_counts_no_more(work: Work) -> None:
