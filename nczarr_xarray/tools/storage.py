@@ -214,8 +214,7 @@ def _codecs(encoding: Mapping[str, Any]) -> str:
     """Return the codecs in words: ``shuffle, zlib 4``."""
     found = ["shuffle"] if encoding.get("shuffle") else []
     compressor = encoding.get("compressor")
-    # in NCZarr the last codec is called so, even one of the two that are no compressors
-    if isinstance(compressor, Mapping) and compressor.get("id") not in ("shuffle", "fletcher32"):
+    if isinstance(compressor, Mapping):
         level = compressor.get("level", compressor.get("clevel", ""))
         found.append(f"{compressor.get('id')} {compressor.get('cname', '')} {level}")
     else:

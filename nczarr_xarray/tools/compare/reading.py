@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,6 +144,6 @@ def _paths(side: Opened) -> set[str]:
 
 def checked_sample(sample: int | None) -> int | None:
     """Return the number of blocks of a sample; raise `URLError` if it is none."""
-    if sample is not None and not (isinstance(sample, int) and sample > 0):
+    if sample is not None and not (isinstance(sample, Integral) and sample > 0):
         raise URLError("sample", f"{sample!r} is no number of blocks; write 1 or more")
     return sample
