@@ -303,7 +303,7 @@ async def in_own_thread(function: Callable[[], T]) -> T:
 async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
     """Have a thread of the pool call `function`, which may wait for the loop, and await it."""
     # once the main thread has ended, all pools have; this read goes on
-    return await _run_by([_pool.get().submit, _start_thread], partial(function, *arguments))
+    return await _run_by([_submit, _start_thread], partial(function, *arguments))
 
 
 async def _run_by(
@@ -353,6 +353,11 @@ async def _run_by(
     raise failure
 
 
+def _submit(run: Callable[[], None]) -> None:
+    # by the loop, as one whose time is virtual has no threads
+    asyncio.get_running_loop().run_in_executor(_pool.get(), run)
+
+
 def _start_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="nczarr-apart", daemon=True).start()
 
@@ -384,10 +389,9 @@ def in_threads(
         shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
         bounds = [count * i // shares for i in range(shares + 1)]
         # it waits for nothing: where no thread can be had, the loop itself does it
-        ways: list[Callable[[Callable[[], None]], object]] = [_pool.get().submit, _run_here]
         await gather_or_cancel(
             *(
-                _run_by(ways, partial(scatter, numbers[a:b], data[a:b]))
+                _run_by([_submit, _run_here], partial(scatter, numbers[a:b], data[a:b]))
                 for a, b in itertools.pairwise(bounds)
             )
         )
