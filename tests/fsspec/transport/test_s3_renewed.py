@@ -258,7 +258,7 @@ class TestFunctions:
         assert "hunter22" not in str(caught.value)
 
     def test_no_function(self) -> None:
-        with pytest.raises(URLError, match="is a function"):
+        with pytest.raises(URLError, match="must be a function"):
             storage_options(parse_url("s3://b/k"), {"credentials": {"key": "k"}})
 
     @pytest.mark.slow
