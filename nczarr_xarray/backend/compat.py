@@ -33,7 +33,7 @@ from xarray.coding.strings import (
 )
 from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
 from xarray.coding.variables import BoolTypeArray
-from xarray.conventions import CF_RELATED_DATA, cf_encoder, encode_dataset_coordinates
+from xarray.conventions import cf_encoder, encode_dataset_coordinates
 from xarray.core.indexing import (
     ExplicitIndexer,
     LazilyIndexedArray,
@@ -42,7 +42,6 @@ from xarray.core.indexing import (
 )
 
 __all__ = [
-    "RELATIONS",
     "TO_ZARR_IGNORES_COMPRESSOR",
     "VLEN_STRING",
     "WRITEABLE_STORES",
@@ -96,9 +95,6 @@ _ASYNCHRONOUS: dict[type, type] = {StackedBytesArray: _AsyncStackedBytes, BoolTy
 
 #: Whether ``encoding["compressor"]`` is ours to use; xarray handed it to zarr-python before.
 TO_ZARR_IGNORES_COMPRESSOR = tuple(map(int, xr.__version__.split(".")[:2])) >= (2026, 9)
-
-#: Keys of `encoding` that name other variables; writers make attributes of them.
-RELATIONS = frozenset({"coordinates", *CF_RELATED_DATA})
 
 #: The dtype by which xarray knows variable-length text.
 VLEN_STRING: np.dtype = _create_vlen_dtype(str)

@@ -11,12 +11,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_xarray.backend.compat import (
-    RELATIONS,
-    encode_for_netcdf,
-    in_turn,
-    without_indexes,
-)
+from nczarr_xarray.backend.compat import encode_for_netcdf, in_turn, without_indexes
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.contents import Contents, Item, Rounding
@@ -25,6 +20,7 @@ from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.storage import (
     QUANTIZE_ATTRIBUTES,
     QUANTIZE_KEYS,
+    RELATIONS,
     StorageRequest,
     netcdf_type,
     note_text,

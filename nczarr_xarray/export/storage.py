@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_xarray.backend.compat import RELATIONS
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.chunk_shapes import (
     cut_to,
@@ -32,6 +31,11 @@ from nczarr_xarray.model import (
 CF_KEYS = frozenset(
     {"dtype", "_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar"}
     | {"char_dim_name", "_Unsigned", "_Encoding"}
+)
+#: Keys that name other variables, of which writers make attributes (xarray's are the same).
+RELATIONS = frozenset(
+    {"coordinates", "bounds", "grid_mapping", "climatology", "geometry", "node_coordinates"}
+    | {"node_count", "part_node_count", "interior_ring", "cell_measures", "formula_terms"}
 )
 _INFORMATION = frozenset(
     {"source", "original_shape", "preferred_chunks", "unlimited_dims", "shards", "serializer"}

@@ -16,11 +16,12 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from numcodecs import BZ2, Blosc, Delta, FixedScaleOffset, Shuffle, Zlib, Zstd
+from xarray.conventions import CF_RELATED_DATA
 from zarr.codecs import BloscCodec, GzipCodec
 
 from nczarr_xarray import ExportError, FormatError, to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export.storage import valid_keys
+from nczarr_xarray.export.storage import RELATIONS, valid_keys
 from nczarr_xarray.model import ChunkedArray
 from tests.support.ncwriter import ramp
 from tests.support.netcdf_c import netcdf_model
@@ -297,6 +298,10 @@ def test_explicit_encoding_keeps_the_names_of_coordinates(tmp_path: Path, names:
     ):
         assert back.attrs == expected.attrs
         assert back["v"].attrs == expected["v"].attrs
+
+
+def test_relations_are_those_of_xarray() -> None:
+    assert {"coordinates", *CF_RELATED_DATA} == RELATIONS
 
 
 @pytest.mark.parametrize("asked", [{"zlib": True}, {"grid_mapping": None}, {"grid_mapping": "b"}])
