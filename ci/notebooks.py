@@ -59,10 +59,13 @@ def texts(notebook: dict[str, Any]) -> list[str]:
     """Return the lines of text that a notebook prints, each number as #."""
     found = []
     for cell in notebook["cells"]:
+        printed = ""  # on a busy machine it comes in pieces, which may end within a line
         for output in cell.get("outputs", ()):
-            text = output.get("text") or output.get("data", {}).get("text/plain", "")
-            if "image/png" not in output.get("data", {}):
-                found += "".join(text).splitlines()
+            if output["output_type"] == "stream":
+                printed += "".join(output["text"])
+            elif "image/png" not in output.get("data", {}):
+                found += "".join(output.get("data", {}).get("text/plain", "")).splitlines()
+        found += printed.splitlines()
     found = [line.replace("\\", "/") for line in found]  # in paths of Windows
     return [" ".join(re.sub(r"[-+]?\d[\d.,e]*", "#", line).split()) for line in found]
 
