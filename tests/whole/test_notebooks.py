@@ -25,3 +25,11 @@ def test_notebooks_are_small_and_name_no_machine(path: Path) -> None:
 @pytest.mark.parametrize("path", notebooks.NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_print_what_they_are_committed_with(path: Path) -> None:
     assert notebooks.differences(path) == []
+
+
+def test_what_is_printed_may_come_in_pieces() -> None:
+    def printing(*pieces: str) -> dict[str, object]:
+        outputs = [{"output_type": "stream", "text": piece} for piece in pieces]
+        return {"cells": [{"outputs": outputs}]}
+
+    assert notebooks.texts(printing("a\nb", "\nc ", "3\n")) == ["a", "b", "c #"]
