@@ -310,7 +310,7 @@ class TestOwner:
 
     @pytest.mark.parametrize(
         "ask",
-        [Owner.here, lambda: ALIVE.is_dead(), lambda: owner._system()],
+        [Owner.here, ALIVE.is_dead, owner._system],
         ids=["here", "is_dead", "system"],
     )
     def test_nobody_is_told_apart_while_too_many_files_are_open(
