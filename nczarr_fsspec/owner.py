@@ -139,7 +139,7 @@ def machine() -> tuple[str, str]:
 def _system() -> str:
     """Return 8 characters that identify the kernel and its namespace; "" without /proc."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().decode()
         names = os.readlink("/proc/self/ns/pid")
     except OSError as error:
         return _unknown(error)
@@ -149,7 +149,7 @@ def _system() -> str:
 def _started(pid: int) -> str:
     """Return the start of a process in clock ticks since boot, from /proc (see proc(5))."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        status = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
     except OSError as error:
         return _unknown(error)
     fields = status.rpartition(")")[2].split()

@@ -318,12 +318,12 @@ class TestOwner:
     ) -> None:
         """One that lives was taken for dead, and what was left here for another machine's."""
 
-        def read_text(self: Path, **_: object) -> str:
+        def read_bytes(self: Path) -> bytes:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), os.fspath(self))
 
         owner._system.cache_clear()
         with monkeypatch.context() as patch:
-            patch.setattr(Path, "read_text", read_text)
+            patch.setattr(Path, "read_bytes", read_bytes)
             with pytest.raises(StoreError, match=r"/proc/.*: cannot be read: Too many open files"):
                 ask()
         assert not ALIVE.is_dead()
