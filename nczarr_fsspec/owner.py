@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nczarr_fsspec.errors import StoreError
+
 #: The changes of this process that are under way. Its other locks are left over from changes that
 #: failed and could not remove them.
 AT_WORK: set[str] = set()
@@ -20,6 +23,8 @@ AT_WORK: set[str] = set()
 _IDENTITY = re.compile(
     r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]{1,18})-(?P<started>[a-z0-9]*)", re.DOTALL
 )
+#: What is answered although /proc may say it later.
+_FOR_NOW = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 #: no key is like this
 _TEMPORARY = ".nczarr-tmp-"
 _IS_TEMPORARY = re.compile(
@@ -134,22 +139,36 @@ def machine() -> tuple[str, str]:
 def _system() -> str:
     """Return 8 characters that identify the kernel and its namespace; "" without /proc."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().decode()
         names = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+    except OSError as error:
+        return _unknown(error)
     return hashlib.sha256(f"{boot}{names}".encode()).hexdigest()[:8]
 
 
 def _started(pid: int) -> str:
     """Return the start of a process in clock ticks since boot, from /proc (see proc(5))."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+        status = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
+    except OSError as error:
+        return _unknown(error)
     fields = status.rpartition(")")[2].split()
     # a zombie has ended, although its parent has not collected its status
     return "" if not fields else ("ended" if fields[0] == "Z" else fields[19])
+
+
+def _unknown(error: OSError) -> str:
+    """Return "", which stands for what the system does not say.
+
+    Raises
+    ------
+    StoreError
+        If it would say it at another time, as when too many files are open: a writer at work would
+        be taken for one that has ended, and the work of this one could not be told to be its own.
+    """
+    if error.errno in _FOR_NOW:
+        raise StoreError(error.filename, f"cannot be read: {error.strerror}") from error
+    return ""
 
 
 def parse_json(data: bytes) -> Any:

@@ -58,8 +58,8 @@ class Lock:
         """
         finish_journal(store)
         lock = cls(store, uuid.uuid4().hex[:16])
-        AT_WORK.add(lock.transaction)
         document = {"owner": Owner.here().document, "boxes": boxes}
+        AT_WORK.add(lock.transaction)
         with on_error(lock.release):
             store.put(lock.key, json.dumps(document).encode())
             staged = _staged(store)  # before the locks: each lock was put first

@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -132,13 +132,14 @@ class Gated:
             How many objects were put.
         """
         lock = threading.Lock()
-        failed = threading.Event()
+        puts: list[int] = []
+        errors: list[BaseException] = []
 
         def take() -> T | None:
             with lock:
-                return None if failed.is_set() else next(items, None)
+                return None if errors else next(items, None)
 
-        def loop() -> int:
+        def loop() -> None:
             put = 0
             try:
                 with within:
@@ -147,14 +148,16 @@ class Gated:
                             put += work(item)
                         with lock:
                             done(item)
-            except BaseException:
-                failed.set()
-                raise
-            return put
+            except BaseException as error:  # noqa: BLE001  (it is raised when all have ended)
+                errors.append(error)
+            puts.append(put)
 
-        if threads < 2:
-            return loop()
-        with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr-export") as pool:
-            others = [pool.submit(loop) for _ in range(threads - 1)]
-            put = loop()
-        return put + sum(other.result() for other in others)
+        with ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="nczarr-export") as pool:
+            # where no more can be started, those that there are do all, without a future of each
+            with suppress(RuntimeError):
+                for _ in range(threads - 1):
+                    pool.submit(loop)
+            loop()
+        if errors:
+            raise errors[0]
+        return sum(puts)

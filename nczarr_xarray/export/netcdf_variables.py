@@ -56,14 +56,18 @@ def new_file(path: str, model: str, url: str) -> Iterator[Any]:
     except StoreError:
         raise
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-        reason = _folder_problem(path) or getattr(error, "strerror", None) or error
+        reason = _refusal(path) or getattr(error, "strerror", None) or error
         raise StoreError(url, f"cannot be written: {reason}") from error
 
 
-def _folder_problem(path: str) -> str | None:
-    """Return why there is no folder for a file: netCDF4 says then that it is not permitted."""
+def _refusal(path: str) -> str | None:
+    """Return why the system lets nobody write more of a file that could not be written.
+
+    netCDF does not say so: on a full disk there is an "HDF error", or permission is denied.
+    """
     try:
-        os.stat(f"{os.path.dirname(path)}/.")
+        with open(path, "ab") as file:
+            file.write(bytes(1 << 16))
     except OSError as error:
         return error.strerror
     return None

@@ -11,6 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.array_writer import ArrayWriter
+from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
 from nczarr_xarray.model import grid_of, mapped, readable
@@ -68,7 +69,8 @@ class Zarr3Writer(ArrayWriter):
             reason = f"does not consist of whole objects, which have shape {self.array.chunk_shape}"
             raise ValueError(f"{self.array.path}{_spelled(part)} {reason}")
         with self._gate:
-            sink = StoreSink(self.store)
+            puts = Gate()
+            sink = StoreSink(self.store, puts)
             try:
                 metadata = json.loads(self.array.metadata)
                 array_in(sink, self.array.path, metadata)[part or ...] = _as_zarr(values)
@@ -77,6 +79,8 @@ class Zarr3Writer(ArrayWriter):
             except Exception as error:  # zarr and the codecs raise whatever they like
                 reason = f"cannot be encoded ({error})"
                 raise FormatError(f"{self.array.path}{_spelled(part)}", reason) from error
+            finally:
+                puts.shut()  # none comes to a tree that was given up, and made anew by it
         if done is not None:
             done(math.prod(grid_of(values.shape, self.array.chunk_shape)))
         return sink.put

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager
 
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
@@ -22,6 +23,9 @@ class StoreSink(Store):
     ----------
     store
         The store to write to.
+    within
+        A context in which each object is put. If one fails, zarr-python goes on with others after
+        its caller got the error: the context can keep them out.
 
     Attributes
     ----------
@@ -33,9 +37,10 @@ class StoreSink(Store):
     supports_deletes: bool = True
     supports_listing: bool = False
 
-    def __init__(self, store: WritableStore) -> None:
+    def __init__(self, store: WritableStore, within: AbstractContextManager[None]) -> None:
         super().__init__(read_only=False)
         self._store = store
+        self._within = within
         self.put = 0
 
     def __eq__(self, other: object) -> bool:
@@ -48,8 +53,12 @@ class StoreSink(Store):
         return f"<StoreSink {self._store.url}>"
 
     async def set(self, key: str, value: Buffer) -> None:
-        await asyncio.to_thread(self._store.put, key, value.to_bytes())
+        await asyncio.to_thread(self._put, key, value.to_bytes())
         self.put += 1
+
+    def _put(self, key: str, data: bytes) -> None:
+        with self._within:
+            self._store.put(key, data)
 
     async def delete(self, key: str) -> None:
         return None

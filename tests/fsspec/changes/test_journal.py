@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ import pytest
 from fsspec.asyn import get_loop
 from hypothesis import given, settings
 
+from nczarr_fsspec import owner
 from nczarr_fsspec.changes import recovery
 from nczarr_fsspec.changes.edit import Edit, complete_template
 from nczarr_fsspec.changes.journal import (
@@ -295,6 +297,9 @@ def test_marks() -> None:
     assert Incomplete.parse(b'{"pending": {"v": Infinity}}').pending is None
 
 
+ALIVE = Owner.here()
+
+
 class TestOwner:
     def test_who_is_dead(self) -> None:
         here = Owner.here()
@@ -302,6 +307,27 @@ class TestOwner:
         assert not here.is_dead()
         assert dead_owner().is_dead()
         assert replace(here, started="1").is_dead()  # another process had this number
+
+    @pytest.mark.parametrize(
+        "ask",
+        [Owner.here, ALIVE.is_dead, owner._system],
+        ids=["here", "is_dead", "system"],
+    )
+    def test_nobody_is_told_apart_while_too_many_files_are_open(
+        self, ask: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that lives was taken for dead, and what was left here for another machine's."""
+
+        def read_bytes(self: Path) -> bytes:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), os.fspath(self))
+
+        owner._system.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", read_bytes)
+            with pytest.raises(StoreError, match=r"/proc/.*: cannot be read: Too many open files"):
+                ask()
+        assert not ALIVE.is_dead()
+        assert Owner.here().system == ALIVE.system
 
     @pytest.mark.parametrize("field", ["host", "system"])
     def test_only_its_own_machine_can_tell(self, field: str) -> None:

@@ -24,6 +24,7 @@ from nczarr_xarray.export.classic_types import size_problems
 from nczarr_xarray.model import Dimension, Variable
 from nczarr_xarray.tools.compare import compare
 from tests.support.copying import copy, failed
+from tests.support.disks import tiny_disk
 from tests.support.marks import slow_cases_but
 from tests.support.nc_adapter import find_ncdump, ncdump, run_ncgen
 from tests.support.ncwriter import WRITERS, ramp
@@ -462,6 +463,28 @@ def test_the_error_of_a_folder_that_is_none_says_so(
     (tmp_path / "file").touch()
     target = tmp_path / folder / "y.nc"
     assert failed(capsys, series, target) == f"nczarr: {target}: cannot be written: {reason}\n"
+
+
+@pytest.mark.parametrize("kind", ["NETCDF4", "NETCDF3_CLASSIC"])
+@pytest.mark.parametrize("free", [0, 16, 64])
+def test_the_error_of_a_full_disk_says_so(
+    series: Path, tmp_path: Path, kind: str, free: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """netCDF-C speaks of permissions, or of HDF."""
+    source = tmp_path / "large"
+    noise = np.random.default_rng(0).integers(0, 2**31, (100, 1000), dtype="i4")
+    to_nczarr(xr.Dataset({"v": (("y", "x"), noise)}), source)
+    with tiny_disk(tmp_path / "disk", "size=512k") as disk:
+        target = disk / "y.nc"
+        copy(series, target, "--format", kind)
+        before = target.read_bytes()
+        with (disk / "rest").open("wb") as rest:
+            room = os.statvfs(disk)
+            rest.write(bytes(room.f_bavail * room.f_frsize - free * 1024))
+        said = failed(capsys, source, target, "--format", kind, "--overwrite")
+        assert said == f"nczarr: {target}: cannot be written: No space left on device\n"
+        assert target.read_bytes() == before
+        assert {path.name for path in disk.iterdir()} == {"y.nc", "rest"}
 
 
 #: Variables of dimensions that nearer ones hide: longer, shorter and unlimited ones.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
 from nczarr_fsspec.changes.create import NewObjects
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
 from tests.support.copying import copy, failed
 from tests.support.marks import slow_but, slow_cases_but
@@ -377,3 +380,44 @@ def test_options_of_other_kinds(
     assert "--compat: not for Zarr 3, but for NCZarr" in failed(capsys, *asked, status=2)
     asked = (cube, tmp_path / "y", "--format", "Zarr3", "--shards", "tiem=10")
     assert "did you mean time?" in failed(capsys, *asked, status=2)
+
+
+def test_nothing_is_put_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """zarr-python goes on with the other objects of a block, in a tree that was removed."""
+    entered, released, real = threading.Event(), threading.Event(), Gate.shut
+    inside: list[str] = []
+
+    class Broken(DirectoryWriter):
+        def put(self, key: str, data: Any) -> None:
+            if key.endswith("c/0"):
+                assert entered.wait(60)
+                raise StoreError(key, "cannot be written")
+            inside.append(key)
+            entered.set()
+            assert released.wait(60)
+            inside.remove(key)
+
+    def shut(self: Gate) -> None:
+        released.set()
+        real(self)
+
+    monkeypatch.setattr(Gate, "shut", shut)
+    chunks = {"name": "regular", "configuration": {"chunk_shape": [1]}}
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4],
+        "data_type": "int8",
+        "chunk_grid": chunks,
+        "chunk_key_encoding": {"name": "default"},
+        "fill_value": 0,
+        "codecs": [{"name": "bytes"}],
+    }
+    data = json.dumps(document).encode()
+    writer = Zarr3Writer.of_document("v", np.dtype("i1"), data, Broken(tmp_path))
+    try:
+        with pytest.raises(StoreError, match="cannot be written"):
+            writer.write(np.ones(4, "i1"))
+        assert not inside
+    finally:
+        released.set()

@@ -107,3 +107,38 @@ def test_threads_take_and_report_items_one_at_a_time(monkeypatch: pytest.MonkeyP
     )
     assert put == 10
     assert held == [True] * 10
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_work_is_done_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """A thread that there is may do what was queued for one that could not be started."""
+    real = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start(self: threading.Thread) -> None:
+        if len(started) == first:
+            raise RuntimeError("can't start new thread")
+        started.append(self)
+        real(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    done: list[int] = []
+    put = Gated().each(
+        iter(range(100)), lambda number: 2, threads=4, done=done.append, within=nullcontext()
+    )
+    assert sorted(done) == [*range(100)]
+    assert put == 200
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_error_of_an_item_ends_the_work(threads: int) -> None:
+    items = iter(range(100))
+
+    def work(number: int) -> int:
+        raise StoreError(str(number), "cannot be written")
+
+    with pytest.raises(StoreError, match="cannot be written"):
+        Gated().each(items, work, threads=threads, done=print, within=nullcontext())
+    assert len([*items]) >= 100 - threads
