@@ -116,7 +116,8 @@ class Decoder:
                 reason = f"codec {config['id']!r:.80} cannot be used ({error})"
                 step, size = _refusal(FormatError(array.described, reason), array), UNKNOWN
             # what a compressor makes of noise is longer than that: by a fourth, with the worst
-            self.most = size.most + _SLACK if size.exact else self.most * 3 // 2
+            longer = 0 if size.exact else self.most * 3 // 2
+            self.most = longer if size == UNKNOWN else max(longer, size.most + _SLACK)
             steps.insert(0, step)
         return tuple(steps)
 

@@ -23,6 +23,7 @@ from nczarr_xarray.export.stored import fill_value, netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.formats.generations import NCZARR
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
@@ -134,7 +135,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
         dtype = text_dtype(dtype.itemsize, 0, profile)
     if isinstance(opened.store, DataFile) and profile.generation in ("G2L", "G2U"):
         dtype = dtype.newbyteorder("<")  # these releases ignore the stated byte order
-    pure = profile.generation == "v2" and opened.hierarchy.generation.startswith("G")
+    pure = profile.generation == "v2" and opened.hierarchy.generation in NCZARR
     if pure or isinstance(opened.store, DataFile):
         # netCDF's default fill value is not always one of Zarr, see `fill_element`
         fill = fill_element(variable.nc_type, fill_value(variable), dtype, profile)

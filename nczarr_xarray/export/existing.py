@@ -20,10 +20,11 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.implied_fill import with_fill
-from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.open import closed_on_error, open_keys
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.formats.generations import check_is_zarr
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies
@@ -96,7 +97,9 @@ class Existing:
             opened = open_keys(store, options=OpenOptions(consolidated=False))
         except DatasetNotFoundError:
             return None
-        return cls(target, opened)
+        with closed_on_error(store):
+            check_is_zarr(opened.hierarchy, store.url)
+            return cls(target, opened)
 
     def group(self, path: str) -> Group | None:
         """Return the group at `path`, unchanged."""

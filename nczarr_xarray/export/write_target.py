@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 
 from nczarr_fsspec.changes.create import (
@@ -24,12 +25,21 @@ from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import finish_journal, pending_in
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
+from nczarr_fsspec.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    ExportError,
+    StoreError,
+)
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.formats.generations import check_is_zarr
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import formats
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
 
@@ -107,7 +117,9 @@ class WriteTarget:
         if self.destination.kind == "zip":
             archive = self._archive(base=False, replace=replace, resumption=resumption)
             with on_error(archive.abort):
-                return archive, [], _foreign(self.keys()) if replace else []
+                foreign = _foreign(self.keys()) if replace else []
+                self._refuse_other_format(foreign)
+                return archive, [], foreign
         if replace and self.store is not None:
             finish_journal(self.store)  # chunks that were moved before their metadata are foreign
         keys = self.keys()
@@ -119,6 +131,7 @@ class WriteTarget:
             if not abandoned and ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _EXISTS)
             refuse_foreign(self.url, foreign or (() if abandoned else removable(owned)))
+        self._refuse_other_format(foreign)
         path = self.destination.path
         if self.destination.kind == "directory" and path is not None and not foreign:
             path = os.path.realpath(path)
@@ -139,6 +152,15 @@ class WriteTarget:
     def refuse_nested(self) -> None:
         """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
         _refuse_nested(self.url, dataset_keys(self.keys()))
+
+    def _refuse_other_format(self, foreign: list[str]) -> None:
+        """Raise `FormatError` if another package's format would go on reading what stays."""
+        if not foreign or {mark for row in formats() for mark in row.marks}.isdisjoint(foreign):
+            return
+        store = self.reader()
+        assert store is not None
+        with suppress(DatasetNotFoundError), open_keys(store, options=OpenOptions()) as opened:
+            check_is_zarr(opened.hierarchy, self.url)
 
     def _refuse_new(self) -> None:
         """Raise `DatasetExistsError` if there is something now, which has come before the lock."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import Hierarchy
+
 #: The words for each `nczarr_xarray.model.Hierarchy.generation`, with the releases of netCDF-C
 #: that write it.
 GENERATIONS = {
@@ -16,3 +19,14 @@ GENERATIONS = {
     "CDF-2": "netCDF 64-bit offset (CDF-2)",
     "CDF-5": "netCDF 64-bit data (CDF-5)",
 }
+#: The generations of NCZarr; all of Zarr 2; all of Zarr.
+NCZARR = ("G1", "G2U", "G2L", "G2A")
+ZARR2 = (*NCZARR, "v2")
+ZARR = (*ZARR2, "v3")
+
+
+def check_is_zarr(hierarchy: Hierarchy, url: str) -> None:
+    """Raise `FormatError` if a tree is of another package's format, and its objects not Zarr's."""
+    if hierarchy.generation not in ZARR:
+        reason = f"is of the format {hierarchy.generation!r}, not of Zarr: write elsewhere, or use "
+        raise FormatError(url, f"{reason}a copy made by nczarr copy")

@@ -286,7 +286,7 @@ class Hierarchy:
     generation
         ``"G1"``, ``"G2U"``, ``"G2L"``, ``"G2A"`` (NCZarr of netCDF-C 4.8.0,
         4.8.1/4.9.0, 4.9.1/4.9.2, 4.9.3 and later), ``"v2"`` (pure Zarr 2),
-        ``"v3"`` (Zarr 3), ``"hdf5"``, or a classic format.
+        ``"v3"`` (Zarr 3), ``"hdf5"``, a classic format, or what another package calls its own.
     writer
         Text of ``_NCProperties`` if netCDF-C wrote the dataset, else None.
     consolidated

@@ -26,6 +26,7 @@ from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.formats.generations import check_is_zarr
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
@@ -139,6 +140,7 @@ def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
         raise DatasetNotFoundError(place.url, "there is no dataset to upgrade")
     with open_keys(store, options=OpenOptions(consolidated=False)) as opened:
         hierarchy = opened.hierarchy
+        check_is_zarr(hierarchy, place.url)
         if hierarchy.generation == "v3":
             reason = "is Zarr 3, which netCDF-C does not read: make a copy with nczarr copy"
             raise FormatError(place.url, reason)

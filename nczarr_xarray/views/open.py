@@ -11,6 +11,7 @@ from nczarr_fsspec.keystore import ZARR_METADATA, KeyStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
+from nczarr_xarray.formats.generations import check_is_zarr
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_keys import LocalFileKeys, RemoteFileKeys
 
@@ -49,4 +50,7 @@ def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
         (names,) = keys.list_many([""])
         if not isinstance(names, frozenset) or not names:
             raise DatasetNotFoundError(store.url, "there is no dataset here")
-    return open_keys(store, mode, OpenOptions(tree=False)).keys  # a root without metadata
+    opened = open_keys(store, mode, OpenOptions(tree=False))  # a root without metadata
+    with closed_on_error(store):
+        check_is_zarr(opened.hierarchy, store.url)
+    return opened.keys

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.generations import ZARR
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.registry import formats
 from nczarr_xarray.model import ChunkedArray, grid_of
@@ -19,11 +20,13 @@ _DOCUMENTS = (".zarray", ".zgroup")
 
 def listing(subject: Subject) -> Iterator[Finding]:
     """Say if the keys cannot be listed, so that less can be found out."""
-    if subject.is_tree and subject.keys is None:
-        text = "the objects cannot be listed here: what is missing or foreign was not looked for"
-        yield Finding(
-            "note", "not-listed", subject.url, text, "validate the dataset where it is stored"
-        )
+    if not subject.is_tree or subject.keys is not None:
+        return
+    reason, advice = "cannot be listed here", "validate the dataset where it is stored"
+    if subject.opened is not None and subject.generation not in ZARR:
+        reason, advice = "are those of another package's format", "nothing: it is read by that"
+    text = f"the objects {reason}: what is missing or foreign was not looked for"
+    yield Finding("note", "not-listed", subject.url, text, advice)
 
 
 def foreign(subject: Subject) -> Iterator[Finding]:

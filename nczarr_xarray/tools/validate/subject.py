@@ -28,6 +28,7 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.formats.generations import ZARR, ZARR2
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.model import ChunkedArray, FileChunks, Group, Variable, grid_of
@@ -38,8 +39,6 @@ _WINDOW = 1 << 16
 MOST_CHUNKS = 1 << 24
 #: Chunks of a file of which the places are kept, for several checks ask for them.
 _REMEMBERED = 1 << 22
-#: Generations of which the documents are looked at: Zarr 2, with NCZarr's keys or without.
-ZARR2 = ("G1", "G2U", "G2L", "G2A", "v2")
 
 
 class Extents(NamedTuple):
@@ -70,7 +69,7 @@ class Subject:
         The dataset; None if it could not be opened, and `failure` says why.
     place
         Where its objects are and could be written; None if nothing can be there, it is one file,
-        or references say where its objects are.
+        references say where its objects are, or they are those of another package's format.
     master
         Where its fragments could be, if it is an aggregation; None if nothing can be beside it.
     """
@@ -107,7 +106,7 @@ class Subject:
                 raise
             failure = error
         place = None
-        if opened is None or _has_objects(opened.store):
+        if opened is None or _has_objects(opened):
             with suppress(NCZarrError, ImportError):
                 place = WriteTarget(find_destination(target, storage_options))
         master = None
@@ -280,10 +279,12 @@ def _position(array: ChunkedArray, key: str) -> tuple[int, ...] | None:
     return found if inside and array.chunk_name(found) == key else None
 
 
-def _has_objects(store: KeyStore | DataFile) -> bool:
-    """Tell whether keys name objects in one place; those of references are anywhere."""
-    references = (LocalReferences, RemoteReferences)
-    return isinstance(store, KeyStore) and not isinstance(base_of(store), references)
+def _has_objects(opened: Opened) -> bool:
+    """Tell whether keys name Zarr's objects in one place; those of references are anywhere."""
+    store, references = opened.store, (LocalReferences, RemoteReferences)
+    if opened.hierarchy.generation not in ZARR or not isinstance(store, KeyStore):
+        return False
+    return not isinstance(base_of(store), references)
 
 
 def _open(target: Any, **options: Any) -> Opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.codecs import decompress, frames
+from nczarr_xarray.codecs import decompress, frames, registry
+from nczarr_xarray.codecs.codec import Codec, Size, Step
 from nczarr_xarray.model import ChunkedArray
 
 COUNT = 10
@@ -153,3 +155,29 @@ def test_a_read_decodes_whole_chunks_into_its_result(
         assert decoded == [1]
         np.testing.assert_array_equal(ds["v"][3:19].values, values[3:19])
         assert decoded == [1] * 3  # the chunk in the middle is wanted whole
+
+
+def test_stored_chunks_may_be_as_large_as_their_codec_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an added codec that makes text of numbers, they are up to three times as large."""
+
+    def numbers_of(text: bytes) -> np.ndarray:
+        return np.array(bytes(text).split(), "f8")
+
+    def decode(_: object, __: object, size: Size) -> tuple[Step, Size]:
+        return numbers_of, Size(3 * size.most, exact=False)
+
+    monkeypatch.setitem(registry._BY_ID, "text", Codec(id="text", decode=decode))
+    values = np.random.default_rng(0).random(100_000)
+    xr.Dataset({"v": ("x", values)}).nczarr.to_nczarr(
+        f"file://{tmp_path}/x.zarr#mode=zarr", encoding={"v": {"chunks": values.shape}}
+    )
+    document = tmp_path / "x.zarr" / "v" / ".zarray"
+    codecs = {"filters": [{"id": "text"}], "compressor": None}
+    document.write_text(json.dumps(json.loads(document.read_text()) | codecs))
+    text = " ".join(map(str, values.tolist())).encode()
+    assert len(text) > 2 * values.nbytes
+    (tmp_path / "x.zarr" / "v" / "0").write_bytes(text)
+    with xr.open_dataset(tmp_path / "x.zarr", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"].values, values)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +29,7 @@ from dataclasses import replace
 
 from nczarr_xarray.formats.objects import ReadRound
 from nczarr_xarray.formats.registry import read_hierarchy
-from nczarr_xarray.model import Attribute
+from nczarr_xarray.model import Attribute, ChunkedArray
 
 
 class Titled:
@@ -63,12 +65,30 @@ class Wrapped:
         return hierarchy
 
 
-TITLED, WRAPPED = Titled(), Wrapped()
+class Catalog:
+    """Trees without any document of Zarr."""
+
+    name = "catalog"
+    marks = ("catalog.txt",)
+
+    def sniff(self, start, names):
+        return "catalog.txt" in names
+
+    async def read(self, source, options):
+        (count,) = map(int, (await ReadRound(("catalog.txt",))).objects[0].split())
+        x, dtype = Dimension("x", count), np.dtype("<f8")
+        array = ChunkedArray("data/v", (count,), (2,), dtype, separator="/")
+        variable = Variable("v", "/", (x,), "double", dtype, array=array)
+        return Hierarchy(Group(dimensions={"x": x}, variables={"v": variable}), "catalog")
+
+
+TITLED, WRAPPED, CATALOG = Titled(), Wrapped(), Catalog()
 '''
 ENTRY_POINTS = """[nczarr_xarray.formats]
 toy = toyformat:TOY
 titled = toyformat:TITLED
 wrapped = toyformat:WRAPPED
+catalog = toyformat:CATALOG
 broken = toyformat:nothing
 halfway = toyformat:struct
 """
@@ -92,7 +112,7 @@ with warnings.catch_warnings(record=True) as caught:
 print(json.dumps([found, early, [str(warning.message) for warning in caught]]))
 """
 VALUES = np.arange(5) / 2
-NAMES = ["x.toy", "x.nc", "x.h5", "x.nczarr", "titled.nczarr"]
+NAMES = ["x.toy", "x.nc", "x.h5", "x.nczarr", "titled.nczarr", "catalog"]
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +134,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data.nczarr.to_nczarr(folder / "x.nczarr")
     data.nczarr.to_nczarr(folder / "titled.nczarr")
     (folder / "titled.nczarr" / "title.txt").write_text("of the tree")
+    (folder / "catalog" / "data" / "v").mkdir(parents=True)
+    (folder / "catalog" / "catalog.txt").write_text("5")
+    for at in range(3):
+        chunk = np.resize(VALUES[2 * at : 2 * at + 2], 2)
+        (folder / "catalog" / "data" / "v" / str(at)).write_bytes(chunk.tobytes())
     return folder
 
 
@@ -189,6 +214,57 @@ def test_their_objects_are_not_foreign(folder: Path) -> None:
     )
     assert "foreign" not in {one["code"] for one in json.loads(done.stdout)}
     assert "foreign" in {one.code for one in validate(folder / "titled.nczarr")}
+
+
+#: Whatever would write into a tree, or shows its objects as Zarr's.
+REFUSED = """
+import sys, xarray as xr, nczarr_xarray as nx
+from nczarr_xarray.cli.main import main
+ds = xr.Dataset({"v": ("x", [9.0] * 5)})
+titled = nx.open_hierarchy("titled.nczarr").hierarchy.root.attributes["title"].value
+for mode in ("w-", "w", "a", "r+"):
+    calls = [lambda: nx.to_nczarr(ds, "catalog", mode=mode)]
+    if mode == "w":
+        calls += [lambda: nx.to_nczarr(ds, "catalog.zip", mode=mode)]
+        calls += [lambda: nx.to_nczarr(ds, "catalog", append_dim="x")]
+        calls += [lambda: nx.upgrade("catalog"), lambda: nx.open_store("catalog")]
+        calls += [lambda: nx.references("catalog")]
+    for call in calls:
+        try:
+            call()
+        except nx.FormatError as error:
+            assert "is of the format 'catalog', not of Zarr" in str(error), error
+        else:
+            raise AssertionError(mode)
+found = [(one.severity, one.code) for one in nx.validate("catalog", data=True)]
+assert found == [("note", "not-listed")], found
+nx.to_nczarr(ds, "titled.nczarr", mode="w")  # whose objects are Zarr's
+assert nx.open_hierarchy("titled.nczarr").hierarchy.root.attributes["title"].value == titled
+for format in ("NCZarr", "Zarr2", "Zarr3", "NETCDF4"):
+    assert main(["copy", "catalog", f"copy.{format}", "--format", format, "--verify"]) == 0
+"""
+
+
+@pytest.mark.slow
+def test_trees_of_other_formats_are_only_read(folder: Path, tmp_path: Path) -> None:
+    """A tree with other documents would be read as before, whatever was written into it."""
+    for name in ("catalog", "titled.nczarr"):
+        shutil.copytree(folder / name, tmp_path / name)
+    with zipfile.ZipFile(tmp_path / "catalog.zip", "w") as archive:
+        for file in (folder / "catalog").rglob("*"):
+            archive.write(file, file.relative_to(folder))
+    before = read_tree(tmp_path / "catalog", "/")
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert read_tree(tmp_path / "catalog", "/") == before
 
 
 def test_without_the_package(folder: Path) -> None:
