@@ -878,11 +878,8 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "lazy"),
-    # dask's arrays of objects are text
-    [(name, lazy) for name in VALUES for lazy in (False, True) if not (lazy and "obj" in name)],
-)
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", VALUES)
 def test_unusual_values(tmp_path: Path, name: str, lazy: bool) -> None:
     dataset = xr.Dataset({"v": ("x", VALUES[name])})
     to_nczarr(dataset.chunk(x=2) if lazy else dataset, tmp_path / "x")
@@ -899,6 +896,37 @@ def test_what_is_missing_in_text_is_empty(tmp_path: Path) -> None:
         to_nczarr(dataset, tmp_path / "x", mode="w")
         with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
             assert back["v"].values.tolist() == ["a", "", "", "b"]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "wanted"),
+    [
+        ([None, b"ab", b"c"], {}, [b"", b"ab", b"c"]),
+        ([None, b"ab", b"c"], {"_FillValue": b"x"}, [None, b"ab", b"c"]),
+        ([None, b"ab", b"c"], {"dtype": str}, ["", "ab", "c"]),
+        ([None, True, False], {}, [None, 1, 0]),
+        ([3, None, 2], {}, [3, None, 2]),
+    ],
+)
+def test_objects_that_are_no_text(
+    tmp_path: Path, values: list[Any], encoding: dict[str, Any], wanted: list[Any], lazy: bool
+) -> None:
+    """As where `where` and `shift` leave gaps in bytes, and in what is true or false."""
+    dataset = xr.Dataset({"v": ("x", np.array(values, object))})
+    dataset = dataset.chunk(x=1) if lazy else dataset
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": encoding})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert [None if value != value else value for value in back["v"].values.tolist()] == wanted
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bytes_that_are_objects_are_appended(tmp_path: Path, lazy: bool) -> None:
+    new = xr.Dataset({"v": ("x", np.array([b"abc", None], object))})
+    to_nczarr(xr.Dataset({"v": ("x", [b"ab", b"def"])}), tmp_path / "x", unlimited_dims="x")
+    to_nczarr(new.chunk(x=1) if lazy else new, tmp_path / "x", append_dim="x", safe_chunks=False)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == [b"ab", b"def", b"abc", b""]
 
 
 @pytest.mark.parametrize("lazy", [False, True])
