@@ -930,6 +930,18 @@ def test_bytes_that_are_objects_are_appended(tmp_path: Path, lazy: bool) -> None
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+def test_integers_that_some_files_lack(tmp_path: Path, lazy: bool) -> None:
+    """They are floats then, and their encoding has no `_FillValue` for those that are missing."""
+    to_nczarr(xr.Dataset({"v": ("x", [1, 2]), "w": ("x", [1, 2])}), tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", chunks={} if lazy else None) as first:
+        both = xr.concat([first, first.drop_vars("v")], "x", data_vars="all")
+        assert both["v"].encoding["dtype"] == "i8"
+        to_nczarr(both, tmp_path / "both", align_chunks=True)
+    with xr.open_dataset(tmp_path / "both", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"], [1, 2, np.nan, np.nan])
+
+
+@pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("values", [["a", 3], ["a", {}], [[1], [2, 3]]])
 def test_objects_of_no_type(tmp_path: Path, values: list[Any], lazy: bool) -> None:
     objects = np.empty(2, object)
