@@ -214,8 +214,10 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path) -> None:
 
 def test_groups_that_a_tree_does_not_have(tmp_path: Path) -> None:
     tree = xr.DataTree.from_dict({"/a": cube()})
-    assert "/b" in refused(tmp_path, tree, encoding={"/b": {"v": {"zlib": True}}})
-    assert "/b" in refused(tmp_path, tree, unlimited_dims={"/b": ["x"]})
+    message = refused(tmp_path, tree, encoding={"/b": {"v": {"zlib": True}}})
+    assert "encoding names the group '/b': the tree has ['/', '/a']" in message
+    message = refused(tmp_path, tree, unlimited_dims={"/b": ["x"]})
+    assert "unlimited_dims names the group '/b': the tree has ['/', '/a']" in message
     to_nczarr(
         tree, tmp_path / "x", encoding={"/a": {"v": {"zlib": True}}}, unlimited_dims={"a": "x"}
     )
@@ -896,6 +898,14 @@ def test_what_is_missing_in_text_is_empty(tmp_path: Path) -> None:
         to_nczarr(dataset, tmp_path / "x", mode="w")
         with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
             assert back["v"].values.tolist() == ["a", "", "", "b"]
+
+
+def test_a_single_text_of_dask_that_is_missing(tmp_path: Path) -> None:
+    """dask makes the object of an array without dimensions, which is no array."""
+    texts = xr.Dataset({"v": ("x", np.array([np.nan, "b"], object))}).chunk(x=2)
+    to_nczarr(texts.isel(x=0), tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].item() == ""
 
 
 @pytest.mark.parametrize("lazy", [False, True])
