@@ -359,6 +359,7 @@ def _typed(variable: Variable, name: Any) -> Variable:
 
 def _texts(block: Any) -> Any:
     """Return objects that must be text; what is missing is empty, as xarray has it."""
+    block = np.asarray(block, object)  # of a scalar, dask has the object itself
     texts = np.where(pd.isna(block), "", block).astype(VLEN_STRING)
     for value in texts.ravel().tolist():
         if not isinstance(value, str):

@@ -195,12 +195,13 @@ def plan(
     path = "/" + "/".join(filter(None, (group or "").split("/")))
     groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
     tree = isinstance(obj, xr.DataTree)
-    for option in (encoding, unlimited_dims) if tree else ():
+    given = {"encoding": encoding, "unlimited_dims": unlimited_dims} if tree else {}
+    for argument, option in given.items():
         for name in option if isinstance(option, Mapping) else ():
             if _joined(path, str(name)) not in groups:
                 raise ExportError(
                     str(target),
-                    f"unexpected encoding group {name!r}: the tree has {sorted(groups)}",
+                    f"{argument} names the group {name!r}: the tree has {sorted(groups)}",
                 )
     asked = partial(_asked, groups, encoding or {}, unlimited_dims, path, tree)
     return plan_groups(groups, target, options, path, asked)

@@ -26,7 +26,14 @@ from nczarr_xarray.export.storage import (
     note_text,
     storage,
 )
-from nczarr_xarray.export.strings import decoded, empty_text, longest_text, text_type, whole_text
+from nczarr_xarray.export.strings import (
+    decoded,
+    empty_text,
+    longest_text,
+    settle_objects,
+    text_type,
+    whole_text,
+)
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -116,6 +123,7 @@ class Exporter:
             if inherited:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
+                settle_objects(variable, encoding)
                 # a given encoding says how values are stored: it keeps what they belong to
                 came = RELATIONS & variable.encoding.keys() - variable.attrs.keys()
                 kept = {key: variable.encoding[key] for key in came}

@@ -121,8 +121,9 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     xarray casts without a check: numbers that are too large for the type wrap around or become
     infinite, complex ones lose their imaginary part, all but 0 become true, and missing values
     become integers where there is no ``_FillValue``. So numbers in
-    memory are stored unpacked if their encoding is inherited; dask's numbers, which are not known
-    yet, raise `FormatError` when they are computed.
+    memory are stored unpacked if their encoding is inherited. dask's numbers are not known yet:
+    floats that may be missing are stored as they are, and the others raise `FormatError` when they
+    are computed.
 
     Parameters
     ----------
@@ -138,6 +139,10 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     told = {name: variable.attrs[name] for name in ("_Unsigned", "units") if name in variable.attrs}
     check = overflow_check({**told, **variable.encoding})
     if variable.chunks is not None:
+        if not asked and _became_floats(variable):
+            reason = "integers were read, and these are floats, of which some may be missing"
+            variable.encoding = leave_out(path, variable.encoding, _PACKING, reason)
+            return None
         guard = partial(refuse_values, path, check, advice="" if asked else _CAME_WITH)
         variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
         return None
@@ -149,6 +154,20 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
         variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
         return None
     return problem
+
+
+def _became_floats(variable: xr.Variable) -> bool:
+    """Tell whether a variable has floats where it was read as integers without a fill value.
+
+    So it is if some values are missing: those of files that lack the variable, for example.
+    """
+    encoding = variable.encoding
+    return (
+        variable.dtype.kind == "f"
+        and read_dtype(encoding).kind in "iu"
+        and not is_scaled(encoding)
+        and encoding.get("_FillValue", encoding.get("missing_value")) is None
+    )
 
 
 def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:

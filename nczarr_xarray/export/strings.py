@@ -1,8 +1,9 @@
-"""Lengths of texts to store, so that none is cut."""
+"""Texts to store: which objects are text, and how long they are, so that none is cut."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,43 @@ def empty_text(variable: xr.Variable) -> None:
     if pd.isna(variable.values).all():
         fill = variable.encoding.get("_FillValue")
         variable.data = np.full(variable.shape, fill if isinstance(fill, str) else "")
+
+
+def settle_objects(variable: xr.Variable, encoding: Mapping[str, Any]) -> None:
+    """Change objects that are bytes into bytes of one length, and load numbers of dask's objects.
+
+    Only the values tell the type of these. Text and dates stay dask's.
+
+    Parameters
+    ----------
+    encoding
+        With the ``_FillValue`` that missing bytes become; without one they are empty.
+    """
+    if variable.dtype != object or variable.dtype.metadata is not None:
+        return  # xarray notes in the metadata that objects are text
+    if not isinstance(_first_known(variable.data), (bytes, Number, np.bool_)):
+        return
+    import pandas as pd
+
+    values = variable.load().to_numpy()
+    missing = pd.isna(values)
+    if all(isinstance(value, bytes) for value in values[~missing].tolist()):
+        fill = encoding.get("_FillValue")
+        empty = fill if isinstance(fill, bytes) else b""
+        variable.data = np.where(missing, empty, values).astype("S")
+
+
+def _first_known(objects: Any) -> Any:
+    """Return the first object that is not missing; None if there is none. dask's are computed."""
+    import pandas as pd
+
+    lazy = hasattr(objects, "blocks")
+    for index in np.ndindex(*objects.numblocks) if lazy else [()]:
+        block = np.asarray(objects.blocks[index].compute() if lazy else objects)
+        known = block[~pd.isna(block)]
+        if known.size:
+            return known[0]
+    return None
 
 
 def decoded(source: xr.Variable) -> xr.Variable:

@@ -26,7 +26,7 @@ from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse
 from nczarr_xarray.export.refusals import attribute_refusal, type_refusal
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import decoded, empty_text, excess, whole_text
+from nczarr_xarray.export.strings import decoded, empty_text, excess, settle_objects, whole_text
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
@@ -111,6 +111,7 @@ class Update:
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
             path, encoding = join(self.path, str(name)), self.stored.variables[name].encoding
+            settle_objects(variable, encoding)
             encoding = whole_text(variable, with_one_fill(path, encoding))
             encoding.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
             kept = netcdf_text(self.group.variables[str(name)])
