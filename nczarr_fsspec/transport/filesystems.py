@@ -158,7 +158,7 @@ def _is_denied(error: Exception) -> bool:
 def status_of(error: Exception) -> str:
     """Return the status or error code of the answer that led to `error`; empty if unknown."""
     code = s3_code(error)
-    for name in ("status_code", "code"):
+    for name in ("status_code", "status", "code"):  # of the last, aiohttp warns
         code = code or str(getattr(error, name, None) or "")
     return code
 

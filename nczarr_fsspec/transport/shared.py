@@ -135,7 +135,9 @@ class SharedFilesystem:
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._alone:
-            return getattr(self.fs, method)(*args, **kwargs)
+            from nczarr_fsspec.transport.caches import checked
+
+            return checked(self.fs, method, *args, **kwargs)
         # one connection per thread: those of ftplib and paramiko mix up answers otherwise
         if not hasattr(self._per_thread, "fs"):
             self._per_thread.fs = alike(self.fs)
