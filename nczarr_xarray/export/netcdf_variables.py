@@ -101,7 +101,7 @@ def declare(
         for dimension in group.dimensions.values():
             # for netCDF, a dimension without elements is an unlimited one
             target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
-        write_attributes(target, group.attributes.values())
+        write_attributes(target, group)
         variables = group.variables.values()
         made += [(v, create_variable(file, v, stored(v), chunk_cache)) for v in variables]
     return made
@@ -163,18 +163,34 @@ def group_at(file: Any, path: str) -> Any:
     return file if path == "/" else file.createGroup(path)
 
 
-def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
-    """Write attributes with their types; ``_FillValue`` is given when a variable is made."""
-    for attribute in attributes:
-        if attribute.name == "_FillValue":
+def write_attributes(target: Any, owner: Group | Variable) -> None:
+    """Write the attributes of a group or variable with their types.
+
+    ``_FillValue`` of a variable is given when it is made.
+
+    Raises
+    ------
+    FormatError
+        If netCDF does not take the name of one: netCDF-4 reserves some.
+    """
+    for attribute in owner.attributes.values():
+        if attribute.name == "_FillValue" and isinstance(owner, Variable):
             continue
-        if attribute.type == "string":
-            texts = [bytes_of(text) for text in attribute.value]
-            target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
-        elif attribute.type == "char":
-            target.setncattr(attribute.name, bytes_of(str(attribute.value)))
-        else:
-            target.setncattr(attribute.name, attribute.value)
+        try:
+            _write_attribute(target, attribute)
+        except AttributeError as error:  # netCDF4 raises it for all that netCDF-C refuses here
+            reason = f"netCDF does not take an attribute of the name {attribute.name!r}: {error}"
+            raise FormatError(owner.path, reason) from error
+
+
+def _write_attribute(target: Any, attribute: Attribute) -> None:
+    if attribute.type == "string":
+        texts = [bytes_of(text) for text in attribute.value]
+        target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
+    elif attribute.type == "char":
+        target.setncattr(attribute.name, bytes_of(str(attribute.value)))
+    else:
+        target.setncattr(attribute.name, attribute.value)
 
 
 def create_variable(
@@ -213,7 +229,7 @@ def create_variable(
     )
     made.set_auto_maskandscale(False)
     made.set_auto_chartostring(False)
-    write_attributes(made, variable.attributes.values())
+    write_attributes(made, variable)
     return made
 
 
