@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.export.stored import StorageProperties
+from nczarr_xarray.export.stored import StorageProperties, fill_value
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -200,7 +200,7 @@ def create_variable(
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
     text, netcdf4 = variable.nc_type == "string", file.data_model == "NETCDF4"
-    fill = variable.attributes.get("_FillValue")
+    fill = fill_value(variable)
     options: dict[str, Any] = {}
     if netcdf4 and variable.shape and not text:
         options |= _filters(stored.codecs)
@@ -210,8 +210,7 @@ def create_variable(
             for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
         )
     if fill is not None:
-        value: Any = fill.value
-        options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
+        options["fill_value"] = bytes_of(fill) if variable.nc_type == "char" else fill
     elif netcdf4 and stored.unfilled and not text and variable.enum is None:
         options["fill_value"] = False  # or a reader takes the default one for missing
     big = netcdf4 and not text and stored.dtype.byteorder == ">"

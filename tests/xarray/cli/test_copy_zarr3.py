@@ -21,6 +21,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
 from tests.support.copying import copy, failed
 from tests.support.marks import slow_but, slow_cases_but
@@ -377,3 +378,30 @@ def test_options_of_other_kinds(
     assert "--compat: not for Zarr 3, but for NCZarr" in failed(capsys, *asked, status=2)
     asked = (cube, tmp_path / "y", "--format", "Zarr3", "--shards", "tiem=10")
     assert "did you mean time?" in failed(capsys, *asked, status=2)
+
+
+@pytest.mark.parametrize("form", ["Zarr3", "NETCDF4", "NCZarr"])
+def test_a_text_that_should_fill_numbers_is_reported(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = zarr.open_group(tmp_path / "x", mode="w", zarr_format=3)
+    made = root.create_array("v", shape=(3,), chunks=(2,), dtype="i4", dimension_names=("x",))
+    made[:2] = [1, 2]
+    made.attrs["_FillValue"] = "NaN"
+    copy(tmp_path / "x", tmp_path / "y", "--format", form, status=1)
+    assert "'_FillValue' is not of its type int" in capsys.readouterr().err
+    with open_hierarchy(str(tmp_path / "y")) as opened:
+        values = opened.read(opened.hierarchy.root.variables["v"])
+    np.testing.assert_array_equal(values, [1, 2, 0])
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", ">m8[ns]"])
+def test_times_that_are_zero_are_written(tmp_path: Path, dtype: str) -> None:
+    """Readers of Zarr 2 see NaT where a chunk without a fill value is missing."""
+    root = zarr.open_group(tmp_path / "x", mode="w", zarr_format=3)
+    zero = np.zeros((), dtype)[()]
+    made = root.create_array("v", shape=(6,), chunks=(2,), dtype=dtype, fill_value=zero)
+    made[4:] = np.array([1, "NaT"], dtype)
+    copy(tmp_path / "x", tmp_path / "y", "--format", "Zarr2")
+    values = np.asarray(zarr.open_group(tmp_path / "y", mode="r")["v"][:])
+    np.testing.assert_array_equal(values, np.array([0, 0, 0, 0, 1, "NaT"], dtype))
