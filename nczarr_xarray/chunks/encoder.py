@@ -195,7 +195,7 @@ class Encoder:
     def is_fill(self, values: np.ndarray) -> bool:
         """Tell whether all elements equal the array's fill, bit for bit.
 
-        Without fill, whether all bytes are zero: what a missing chunk reads as.
+        Without fill, whether all are what a missing chunk reads as: NaT in times, or zero bytes.
 
         Parameters
         ----------
@@ -261,7 +261,7 @@ class Encoder:
         if dtype.hasobject:
             return np.array("" if fill is None else fill, dtype=dtype)
         if fill is None:
-            return np.zeros((), dtype=dtype)
+            return np.array("NaT", dtype) if dtype.kind in "mM" else np.zeros((), dtype=dtype)
         return self._as_bytes(np.array(fill, object)) if self._text else np.array(fill, dtype=dtype)
 
     def _gathered(self, elements: np.ndarray) -> np.ndarray:

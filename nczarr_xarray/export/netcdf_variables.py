@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.export.stored import StorageProperties
+from nczarr_xarray.export.stored import StorageProperties, fill_value
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -105,7 +105,7 @@ def declare(
         for dimension in group.dimensions.values():
             # for netCDF, a dimension without elements is an unlimited one
             target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
-        write_attributes(target, group.attributes.values())
+        write_attributes(target, group)
         variables = group.variables.values()
         made += [(v, create_variable(file, v, stored(v), chunk_cache)) for v in variables]
     return made
@@ -167,18 +167,34 @@ def group_at(file: Any, path: str) -> Any:
     return file if path == "/" else file.createGroup(path)
 
 
-def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
-    """Write attributes with their types; ``_FillValue`` is given when a variable is made."""
-    for attribute in attributes:
-        if attribute.name == "_FillValue":
+def write_attributes(target: Any, owner: Group | Variable) -> None:
+    """Write the attributes of a group or variable with their types.
+
+    ``_FillValue`` of a variable is given when it is made.
+
+    Raises
+    ------
+    FormatError
+        If netCDF does not take the name of one: netCDF-4 reserves some.
+    """
+    for attribute in owner.attributes.values():
+        if attribute.name == "_FillValue" and isinstance(owner, Variable):
             continue
-        if attribute.type == "string":
-            texts = [bytes_of(text) for text in attribute.value]
-            target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
-        elif attribute.type == "char":
-            target.setncattr(attribute.name, bytes_of(str(attribute.value)))
-        else:
-            target.setncattr(attribute.name, attribute.value)
+        try:
+            _write_attribute(target, attribute)
+        except AttributeError as error:  # netCDF4 raises it for all that netCDF-C refuses here
+            reason = f"netCDF does not take an attribute of the name {attribute.name!r}: {error}"
+            raise FormatError(owner.path, reason) from error
+
+
+def _write_attribute(target: Any, attribute: Attribute) -> None:
+    if attribute.type == "string":
+        texts = [bytes_of(text) for text in attribute.value]
+        target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
+    elif attribute.type == "char":
+        target.setncattr(attribute.name, bytes_of(str(attribute.value)))
+    else:
+        target.setncattr(attribute.name, attribute.value)
 
 
 def create_variable(
@@ -188,7 +204,7 @@ def create_variable(
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
     text, netcdf4 = variable.nc_type == "string", file.data_model == "NETCDF4"
-    fill = variable.attributes.get("_FillValue")
+    fill = fill_value(variable)
     options: dict[str, Any] = {}
     if netcdf4 and variable.shape and not text:
         options |= _filters(stored.codecs)
@@ -198,8 +214,7 @@ def create_variable(
             for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
         )
     if fill is not None:
-        value: Any = fill.value
-        options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
+        options["fill_value"] = bytes_of(fill) if variable.nc_type == "char" else fill
     elif netcdf4 and stored.unfilled and not text and variable.enum is None:
         options["fill_value"] = False  # or a reader takes the default one for missing
     big = netcdf4 and not text and stored.dtype.byteorder == ">"
@@ -217,7 +232,7 @@ def create_variable(
     )
     made.set_auto_maskandscale(False)
     made.set_auto_chartostring(False)
-    write_attributes(made, variable.attributes.values())
+    write_attributes(made, variable)
     return made
 
 

@@ -82,8 +82,10 @@ def netcdf_text(variable: Variable) -> Variable:
 
 
 def fill_value(variable: Variable) -> Any:
-    """Return ``_FillValue``; None if the variable has none."""
+    """Return ``_FillValue``; None if the variable has none, or has a text for what is no text."""
     attribute = variable.attributes.get("_FillValue")
-    if attribute is None or isinstance(attribute.value, str):
-        return attribute and attribute.value
+    if attribute is None:
+        return None
+    if isinstance(attribute.value, str):
+        return attribute.value if variable.dtype.kind in "SUO" else None
     return attribute.value[0] if len(attribute.value) else None

@@ -318,6 +318,39 @@ def test_what_is_too_large_is_not_begun(tmp_path: Path, capsys: pytest.CaptureFi
     assert os.listdir(tmp_path) == ["x.nc"]
 
 
+# -- attributes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["y.nc", "y.nca"])
+def test_only_variables_are_filled_by_fill_values(tmp_path: Path, name: str) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("v", "i4", ("x",), fill_value=7)[:] = [1, 2]
+        file.setncatts({"_FillValue": 5.5, "title": "t"})
+    copy(tmp_path / "x.nc", tmp_path / name, "--verify")
+    with netCDF4.Dataset(tmp_path / name) as file:
+        assert file.getncattr("_FillValue") == 5.5
+        assert file["v"].getncattr("_FillValue") == 7
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_names_that_netcdf4_reserves(
+    tmp_path: Path, variable: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w", format="NETCDF3_CLASSIC") as file:
+        file.createDimension("x", 2)
+        made = file.createVariable("v", "i4", ("x",))
+        made[:] = [1, 2]
+        (made if variable else file).setncattr("_nczarr_attr", "text")
+    message = failed(capsys, tmp_path / "x.nc", tmp_path / "y.nc")
+    assert message.count("\n") == 1
+    assert f"{'/v' if variable else '/'}: netCDF does not take an attribute" in message
+    assert "'_nczarr_attr'" in message
+    assert os.listdir(tmp_path) == ["x.nc"]
+    classic = ("--format", "NETCDF3_CLASSIC")
+    copy(tmp_path / "x.nc", tmp_path / "z.nc", *classic, "--verify")
+
+
 # -- elsewhere ---------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
 from tests.support.copying import copy, failed
@@ -421,3 +422,30 @@ def test_nothing_is_put_after_an_error(tmp_path: Path, monkeypatch: pytest.Monke
         assert not inside
     finally:
         released.set()
+
+
+@pytest.mark.parametrize("form", ["Zarr3", "NETCDF4", "NCZarr"])
+def test_a_text_that_should_fill_numbers_is_reported(
+    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = zarr.open_group(tmp_path / "x", mode="w", zarr_format=3)
+    made = root.create_array("v", shape=(3,), chunks=(2,), dtype="i4", dimension_names=("x",))
+    made[:2] = [1, 2]
+    made.attrs["_FillValue"] = "NaN"
+    copy(tmp_path / "x", tmp_path / "y", "--format", form, status=1)
+    assert "'_FillValue' is not of its type int" in capsys.readouterr().err
+    with open_hierarchy(str(tmp_path / "y")) as opened:
+        values = opened.read(opened.hierarchy.root.variables["v"])
+    np.testing.assert_array_equal(values, [1, 2, 0])
+
+
+@pytest.mark.parametrize("dtype", ["M8[s]", ">m8[ns]"])
+def test_times_that_are_zero_are_written(tmp_path: Path, dtype: str) -> None:
+    """Readers of Zarr 2 see NaT where a chunk without a fill value is missing."""
+    root = zarr.open_group(tmp_path / "x", mode="w", zarr_format=3)
+    zero = np.zeros((), dtype)[()]
+    made = root.create_array("v", shape=(6,), chunks=(2,), dtype=dtype, fill_value=zero)
+    made[4:] = np.array([1, "NaT"], dtype)
+    copy(tmp_path / "x", tmp_path / "y", "--format", "Zarr2")
+    copied: Any = zarr.open_group(tmp_path / "y", mode="r")["v"]
+    np.testing.assert_array_equal(copied[:], np.array([0, 0, 0, 0, 1, "NaT"], dtype))
