@@ -417,7 +417,8 @@ class TestRequests:
                 asked.update(how)
                 return SimpleNamespace(status=200, headers={})
 
-        asyncio.run(s3connections._Session(Connected()).request(method, headers={header: "x"}))  # type: ignore[arg-type]
+        connected: Any = Connected()
+        asyncio.run(s3connections._Session(connected).request(method, headers={header: "x"}))
         assert asked["allow_redirects"] is follows
 
     def test_checksums(
