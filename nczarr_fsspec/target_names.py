@@ -13,6 +13,8 @@ from nczarr_fsspec.url import NetCDFURL, is_url, parse_url
 
 #: modes of what is not one classic or HDF5 file
 TREES = frozenset({"nczarr", "zarr", "zip"})
+#: ends of the names of what holds places in other files: references of kerchunk and Icechunk
+_REFERENCES = (".json", ".parq", ".parquet", ".icechunk")
 #: how archives begin
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
@@ -29,6 +31,11 @@ def says_zip(path: str, mode: frozenset[str]) -> bool:
 def says_file(path: str, mode: frozenset[str]) -> bool:
     """Tell whether a target is named as one classic or HDF5 file."""
     return not mode & TREES and ("bytes" in mode or _FILE_NAME.search(path) is not None)
+
+
+def says_references(path: str) -> bool:
+    """Tell whether a path is named as references to parts of other files."""
+    return path.lower().rstrip("/").endswith(_REFERENCES)
 
 
 def file_kind(start: bytes) -> str:

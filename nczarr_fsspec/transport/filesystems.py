@@ -118,7 +118,11 @@ def names_below(path: str, found: Iterable[str]) -> frozenset[str]:
 
 def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
     """Return what `error` says, without URLs' secrets and those among the options of `fs`."""
-    text = redact(str(error)) or "no message"
+    text = str(error) or "no message"
+    cause = getattr(error.__cause__ or error, "kwargs", {}).get("error")  # where botocore has it
+    if cause is not None and str(cause) not in text:
+        text += f" ({type(cause).__name__}: {cause})"
+    text = redact(text)
     for name, value in arguments(fs)[1].items():
         if isinstance(value, str) and value and _SECRET_OPTION.search(name):
             text = text.replace(value, "***")

@@ -20,6 +20,7 @@ from s3fs import S3FileSystem
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_fsspec.transport.policy import Timeout, most_connections
+from nczarr_fsspec.transport.s3connections import Connections
 
 #: what botocore's connections are called among its settings, and how many it has unless told
 _POOL = "max_pool_connections"
@@ -74,6 +75,7 @@ def send_once(fs: AbstractFileSystem, timeout: Timeout) -> None:
         **ours,
         _POOL: most_connections(),
         "retries": {"total_max_attempts": 1},
+        "http_session_cls": Connections,
         **(fs.config_kwargs or {}),
     }
 

@@ -30,7 +30,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-from aiobotocore.httpsession import AIOHTTPSession
 from s3fs import S3FileSystem
 from yarl import URL
 
@@ -39,6 +38,7 @@ from nczarr_fsspec.transport.bodies import is_encoded, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import Answer, Data, Request, range_text
+from nczarr_fsspec.transport.s3connections import Connections
 from nczarr_fsspec.transport.sessions import TOO_MANY_FILES, connecting, translated
 from nczarr_fsspec.transport.signature import Signer, region_of
 
@@ -252,7 +252,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
     ending = quote(key, safe="/~")
     base = request.url.removesuffix(ending)
     if (
-        not isinstance(http, AIOHTTPSession)
+        not isinstance(http, Connections)
         or http._proxy_config.proxy_url_for(request.url) is not None  # noqa: SLF001
         or any(getattr(type(fs), name) is not getattr(S3FileSystem, name) for name in _METHODS)
         or not all(map(_is_of_botocore, _handlers(client)))
@@ -269,7 +269,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
     }
     headers = {name: text for name, text in sent.items() if name.lower() not in _OF_ONE}
     headers["Accept-Encoding"] = "identity"  # which aiobotocore adds behind the handler
-    session = await http._get_session(None)  # noqa: SLF001
+    session = await http.plain_session()
     authorization = request.headers.get("Authorization")
     if authorization is None:
         return Form(session, base, headers, None, None)

@@ -18,14 +18,14 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.places import is_absolute
-from nczarr_fsspec.target_names import from_home, names_url
+from nczarr_fsspec.target_names import from_home, names_url, says_references
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.aggregation.from_files import Request, combined
 from nczarr_xarray.aggregation.masters import content, read_aggregation, read_master
 from nczarr_xarray.aggregation.replaced import Replaced
-from nczarr_xarray.aggregation.write_references import are_references, write_references
+from nczarr_xarray.aggregation.write_references import write_references
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
@@ -134,7 +134,7 @@ def aggregate(
     if gaps not in ("allow", "raise"):
         raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
     asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
-    refs = are_references(output)
+    refs = says_references(os.fsdecode(output))
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
     place, kind = _place(output, output_options, storage_options, format, advice)
     _check_files(files, place)
@@ -229,7 +229,7 @@ def convert_references(
             replaced.refuse([where])
         return where and address_of(place, where, dialect, relative=relative)
 
-    if are_references(output):
+    if says_references(os.fsdecode(output)):
         write_references(
             lambda: read(None), place, policy.resolve, policy.options, replaces=overwrite
         )

@@ -34,12 +34,6 @@ _PARQUET = (".parq", ".parquet")
 _OURS = re.compile(r"(.+/)?(\.z(metadata|group|array|attrs)|refs\.\d+\.parq)", re.DOTALL)
 #: What these hold before their last object is there.
 _PARTS = re.compile(r".+/refs\.\d+\.parq", re.DOTALL)
-_SUFFIXES = (".json", *_PARQUET, SUFFIX)
-
-
-def are_references(output: str | os.PathLike[str]) -> bool:
-    """Tell from the name of an output whether it is to be references."""
-    return os.fsdecode(output).lower().endswith(_SUFFIXES)
 
 
 def write_references(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.target_names import says_references
 from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.cfa.aggregation_change import plan_update
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
@@ -138,6 +139,9 @@ def to_cfa(
     )
     request.check(place.url)
     changes = append_dim is not None or region is not None
+    if not (changes or place.is_tree) and says_references(place.file.name):
+        reason = "is the name of references; a master is called *.nca, and aggregate() writes them"
+        raise ExportError(place.url, reason)
     plan = plan_update if changes else plan_new
     task = plan(place, dataset, request)
     with Progress("export", shown=bool(progress), callback=callback) as shown:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.target_names import names_url
+from nczarr_fsspec.target_names import names_url, says_references
 from nczarr_fsspec.url import parse_url
 from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
 
@@ -56,8 +56,6 @@ KINDS: tuple[TargetKind, ...] = (
         _LAYOUT | {"consolidated", "portable", "compat", "hard_links"},
     ),
 )
-#: Names of what holds places in other files.
-_NO_COPIES = (".parq", ".parquet", ".json", ".icechunk")
 #: Names of other files, none of which is an archive that can be read.
 _OTHERS = (".grib", ".grb", ".grib2", ".grb2", ".csv", ".tif", ".tiff", ".tar", ".tgz", ".gz")
 #: All words of ``--format``.
@@ -91,7 +89,7 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
     if kind is KINDS[-1] and not mode:
         name = path.lower().rstrip("/")
         tree = "with --format NCZarr it becomes a tree of this name"
-        if name.endswith(_NO_COPIES):
+        if says_references(name):
             reason = "is the name of kerchunk or Icechunk references, which `nczarr copy` does not "
             raise UsageError(target, f"{reason}write: use `nczarr aggregate -o`; {tree}")
         if name.endswith(_OTHERS):

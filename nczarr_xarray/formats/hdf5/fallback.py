@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -253,8 +254,8 @@ def _refuse_other_files(
     sources: dict[str, set[str]] = {}
     if dataset.is_virtual:
         for mapping in dataset.virtual_sources():
-            name = _first(mapping.file_name)
-            sources.setdefault(name, set()).add(mapping.dset_name)
+            for name in _files(local and local.parent, mapping.file_name):
+                sources.setdefault(name, set()).add(mapping.dset_name)
     here = sources.pop(".", set())
     for name in others | sources.keys():
         if local is None:
@@ -303,10 +304,19 @@ def _check_source(
         if one in above or len(above) > _MOST_LINKS:
             raise UnsupportedError(path, f"its source {name!r} in {file.name!r} has it as a source")
         for mapping in found.virtual_sources() if found.is_virtual else ():
-            where = _first(mapping.file_name)
-            below = place if where == "." else place.parent / where
-            _check_source(path, below, mapping.dset_name, (*above, one), checked)
+            for where in _files(place.parent, mapping.file_name):
+                below = place if where == "." else place.parent / where
+                _check_source(path, below, mapping.dset_name, (*above, one), checked)
     checked.add(key)
+
+
+def _files(folder: Path | None, pattern: str) -> set[str]:
+    """Return the first file that a pattern names, and all in `folder` that libhdf5 may open."""
+    found = {_first(pattern)}
+    if folder is not None and _first(pattern) != pattern.replace("%%", "%"):
+        parts = (glob.escape(part).replace("%b", "*") for part in pattern.split("%%"))
+        found.update(glob.iglob("%".join(parts), root_dir=folder))
+    return found
 
 
 def _first(pattern: str) -> str:

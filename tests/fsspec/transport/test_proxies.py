@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,7 @@ def by_s3(url: str, options: dict[str, Any]) -> str:
     if "proxy" in options:
         proxies = dict.fromkeys(("http", "https"), options.pop("proxy"))
         settings["config_kwargs"] = {"proxies": proxies}
+    settings |= options
     with pytest.raises(StoreError) as caught:
         resolve("s3://b/x.nc#mode=bytes", settings)
     return str(caught.value)
@@ -127,6 +129,21 @@ def test_a_certificate_that_the_server_wants(opening: Opening, files: Certificat
         said = opening(server.url, trusted)
     assert server.requests == []
     assert "tried" not in said
+    assert "CERTIFICATE_REQUIRED" in said
+
+
+@pytest.mark.parametrize("wrong", ["authority", "client"])
+def test_certificates_that_are_none(wrong: str, tmp_path: Path) -> None:
+    text = tmp_path / "text.pem"
+    text.write_text("no certificate")
+    options = {
+        "authority": {"client_kwargs": {"verify": str(text)}},
+        "client": {"config_kwargs": {"client_cert": str(text)}},
+    }
+    said = by_s3(f"https://127.0.0.1:{free_port()}", options[wrong])
+    assert "certificates cannot be used" in said
+    assert str(text) in said
+    assert "tried" not in said
 
 
 @pytest.mark.parametrize("bundle", [False, True])
@@ -135,7 +152,7 @@ def test_certificates_that_are_not_there(bundle: bool, monkeypatch: pytest.Monke
     if bundle:
         monkeypatch.setenv("AWS_CA_BUNDLE", "/no/such.pem")
     said = by_s3(f"https://127.0.0.1:{free_port()}", options)
-    assert "No such file" in said
+    assert "(/no/such.pem): No such file" in said
     assert "tried" not in said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -12,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import aiobotocore.session
@@ -25,6 +27,7 @@ from botocore.loaders import JSONFileLoader
 from nczarr_fsspec import FsspecStore, RemoteBytes, StoreError, open_source
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_fsspec.transport import s3connections
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
@@ -372,6 +375,51 @@ class TestRequests:
         assert through[-1] == "b/d/1"
         assert "Authorization" in server.requests[asked].headers
         store.close()
+
+    @pytest.mark.parametrize("public", [False, True])
+    def test_redirects_take_no_secrets_along(self, public: bool, server: Server) -> None:
+        """Aiohttp would leave out the signature only, not a session token."""
+        with Server({"/b/d/0": CONTENT}, redirect=server.url) as here:
+            keys = SECRET if public else SECRET | {"token": "T0ken"}
+            store = at(here, **keys)
+            found = read(store, "0")
+            store.close()
+        if public:
+            assert found == CONTENT
+            assert "Authorization" not in server.requests[-1].headers
+        else:
+            assert f"the service redirects to {server.url}/b/d/0" in str(found)
+            assert server.requests == []
+        assert len(here.requests) == 1
+
+    def test_listings_take_no_secrets_along(self, server: Server) -> None:
+        with Server({}, redirect=server.url) as here:
+            store = at(here, token="T0ken")
+            (found,) = store.list_many([""])
+            store.close()
+        assert "the service redirects to" in str(found)
+        assert server.requests == []
+
+    @pytest.mark.parametrize(
+        ("method", "header", "follows"),
+        [
+            ("GET", "X-Amz-Date", True),
+            ("GET", "x-amz-security-token", False),
+            ("HEAD", "x-amz-server-side-encryption-customer-key", False),
+            ("PUT", "X-Amz-Date", False),
+        ],
+    )
+    def test_what_redirects_take_along(self, method: str, header: str, follows: bool) -> None:
+        asked: dict[str, Any] = {}
+
+        class Connected:
+            async def request(self, method: str, **how: Any) -> Any:
+                asked.update(how)
+                return SimpleNamespace(status=200, headers={})
+
+        connected: Any = Connected()
+        asyncio.run(s3connections._Session(connected).request(method, headers={header: "x"}))
+        assert asked["allow_redirects"] is follows
 
     def test_checksums(
         self, server: Server, through: list[str], monkeypatch: pytest.MonkeyPatch

@@ -401,6 +401,29 @@ def test_pipes_hold_no_data(tmp_path: Path, kind: str) -> None:
             ds["v"].load()
 
 
+@pytest.mark.parametrize("kind", ["pipe", "circle"])
+def test_every_file_of_a_pattern_is_looked_at(tmp_path: Path, kind: str) -> None:
+    """Not the first one only: libhdf5 waits for a pipe, and follows a circle until it crashes."""
+    with h5py.File(tmp_path / "f-0.h5", "w") as file:
+        file["d"] = np.arange(5)
+    path = tmp_path / "v.h5"
+    _pattern(path, b"f-%b.h5")
+    with xr.open_dataset(path, engine="nczarr") as ds:  # reads the shape
+        if kind == "pipe":
+            os.mkfifo(tmp_path / "f-1.h5")
+            reason = r"in the file 'f-1\.h5', which is no file"
+        else:
+            with h5py.File(tmp_path / "f-1.h5", "w") as file:
+                layout = h5py.VirtualLayout((5,), "i8")
+                layout[:] = h5py.VirtualSource("f-1.h5", "d", (5,))
+                file.create_virtual_dataset("d", layout)
+            reason = "has it as a source"
+        with pytest.raises(NCZarrError, match=reason):
+            ds["v"].load()
+    with pytest.warns(NCZarrWarning, match=reason):
+        xr.open_dataset(path, engine="nczarr").close()
+
+
 def test_sources_behind_others(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()

@@ -121,6 +121,14 @@ def test_master_that_is_a_tree(version: Any, tmp_path: Path) -> None:
         same(read(tmp_path / name), by_netcdf(sample(), tmp_path / f"{name}.nc"))
 
 
+@pytest.mark.parametrize("name", ["m.json", "m.PARQ", "m.icechunk"])
+def test_names_of_references(name: str, tmp_path: Path) -> None:
+    """`aggregate` would write references there, and readers expect them."""
+    with pytest.raises(ExportError, match="is the name of references"):
+        sample().nczarr.to_cfa(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_classic_master(tmp_path: Path) -> None:
     dataset = sample()
     dataset["large"] = (("lat", "lon"), np.arange(60).reshape(6, 10))
