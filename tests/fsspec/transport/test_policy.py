@@ -231,12 +231,15 @@ class TestOption:
         import s3fs
         from fsspec.implementations.http import HTTPFileSystem
 
+        from nczarr_fsspec.transport.s3connections import Connections
+
         config = {"connect_timeout": 3, "read_timeout": 4, "retries": {"max_attempts": 9}}
         fs = s3fs.S3FileSystem(config_kwargs=config, anon=True, skip_instance_cache=True)
         files = FsspecStore(fs, "b/d").transport
         assert files.timeout == Timeout(connect=3, first_byte=4)
         assert files.shared.fs.config_kwargs == {
             "max_pool_connections": most_connections(),
+            "http_session_cls": Connections,
             **config,
         }
         http = HTTPFileSystem(timeout=9, skip_instance_cache=True)

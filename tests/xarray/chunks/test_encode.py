@@ -83,6 +83,14 @@ def whole_chunk(array: ChunkedArray, data: Any) -> np.ndarray:
     return result.astype(array.dtype)
 
 
+def missing(array: ChunkedArray) -> np.ndarray:
+    """Return what an element of a chunk that is not stored reads as."""
+    if array.fill is not None:
+        return np.array(array.fill, array.dtype)
+    times = array.dtype.kind in "mM"
+    return np.array("NaT", array.dtype) if times else np.zeros((), array.dtype)
+
+
 def random_bits(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Every pattern of bits that is valid: NaN with any payload, NaT, bytes after a NUL."""
     rng = np.random.default_rng(seed)
@@ -146,9 +154,7 @@ def test_what_is_decoded_is_what_was_encoded(
         data = encoder.encode(source[inside])
         assert data.ndim == 1
         assert data.itemsize == 1
-        expected = np.zeros(array.chunk_shape, array.dtype)
-        if array.fill is not None:
-            expected[...] = array.fill
+        expected = np.full(array.chunk_shape, missing(array))
         expected[tuple(map(slice, values[inside].shape))] = values[inside]
         assert whole_chunk(array, data).tobytes() == expected.tobytes()
 
@@ -330,7 +336,7 @@ def test_what_is_fill_reads_the_same_without_the_chunk(
     case: tuple[ChunkedArray, np.ndarray],
 ) -> None:
     array, values = case
-    bits = np.zeros((), array.dtype) if array.fill is None else np.array(array.fill, array.dtype)
+    bits = missing(array)
     same = all(value.tobytes() == bits.tobytes() for value in values.reshape(-1, 1))
     assert Encoder(array).is_fill(values) is same
     assert Encoder(array).is_fill(np.broadcast_to(bits, values.shape))
