@@ -228,10 +228,11 @@ class _Check:
     def dtype(self, variable: Variable, array: ChunkedArray) -> Iterator[str]:
         nc_type, dtype = variable.nc_type, array.dtype
         if not self.netcdf:
-            yield from _pure_dtype(array)
+            yield from _pure_dtype(variable.dtype, array)
         elif nc_type not in NC_DTYPES:
-            reason = f"netCDF has no type for {described(variable.dtype)}"
-            yield f"{reason}: convert it, or write pure Zarr (mode=zarr)"
+            reason = f"NCZarr has no type for {described(variable.dtype)}"
+            zarr = not any(_pure_dtype(variable.dtype, array))
+            yield f"{reason}: convert it{', or write pure Zarr (mode=zarr)' if zarr else ''}"
         elif nc_type == "string" and self.profile.generation == "G2U":
             yield f"{self.reader} has no strings in NCZarr: make it a char array"
         elif nc_type == "string" and dtype.kind != "S":
@@ -297,13 +298,13 @@ class _Check:
                 yield f"netCDF-C shuffles this type by {size} bytes only"
 
 
-def _pure_dtype(array: ChunkedArray) -> Iterator[str]:
+def _pure_dtype(read_as: np.dtype, array: ChunkedArray) -> Iterator[str]:
     dtype = array.dtype
     coded = any(config["id"] in ("vlen-utf8", "vlen-bytes") for config in array.codecs)
     if dtype.kind not in "biufcmMSUVO" or (dtype.hasobject and dtype.kind != "O"):
         yield f"Zarr 2 has no type for {dtype}"
     elif dtype.kind == "O" and not coded:
-        yield "Python objects need the codec 'vlen-utf8'"
+        yield f"Zarr has no type for {described(read_as)}: convert it"
 
 
 def _encodable(text: str) -> bool:

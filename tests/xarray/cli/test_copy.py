@@ -479,3 +479,15 @@ def test_a_lack_by_which_nothing_is_left_out_is_no_loss(
         assert "has no .zmetadata" in str(opened.hierarchy.problems)
     copy("--verify", source, tmp_path / "y")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("form", ["NCZarr", "Zarr2", "Zarr3"])
+def test_sequences_are_named(tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 2)
+        sequence = file.createVLType("i4", "sequence")
+        file.createVariable("v", sequence, ("x",))[0] = np.array([1, 2], "i4")
+    message = failed(capsys, tmp_path / "x.nc", tmp_path / "y", "--format", form)
+    kind = "NCZarr" if form == "NCZarr" else "Zarr"
+    assert f"/v: {kind} has no type for sequences of int32: convert it\n" in message
+    assert os.listdir(tmp_path) == ["x.nc"]

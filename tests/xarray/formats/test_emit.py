@@ -345,7 +345,7 @@ BAD: list[tuple[str, Group, str]] = [
     ("G2A G2L G2U", with_attribute("a", "string", ("x", "\x01")), "control characters"),
     ("G2U", with_attribute("a", "string", ("x",)), "no strings"),
     ("G2A G2L G2U v2", with_attribute("a", "char", "\udce4"), "not UTF-8"),
-    ("G2A G2L G2U", one_variable(None), "/v: netCDF has no type for bool"),
+    ("G2A G2L G2U", one_variable(None), "/v: NCZarr has no type for bool"),
     ("G2A G2L G2U", one_variable("int", dtype=np.dtype("f8")), "not the type int"),
     ("G2L G2U", one_variable("int", dtype=np.dtype(">i4")), "byte order"),
     ("G2U", one_variable("string", dtype=np.dtype("S8")), "no strings"),
