@@ -201,7 +201,7 @@ def plan(
             if _joined(path, str(name)) not in groups:
                 raise ExportError(
                     str(target),
-                    f"{argument} names the group {name!r}: the tree has {sorted(groups)}",
+                    f"unexpected {argument} group {name!r}: the tree has {sorted(groups)}",
                 )
     asked = partial(_asked, groups, encoding or {}, unlimited_dims, path, tree)
     return plan_groups(groups, target, options, path, asked)

@@ -215,9 +215,9 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path) -> None:
 def test_groups_that_a_tree_does_not_have(tmp_path: Path) -> None:
     tree = xr.DataTree.from_dict({"/a": cube()})
     message = refused(tmp_path, tree, encoding={"/b": {"v": {"zlib": True}}})
-    assert "encoding names the group '/b': the tree has ['/', '/a']" in message
+    assert "unexpected encoding group '/b': the tree has ['/', '/a']" in message
     message = refused(tmp_path, tree, unlimited_dims={"/b": ["x"]})
-    assert "unlimited_dims names the group '/b': the tree has ['/', '/a']" in message
+    assert "unexpected unlimited_dims group '/b': the tree has ['/', '/a']" in message
     to_nczarr(
         tree, tmp_path / "x", encoding={"/a": {"v": {"zlib": True}}}, unlimited_dims={"a": "x"}
     )
@@ -466,7 +466,7 @@ def test_integers_of_the_other_sign_without_a_fill_value(
     ("values", "encoding", "reason"),
     [
         ([0.5, 1e6], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "the value 1000000.0"),
-        ([1, np.nan], {"dtype": "i2"}, "holds missing values, and has no _FillValue"),
+        ([1, np.nan], {"dtype": "i2", "scale_factor": 2}, "missing values, and has no _Fill"),
         ([1.0, 300], UNSIGNED, "the value 300.0, which uint8 cannot hold"),
         ([1, 2.0**63], {"dtype": "i8", "_FillValue": -5}, "the value 9.2.*int64 cannot hold"),
         ([1, 2.0**64], {"dtype": "i8", "_FillValue": -5}, r"1\.8446744073709552e\+19, which int64"),

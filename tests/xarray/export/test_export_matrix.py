@@ -265,7 +265,7 @@ VALUES: list[tuple[list[float], dict[str, Any], str, bool]] = [
     ([1e6, 2.0], {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -9}, "f8", False),
     ([-50.0, 2.5], {"dtype": "u1", "scale_factor": 0.5, "add_offset": 1.0}, "f8", False),
     ([100.0, np.nan], {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}, "i2", True),
-    ([1.0, np.nan], {"dtype": "i4"}, "f8", False),
+    ([1.0, np.nan], {"dtype": "i4"}, "f8", True),
     ([1000, 2], {"dtype": "i1"}, "i8", False),
     ([100, 2], {"dtype": "i1"}, "i1", True),
     ([1.0, 3.0], {"_FillValue": 7.0, "missing_value": 8.0}, "f8", True),
