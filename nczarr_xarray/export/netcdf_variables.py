@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -48,25 +49,33 @@ def new_file(path: str, model: str, url: str) -> Iterator[Any]:
     need_netcdf4(url)
     import netCDF4
 
+    made = False
     try:
         # the bytes of the path, which need not be UTF-8
         name = os.fsencode(path).decode("latin-1")
         with netCDF4.Dataset(name, "x", format=model, encoding="latin-1") as file:
+            made = True
             yield file
     except StoreError:
         raise
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-        reason = _refusal(path) or getattr(error, "strerror", None) or error
+        reason = _refusal(path, made=made) or getattr(error, "strerror", None) or error
         raise StoreError(url, f"cannot be written: {reason}") from error
 
 
-def _refusal(path: str) -> str | None:
+def _refusal(path: str, *, made: bool) -> str | None:
     """Return why the system lets nobody write more of a file that could not be written.
 
     netCDF does not say so: on a full disk there is an "HDF error", or permission is denied.
+
+    Parameters
+    ----------
+    made
+        Whether the file was made here. One that was there before is another's, and not touched.
     """
+    folder = os.path.dirname(path) or "."
     try:
-        with open(path, "ab") as file:
+        with open(path, "ab") if made else tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(1 << 16))
     except OSError as error:
         return error.strerror

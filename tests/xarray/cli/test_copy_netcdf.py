@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 from fsspec.implementations.local import LocalFileSystem
 
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
@@ -518,6 +519,15 @@ def test_the_error_of_a_full_disk_says_so(
         assert said == f"nczarr: {target}: cannot be written: No space left on device\n"
         assert target.read_bytes() == before
         assert {path.name for path in disk.iterdir()} == {"y.nc", "rest"}
+
+
+def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "x.nc"
+    path.write_bytes(b"another's")
+    with pytest.raises(StoreError, match=r"x\.nc: cannot be written: "):
+        netcdf_variables.new_file(str(path), "NETCDF4", str(path)).__enter__()
+    assert path.read_bytes() == b"another's"
+    assert os.listdir(tmp_path) == ["x.nc"]
 
 
 #: Variables of dimensions that nearer ones hide: longer, shorter and unlimited ones.
