@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NoReturn
 
 import fsspec
@@ -25,6 +24,7 @@ from nczarr_fsspec.ranges.open import MAX_WHOLE, open_source
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.open import open_transport
+from nczarr_fsspec.waiting import WaitingThreads
 
 #: files that `cat_ranges` opens at the same time
 _AT_A_TIME = 16
@@ -147,7 +147,7 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
             for number, data in zip(numbers, found, strict=True):
                 results[number] = data
 
-        with ThreadPoolExecutor(max(1, min(_AT_A_TIME, len(files)))) as threads:
+        with WaitingThreads(max(1, min(_AT_A_TIME, len(files)))) as threads:
             list(threads.map(read, files))
         return results
 

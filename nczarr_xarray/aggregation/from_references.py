@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 
@@ -16,6 +15,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
@@ -94,7 +94,7 @@ def aggregated_references(
             wanted.setdefault(address, []).append(Referenced(variable, references, numbers))
     packings = set()
     finder = Finder(opened, policy)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-references") as pool:
+    with WaitingThreads(_THREADS, thread_name_prefix="nczarr-references") as pool:
         for address, found in zip(wanted, pool.map(finder.find, wanted.items()), strict=True):
             for one in found:
                 parts[one.path][1].add(address, one.placed)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
 from nczarr_xarray.aggregation.replaced import Replaced
@@ -103,7 +103,7 @@ def _check_packing(url: str, opened: Opened, dialect: WritableDialect) -> None:
             continue
         addresses = array.fragments.addresses.tolist()
         numbers = [number for number, one in enumerate(addresses) if one is not None]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+        with WaitingThreads(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
             found = [*pool.map(partial(_packed, array), numbers)]
         if unpacks in found:
             position = array.fragments.position(numbers[found.index(unpacks)])

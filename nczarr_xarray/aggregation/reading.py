@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.target_names import names_url
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
 from nczarr_xarray.aggregation.summary import Layout, Summary
@@ -111,7 +112,7 @@ def read_files(
 def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read]:
     """Yield what is read of files, in their order; many that are far away wait at the same time."""
     remote = RemoteFiles(wanted)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
+    with WaitingThreads(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
         waiting: deque[_Batch] = deque()
         try:
             for at in range(0, len(targets), _BATCH):
@@ -153,7 +154,7 @@ class _Batch:
         targets: Sequence[str],
         wanted: Wanted,
         files: RemoteFiles,
-        pool: ThreadPoolExecutor,
+        pool: WaitingThreads,
     ) -> _Batch:
         """Begin to read what is far away."""
         others: dict[int, Future[Read]] = {}

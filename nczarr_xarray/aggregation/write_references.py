@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
@@ -18,6 +17,7 @@ from nczarr_fsspec.stores.names import chunk_number
 from nczarr_fsspec.stores.referenceformat import inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References
 from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
@@ -117,7 +117,7 @@ def _of_files(
         Gets each file, by its name in the references.
     """
     given = [options(file) for file in files]
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-references") as pool:
+    with WaitingThreads(_THREADS, thread_name_prefix="nczarr-references") as pool:
         for own, found in zip(given, pool.map(find_references, files, given), strict=True):
             sources[found.url] = Source(found.version, own)
             yield found.references["refs"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
@@ -268,7 +268,7 @@ class FragmentReader:
         if fragments.values is not None:
             return
         numbers = [n for n, address in enumerate(fragments.addresses) if address is not None]
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nczarr-fragment") as pool:
+        with WaitingThreads(AT_ONCE, thread_name_prefix="nczarr-fragment") as pool:
             for number, error in zip(numbers, pool.map(self._fault, numbers), strict=True):
                 if error is not None:
                     yield number, error
@@ -302,7 +302,7 @@ class FragmentReader:
 
 def _in_threads(read: Callable[[Part], None], parts: list[Part], count: int) -> None:
     """Read parts in threads that wait; the first error ends what has not begun, and is raised."""
-    with ThreadPoolExecutor(count, thread_name_prefix="nczarr-fragment") as pool:
+    with WaitingThreads(count, thread_name_prefix="nczarr-fragment") as pool:
         waiting = [pool.submit(read, part) for part in parts]
         try:
             for one in waiting:

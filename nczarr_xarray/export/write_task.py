@@ -6,7 +6,6 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,6 +22,7 @@ from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.array_writer import ArrayWriter
@@ -345,7 +345,7 @@ def _is_of_array(key: str, document: bytes) -> bool:
 def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
     """Put objects at the same time."""
     if store.parallel > 1 and len(documents) > 1:
-        with ThreadPoolExecutor(min(store.parallel, len(documents))) as pool:
+        with WaitingThreads(min(store.parallel, len(documents))) as pool:
             list(pool.map(store.put, documents.keys(), documents.values()))
     else:
         for key, data in documents.items():

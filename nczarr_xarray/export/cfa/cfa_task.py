@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -15,6 +15,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.export.cfa.claim import Claim, clear_claim
 from nczarr_xarray.export.cfa.content import Content, FileKind, file_bytes, items
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
@@ -237,7 +238,7 @@ def _write_together(flow: Flow, many: int, progress: Progress) -> None:
         progress.advance(nbytes)
 
     with (
-        ThreadPoolExecutor(many, thread_name_prefix="nczarr-fragment") as pool,
+        WaitingThreads(many, thread_name_prefix="nczarr-fragment") as pool,
         on_error(lambda: [future.cancel() for future, _ in waiting]),
     ):
         for first, values in _blocks(flow):

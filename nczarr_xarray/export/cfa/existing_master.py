@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
@@ -257,7 +257,7 @@ class ExistingMaster:
             rank = len(variable.shape)
             found |= {k for k in keys if has_name(k, self.place.stem, variable.name, rank)}
         candidates = sorted(found - needed)
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+        with WaitingThreads(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
             ours = pool.map(self._is_ours, candidates)
             return [key for key, is_ours in zip(candidates, ours, strict=True) if is_ours]
 

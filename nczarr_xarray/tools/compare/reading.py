@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from numbers import Integral
@@ -14,6 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError, URLError
 from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Variable
@@ -68,7 +68,7 @@ def read_parts(
 
     What is far away is read by many requests at once, and all datasets at the same time.
     """
-    with ThreadPoolExecutor(max(1, len(sides) - 1), "nczarr-compare") as pool:
+    with WaitingThreads(max(1, len(sides) - 1), "nczarr-compare") as pool:
         for batch in _batches(parts):
             wanted = [[(p.variables[i], p.part) for p in batch] for i in range(len(sides))]
             reading = [
