@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 R = TypeVar("R")
+_Call: TypeAlias = "tuple[Future[R], Callable[[], R]]"
 
 
 class WaitingThreads(ThreadPoolExecutor):
@@ -19,7 +20,7 @@ class WaitingThreads(ThreadPoolExecutor):
         If none can be started, it has been called when this returns.
         """
         future: Future[R] = Future()
-        waiting = [(future, partial(function, *arguments, **named))]
+        waiting: list[_Call[R]] = [(future, partial(function, *arguments, **named))]
         try:
             super().submit(_run, waiting)
         except RuntimeError:  # that, or Python is about to end
@@ -27,7 +28,7 @@ class WaitingThreads(ThreadPoolExecutor):
         return future
 
 
-def _run(waiting: list[tuple[Future[R], Callable[[], R]]]) -> None:
+def _run(waiting: list[_Call[R]]) -> None:
     # An executor keeps what it can start no thread for: one that it has may come to it.
     try:
         future, function = waiting.pop()
