@@ -97,6 +97,19 @@ def local_path(url: NetCDFURL) -> str:
     return url.path if os.path.exists(url.path) or not os.path.exists(decoded) else decoded
 
 
+def is_within(inner: str, outer: str) -> bool:
+    """Tell whether a path or URL names something in what another one names, and not that itself."""
+    return _place(inner).startswith(f"{_place(outer)}/")
+
+
+def _place(target: str) -> str:
+    local = LocalFile.of(target)
+    if local is not None:
+        return local.path.rstrip(os.sep).replace(os.sep, "/")
+    url = parse_url(target)
+    return f"{url.target_protocol}:{url.endpoint or ''}/{url.path.strip('/')}"
+
+
 class LocalFile(NamedTuple):
     """A file or directory of this machine, which links and URLs give several names.
 

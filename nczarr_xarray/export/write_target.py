@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -127,6 +128,7 @@ class WriteTarget:
         abandoned = self._is_abandoned(keys)
         if not abandoned:
             _refuse_nested(self.url, owned)
+        self._refuse_array(keys)
         if not replace:
             if not abandoned and ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _EXISTS)
@@ -152,6 +154,24 @@ class WriteTarget:
     def refuse_nested(self) -> None:
         """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
         _refuse_nested(self.url, dataset_keys(self.keys()))
+
+    def _refuse_array(self, keys: list[str]) -> None:
+        """Raise `DatasetExistsError` if there is an array: a dataset around it would lose it."""
+        if ".zarray" not in keys and not ("zarr.json" in keys and self._is_zarr3_array()):
+            return
+        raise DatasetExistsError(
+            self.url,
+            "is a single Zarr array, which a dataset does not replace: choose another path, or "
+            "change the dataset that it is a variable of",
+        )
+
+    def _is_zarr3_array(self) -> bool:
+        store = self.reader()
+        assert store is not None
+        try:
+            return bool(json.loads(store.get_one("zarr.json") or b"")["node_type"] == "array")
+        except (ValueError, LookupError, TypeError):
+            return False  # damaged
 
     def _refuse_other_format(self, foreign: list[str]) -> None:
         """Raise `FormatError` if another package's format would go on reading what stays."""
