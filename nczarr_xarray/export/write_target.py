@@ -43,6 +43,9 @@ from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import formats
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
+_OTHER_ARCHIVE = (
+    "is an archive of something else; mode='w' writes a dataset into it and leaves that alone"
+)
 
 
 class WriteTarget:
@@ -220,7 +223,8 @@ class WriteTarget:
             there = _contents(destination)  # an error if the file there is no readable archive
             before = None if replace else there if base else ""
             if before not in (None, there):
-                raise DatasetExistsError(self.url, _EXISTS)
+                reason = _EXISTS if ROOTS & set(dataset_keys(self.keys())) else _OTHER_ARCHIVE
+                raise DatasetExistsError(self.url, reason)
             pack_it = partial(_pack, destination, base=base, before=before)
             return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
 

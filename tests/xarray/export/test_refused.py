@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,27 @@ def test_no_dataset_replaces_a_variable_of_another(form: str, compute: bool, tmp
         to_nczarr(ds, f"{place}/v{mode}", mode="w", compute=compute)
     with xr.open_dataset(f"{place}{mode}", engine="nczarr") as left:
         xr.testing.assert_identical(left.load(), ds)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        ({"_FillValue": [1, 2]}, r" \(the encoding is _FillValue=\[1, 2\]\)"),
+        ({"scale_factor": "a", "dtype": "i2"}, r" \(.*dtype='i2', scale_factor='a'\)"),
+        ({"dtype": "i1", "_FillValue": 999}, r" \(the encoding is _FillValue=999, dtype='i1'\)"),
+    ],
+)
+def test_what_xarray_does_not_understand_is_named(
+    encoding: Any, message: str, tmp_path: Path
+) -> None:
+    refused(xr.Dataset({"v": ("x", DATA)}), tmp_path, f"/v: .*{message}", encoding={"v": encoding})
+
+
+def test_an_archive_of_something_else_is_not_called_a_dataset(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("notes.txt", "notes")
+    before = (tmp_path / "a.zip").read_bytes()
+    with pytest.raises(DatasetExistsError, match="is an archive of something else; mode='w'"):
+        to_nczarr(xr.Dataset({"v": ("x", DATA)}), tmp_path / "a.zip")
+    assert (tmp_path / "a.zip").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.zip"]
