@@ -136,6 +136,7 @@ def add_parser(new: NewParser) -> None:
     )
     parser.add_argument(
         "--max-object-size",
+        type=_size,
         metavar="SIZE",
         help="bytes of the largest fragment of an aggregation, e.g. 50MB (the default)",
     )
@@ -200,7 +201,7 @@ def _chunks(text: str) -> list[tuple[str, int]]:
 
 def _size(text: str) -> int:
     try:
-        return parse_size(text, "--memory")
+        return parse_size(text)
     except URLError as error:
         raise argparse.ArgumentTypeError(error.reason) from None
 

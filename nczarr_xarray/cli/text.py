@@ -16,6 +16,7 @@ _OPTIONS = (
     (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
     ("append=True", "--append"),
+    ("append, cfa_version and format", "--append, --cfa-version and --format"),
     ("gaps='allow' takes them", "without --no-gaps they are taken"),
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),
