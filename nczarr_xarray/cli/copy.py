@@ -6,7 +6,7 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from nczarr_fsspec.errors import UsageError, URLError
+from nczarr_fsspec.errors import URLError, UsageError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_fsspec.target_names import is_within
 from nczarr_xarray.cli import selection, verify

@@ -244,9 +244,7 @@ def test_what_only_another_engine_reads(
             assert back["v"].encoding["chunksizes"] == (back["v"].shape if whole else (20, 16))
 
 
-def test_what_no_engine_reads_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_no_engine_reads_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.nc").write_text("<!DOCTYPE html><html>Log in</html>")
     message = failed(capsys, tmp_path / "x.nc", tmp_path / "y")
     assert "x.nc: is neither a classic netCDF file nor HDF5" in message
