@@ -27,7 +27,7 @@ class WaitingThreads(ThreadPoolExecutor):
         return future
 
 
-def _run(waiting: list[tuple[Future[R], Callable[[], R]]]) -> None:
+def _run(waiting: list[tuple[Future[R], partial[R]]]) -> None:
     # An executor keeps what it can start no thread for: one that it has may come to it.
     try:
         future, function = waiting.pop()
