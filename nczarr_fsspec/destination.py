@@ -21,10 +21,10 @@ from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
     file_kind,
-    fragment_hint,
     from_home,
     local_path,
     look,
+    meant_url,
     names_url,
     path_below,
     says_file,
@@ -187,6 +187,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
         raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
     text = os.fsdecode(target)
     if not names_url(text):
+        _refuse_meant_url(text)
         follow = split_local_options(storage_options, text)
         return _beside_path(text, text, _NO_MODE, follow=follow)
     url = parse_url(text)
@@ -260,8 +261,7 @@ def open_destination(
     shown = text if text is not None else f"{type(target).__name__} object"
     if text is not None:
         follow = split_local_options(storage_options, shown)
-        if "#mode=" in text and not os.path.exists(text):
-            raise URLError(text, fragment_hint(text))
+        _refuse_meant_url(text)
         return _at_path(text, text, _NO_MODE, follow=follow)
     if storage_options:
         raise URLError(shown, "storage_options apply to URLs and paths only; leave them out")
@@ -279,6 +279,13 @@ def open_destination(
         shown,
         "is not a path, URL, mapper or mutable mapping that a dataset can be written to",
     )
+
+
+def _refuse_meant_url(path: str) -> None:
+    """Raise `URLError` for a path that is meant to be a URL: it would be made on this machine."""
+    hint = "" if os.path.exists(path) else meant_url(path, "#mode=")
+    if hint:
+        raise URLError(path, hint)
 
 
 def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:

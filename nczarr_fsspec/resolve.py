@@ -27,10 +27,10 @@ from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
     file_kind,
-    fragment_hint,
     from_home,
     local_path,
     look,
+    meant_url,
     names_url,
     path_below,
     says_file,
@@ -320,7 +320,8 @@ def _open_path(
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if not kind:
-        hint = _SEVERAL if "*" in path else f"; {fragment_hint(path)}" if "#" in path else ""
+        meant = meant_url(path)
+        hint = _SEVERAL if "*" in path else meant and f"; {meant}"
         reason = f"there is no such file or directory{hint}"
         raise DatasetNotFoundError(shown or repr(path), reason)
     if stat.S_ISDIR(kind):

@@ -22,6 +22,9 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 #: a URL that ends so names one file; others are asked for a tree first
 _FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json|nca)\Z", re.IGNORECASE)
 
+#: how a URL begins of which pathlib made a path; one letter is a drive of Windows
+_ONE_SLASH = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+
 
 def says_zip(path: str, mode: frozenset[str]) -> bool:
     """Tell whether a target is named as a zip archive."""
@@ -48,9 +51,20 @@ def names_url(target: str) -> bool:
     return is_url(target) and not os.path.exists(target)
 
 
-def fragment_hint(path: str) -> str:
-    """Return what to write in place of a path with a fragment, which only URLs have."""
-    return f"only a URL has a fragment: write file://{os.path.abspath(from_home(path))}"
+def meant_url(path: str, mark: str = "#") -> str:
+    """Return what to do about a path that names nothing and is like a URL; "" for any other.
+
+    Parameters
+    ----------
+    mark
+        How a fragment begins.
+    """
+    start = _ONE_SLASH.match(path)
+    if start and not os.path.exists(start[0]):
+        return "a URL has two slashes, and pathlib.Path takes one away: give the URL as text"
+    if mark in path:
+        return f"only a URL has a fragment: write file://{os.path.abspath(from_home(path))}"
+    return ""
 
 
 def from_home(path: str) -> str:
@@ -95,6 +109,19 @@ def local_path(url: NetCDFURL) -> str:
     """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
     decoded = unquote(url.path)
     return url.path if os.path.exists(url.path) or not os.path.exists(decoded) else decoded
+
+
+def is_within(inner: str, outer: str) -> bool:
+    """Tell whether a path or URL names something in what another one names, and not that itself."""
+    return _place(inner).startswith(f"{_place(outer)}/")
+
+
+def _place(target: str) -> str:
+    local = LocalFile.of(target)
+    if local is not None:
+        return local.path.rstrip(os.sep).replace(os.sep, "/")
+    url = parse_url(target)
+    return f"{url.target_protocol}:{url.endpoint or ''}/{url.path.strip('/')}"
 
 
 class LocalFile(NamedTuple):

@@ -191,7 +191,7 @@ class DirectoryWriter(WritableStore):
                     for entry in entries:
                         # a link that leads out is an object, which can be removed
                         outside = entry.is_symlink() and not self._inside.holds(entry.path)
-                        if outside or not entry.is_dir():
+                        if outside or not _is_folder(entry):
                             yield above + entry.name
                             continue
                         if not deep:
@@ -348,3 +348,12 @@ def _make_folder(path: str) -> None:
 def _failure(path: str, what: str, error: OSError | UnicodeEncodeError) -> StoreError:
     cause = getattr(error, "strerror", None) or error
     return StoreError(path, f"cannot be {what}: {cause}")
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False  # links that lead to each other are objects, which can be removed

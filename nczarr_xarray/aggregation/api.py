@@ -138,12 +138,10 @@ def aggregate(
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
     place, kind = _place(output, output_options, storage_options, format, advice)
     _check_files(files, place)
-    if refs and (append or cfa_version or format):
-        raise ExportError(
-            place.url,
-            "is to be references, which have no version of CFA and grow by being made anew: "
-            "leave out append, cfa_version and format",
-        )
+    if refs and append:
+        reason = "is to be references, which grow by being made anew: leave out append"
+        raise ExportError(place.url, reason)
+    _check_version(place, refs, cfa_version, format)
     check_classic(place.url, format, cfa_version if append else cfa_version or NEWEST)
 
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
@@ -217,6 +215,8 @@ def convert_references(
         If something cannot be read or written.
     """
     place, kind = _place(output, output_options, storage_options, format)
+    refs = says_references(os.fsdecode(output))
+    _check_version(place, refs, cfa_version, format)
     check_classic(place.url, format, cfa_version or NEWEST)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     policy, replaced = options.policy(source), Replaced(place)
@@ -229,7 +229,7 @@ def convert_references(
             replaced.refuse([where])
         return where and address_of(place, where, dialect, relative=relative)
 
-    if says_references(os.fsdecode(output)):
+    if refs:
         write_references(
             lambda: read(None), place, policy.resolve, policy.options, replaces=overwrite
         )
@@ -239,6 +239,13 @@ def convert_references(
             lambda: Draft(kind, content(read(dialect).readdressed(renamed), dialect)),
             replaces=overwrite,
         )
+
+
+def _check_version(place: MasterPlace, refs: bool, version: str | None, kind: str | None) -> None:
+    """Raise `ExportError` if references are to be of a version of CFA."""
+    if refs and (version or kind):
+        reason = "is to be references, which have no version of CFA: leave out cfa_version, format"
+        raise ExportError(place.url, reason)
 
 
 def _write(place: MasterPlace, draft: Callable[[], Draft], *, replaces: bool) -> None:

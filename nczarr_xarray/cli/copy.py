@@ -6,8 +6,9 @@ import argparse
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import URLError, UsageError
 from nczarr_fsspec.sizes import parse_size
+from nczarr_fsspec.target_names import is_within
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import (
@@ -135,6 +136,7 @@ def add_parser(new: NewParser) -> None:
     )
     parser.add_argument(
         "--max-object-size",
+        type=_size,
         metavar="SIZE",
         help="bytes of the largest fragment of an aggregation, e.g. 50MB (the default)",
     )
@@ -157,6 +159,8 @@ def run(args: argparse.Namespace) -> int:
     kind, word = find_kind(args.target, args.format)
     options = CopyOptions(**{one.name: getattr(args, one.name) for one in fields(CopyOptions)})
     refuse_options(kind, options)
+    if is_within(args.target, args.source):
+        raise UsageError(args.target, f"is within {args.source}: choose a place outside of it")
     if args.digests:
         need_folder(args.digests)
         for target in (args.source, args.target):
@@ -197,7 +201,7 @@ def _chunks(text: str) -> list[tuple[str, int]]:
 
 def _size(text: str) -> int:
     try:
-        return parse_size(text, "--memory")
+        return parse_size(text)
     except URLError as error:
         raise argparse.ArgumentTypeError(error.reason) from None
 

@@ -18,7 +18,7 @@ def add_parser(new: NewParser) -> None:
         "that writers have left: locks, staged objects, incomplete files. This is for writers that "
         "died on another machine, or before a restart of this one; what others left, the next "
         "writer removes, or nczarr validate --fix. No process may write to the dataset meanwhile. "
-        "The exit status is 1 if there is neither anything left nor a dataset.",
+        "The exit status is 1 if nothing was left, and a path names nothing.",
     )
     parser.add_argument("target", metavar="TARGET", help="a path or URL that can be written")
     add_option(parser, "-o", "options", "storage option of the URL's filesystem")

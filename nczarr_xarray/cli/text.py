@@ -16,6 +16,8 @@ _OPTIONS = (
     (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
     ("append=True", "--append"),
+    ("leave out append", "leave out --append"),
+    ("leave out cfa_version, format", "leave out --cfa-version, --format"),
     ("gaps='allow' takes them", "without --no-gaps they are taken"),
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),

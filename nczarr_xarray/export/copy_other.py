@@ -30,11 +30,18 @@ AS_STORED: Mapping[str, Any] = dict.fromkeys(
 
 
 @contextmanager
-def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
+def open_other(
+    source: Any, refused: str = "is not read by this package"
+) -> Iterator[dict[str, xr.Dataset]]:
     """Open a dataset with another of xarray's engines: every group, values as they are stored.
 
     One by one, because `open_groups` lets dask take variables of one name for the
     same in all groups (xarray 2026.9).
+
+    Parameters
+    ----------
+    refused
+        Why this package does not read it.
 
     Raises
     ------
@@ -49,10 +56,11 @@ def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
             except ValueError:  # an engine without groups
                 groups = {"/": xr.open_dataset(source, **AS_STORED)}
         except (ValueError, OSError) as error:
+            said = str(error).splitlines()[0].partition(". Consider")[0]
             raise FormatError(
                 str(source),
-                "is read by no engine of xarray that is installed (netCDF needs netCDF4 or "
-                f"h5netcdf): {str(error).splitlines()[0]}",
+                f"{refused}; no other engine of xarray that is installed reads it (netCDF needs "
+                f"netCDF4 or h5netcdf): {said}",
             ) from error
         for dataset in groups.values():
             opened.callback(dataset.close)

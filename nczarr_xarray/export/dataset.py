@@ -18,6 +18,7 @@ from nczarr_xarray.export.contents import Contents, Item, Rounding
 from nczarr_xarray.export.inherited import adapted, is_packed, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.storage import (
+    CF_KEYS,
     QUANTIZE_ATTRIBUTES,
     QUANTIZE_KEYS,
     RELATIONS,
@@ -185,7 +186,7 @@ class Exporter:
                 plain = None if name in asked else without_cf(where, variable.encoding, error)
                 if plain is not None:
                     variable.encoding, again = plain, True
-                single.append(f"{where}: {error}")
+                single.append(f"{where}: {error}{_asked_for(variable) if name in asked else ''}")
         if again:
             return self.encoded(path, dataset, asked)
         self.problems += single or problems
@@ -336,6 +337,13 @@ class Exporter:
         check_quantization(source.dtype, mode, int(digits))
         attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
         return partial(quantize, mode=mode, digits=int(digits), fill=fill)
+
+
+def _asked_for(variable: xr.Variable) -> str:
+    """Return a note of the encoding that xarray has not understood: it seldom says which part."""
+    encoding = variable.encoding
+    said = ", ".join(f"{key}={encoding[key]!r:.60}" for key in sorted(CF_KEYS & encoding.keys()))
+    return f" (the encoding is {said})" if said else ""
 
 
 def _room(source: xr.Variable, fill: Any) -> int:

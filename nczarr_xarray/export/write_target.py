@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -42,6 +43,9 @@ from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import formats
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
+_OTHER_ARCHIVE = (
+    "is an archive of something else; mode='w' writes a dataset into it and leaves that alone"
+)
 
 
 class WriteTarget:
@@ -127,6 +131,7 @@ class WriteTarget:
         abandoned = self._is_abandoned(keys)
         if not abandoned:
             _refuse_nested(self.url, owned)
+        self._refuse_array(keys)
         if not replace:
             if not abandoned and ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _EXISTS)
@@ -152,6 +157,24 @@ class WriteTarget:
     def refuse_nested(self) -> None:
         """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
         _refuse_nested(self.url, dataset_keys(self.keys()))
+
+    def _refuse_array(self, keys: list[str]) -> None:
+        """Raise `DatasetExistsError` if there is an array: a dataset around it would lose it."""
+        if ".zarray" not in keys and not ("zarr.json" in keys and self._is_zarr3_array()):
+            return
+        raise DatasetExistsError(
+            self.url,
+            "is a single Zarr array, which a dataset does not replace: choose another path, or "
+            "change the dataset that it is a variable of",
+        )
+
+    def _is_zarr3_array(self) -> bool:
+        store = self.reader()
+        assert store is not None
+        try:
+            return bool(json.loads(store.get_one("zarr.json") or b"")["node_type"] == "array")
+        except (ValueError, LookupError, TypeError):
+            return False  # damaged
 
     def _refuse_other_format(self, foreign: list[str]) -> None:
         """Raise `FormatError` if another package's format would go on reading what stays."""
@@ -200,7 +223,8 @@ class WriteTarget:
             there = _contents(destination)  # an error if the file there is no readable archive
             before = None if replace else there if base else ""
             if before not in (None, there):
-                raise DatasetExistsError(self.url, _EXISTS)
+                reason = _EXISTS if ROOTS & set(dataset_keys(self.keys())) else _OTHER_ARCHIVE
+                raise DatasetExistsError(self.url, reason)
             pack_it = partial(_pack, destination, base=base, before=before)
             return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import fsspec
 import pytest
 
 from nczarr_fsspec.destination import open_destination, open_file_place
-from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.write_mapping import MappingWriter
@@ -113,11 +114,34 @@ def test_what_a_destination_may_be() -> None:
         ("memory://a/x.nc#mode=bytes", "names one classic or HDF5 file"),
         ("/tmp/x#mode=nczarr", "only a URL has a fragment: write file://"),
         ("http://127.0.0.1:1/tree", "HTTP"),
+        (str(Path("s3://bucket/tree")), "s3:/bucket/tree: a URL has two slashes, and pathlib"),
     ],
 )
 def test_what_no_dataset_can_be_written_to(target: str, message: str) -> None:
     with pytest.raises(URLError, match=message):
         open_destination(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("s3:/b/x.nc#mode=bytes", "a URL has two slashes, and pathlib.Path takes one away: give"),
+        ("x.nc#mode=bytes", "only a URL has a fragment: write file://"),
+    ],
+)
+def test_a_path_that_is_meant_to_be_a_url(
+    target: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DatasetNotFoundError, match=f"no such file or directory; {message}"):
+        resolve(target)
+    for opener in (open_destination, open_file_place):
+        with pytest.raises(URLError, match=message):
+            opener(target)
+    assert not os.listdir(tmp_path)
+    (tmp_path / "s3:").mkdir()  # then it is a path, as on any other day
+    assert open_destination("s3:/x").path == f"{tmp_path}/s3:/x"
+    assert open_destination("C:/x").kind == "directory"
 
 
 def test_paths_of_universal_pathlib_are_what_they_name() -> None:

@@ -64,7 +64,7 @@ class CopyOptions:
     compat: str | None = None
     shards: Mapping[str, int] | None = None
     cfa_version: str | None = None
-    max_object_size: str | None = None
+    max_object_size: int | None = None
 
     @property
     def given(self) -> frozenset[str]:

@@ -35,7 +35,7 @@ def copy(request: CopyRequest) -> None:
     )
     try:
         source = request.open()
-    except FormatError:
+    except FormatError as error:
         if not os.path.isfile(request.source):
             raise
         if request.only_ours:
@@ -45,7 +45,7 @@ def copy(request: CopyRequest) -> None:
             if option in given.given:
                 reason = "needs a source that this package reads itself"
                 raise UsageError(f"--{option.replace('_', '-')}", reason) from None
-        _import(request, options)
+        _import(request, options, error.reason)
         return
     with source, request.cluster():
         if given.hard_links:
@@ -76,12 +76,12 @@ def _file_system(path: str) -> int:
     return os.stat(path).st_dev
 
 
-def _import(request: CopyRequest, options: WriteOptions) -> None:
-    """Copy a file that another of xarray's engines reads."""
+def _import(request: CopyRequest, options: WriteOptions, refused: str) -> None:
+    """Copy a file that another of xarray's engines reads, as this package has refused it."""
     from nczarr_xarray.export.copy_other import open_other, plan_import
 
     # libraries of other engines were seen to crash with several threads
-    with open_other(request.source) as found, _one_thread():
+    with open_other(request.source, refused) as found, _one_thread():
         groups = request.selection.of_groups(found)
         request.check_names({str(d) for one in groups.values() for d in one.dims})
         fixed = request.selection.fixed

@@ -328,3 +328,17 @@ def test_the_state_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
     assert changed[0] != inside
     (tree / "v" / "1").write_bytes(b"")
     assert states()[0] != changed[0]
+
+
+def test_a_link_in_a_circle_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Writers look through a folder for what others left in it."""
+    (tmp_path / "loop").symlink_to("loop")
+    store = DirectoryWriter(tmp_path)
+    store.put("d/x", b"")
+    assert sorted(store.keys_below("")) == ["d/x", "loop"]
+    xr.Dataset({"v": ("x", DATA)}, {"x": DATA}).to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    file, master = str(tmp_path / "a.nc"), str(tmp_path / "m.nca")
+    assert main(["aggregate", file, "-o", master, "--dim", "x"]) == 0
+    assert main(["recover", master]) == 0
+    store.delete(["loop"])
+    assert not os.path.lexists(tmp_path / "loop")

@@ -209,3 +209,21 @@ def test_texts_of_a_killed_writer_are_removed(
     words = ["copy", file, str(tmp_path / "c.nczarr"), "--digests", str(tmp_path / names[1])]
     assert main(words) == 0
     assert not [path for path in left if path.exists()]
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.parq", "x.icechunk"])
+def test_references_have_no_version_of_cfa(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    master, target = str(tmp_path / "m.nca"), str(tmp_path / name)
+    assert main(["aggregate", *files, "-o", master]) == 0
+    for command in (["aggregate", *files, "-o", target], ["convert-refs", master, target]):
+        for option in ("--cfa-version=1.13", "--format=CFA4"):
+            assert main([*command, option]) == 1
+            said = "no version of CFA: leave out --cfa-version, --format\n"
+            assert capsys.readouterr().err.endswith(said)
+    assert main(["aggregate", *files, "-o", target, "--append"]) == 1
+    said = "which grow by being made anew: leave out --append\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert not os.path.exists(target)

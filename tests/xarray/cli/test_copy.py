@@ -25,6 +25,7 @@ from tests.support.marks import slow_but
 from tests.support.ncwriter import FEW, WRITERS, ramp
 from tests.support.netcdf_c import netcdf_model
 from tests.support.slabs import sizes_read
+from tests.support.trees import read_tree
 
 #: Writers of netCDF-C whose content pure Zarr can hold as well.
 PURE = ("all-types", "attributes", "compression", "chunk-shapes", "dimensions", "packed", "times")
@@ -241,6 +242,15 @@ def test_what_only_another_engine_reads(
         with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
             whole = "--optimize" in options  # such small variables are in one chunk
             assert back["v"].encoding["chunksizes"] == (back["v"].shape if whole else (20, 16))
+
+
+def test_what_no_engine_reads_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.nc").write_text("<!DOCTYPE html><html>Log in</html>")
+    message = failed(capsys, tmp_path / "x.nc", tmp_path / "y")
+    assert "x.nc: is neither a classic netCDF file nor HDF5" in message
+    assert "as a web page does: the server may want a login; no other engine of xarray" in message
+    assert message.endswith("]\n")  # xarray's list of engines
+    assert os.listdir(tmp_path) == ["x.nc"]
 
 
 def test_an_option_that_is_wrong_is_not_left_to_another_engine(
@@ -491,3 +501,34 @@ def test_sequences_are_named(tmp_path: Path, form: str, capsys: pytest.CaptureFi
     kind = "NCZarr" if form == "NCZarr" else "Zarr"
     assert f"/v: {kind} has no type for sequences of int32: convert it\n" in message
     assert os.listdir(tmp_path) == ["x.nc"]
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("{0}/cube", "{0}/cube/sub"),
+        ("{0}/cube", "{0}/cube/v"),
+        ("{0}/cube/", "file://{0}/other/../cube/sub#mode=zarr"),
+        ("{0}/link", "{0}/cube/sub.nc"),
+        ("{0}/cube.zip", "{0}/cube.zip/sub"),
+        ("memory://cube", "memory:///cube/sub#mode=nczarr"),
+        ("s3://bucket/cube#mode=nczarr,s3", "s3://bucket/cube/sub"),
+        ("simplecache::https://h/bucket/cube#mode=s3", "https://h/bucket/cube/a/b#mode=zarr,s3"),
+    ],
+)
+def test_no_copy_into_its_own_source(
+    source: str, target: str, cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to(cube)
+    before = read_tree(cube)
+    one, other = source.format(tmp_path), target.format(tmp_path)
+    for options in ((), ("--overwrite",), ("--format", "Zarr3")):
+        message = failed(capsys, one, other, *options, status=2)
+        assert message == f"nczarr: {other}: is within {one}: choose a place outside of it\n"
+    assert read_tree(cube) == before
+
+
+def test_a_copy_beside_its_source_or_in_its_place(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "cube2")
+    copy(cube, f"{cube}/", "--overwrite")
+    copy(tmp_path / "cube2", cube, "--overwrite", "--verify")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,45 @@ def test_settings_of_codecs_are_stored_as_they_are(
     assert member in (tmp_path / "d/v/.zarray").read_text()
     tree: Any = zarr.open(tmp_path / "d", mode="r")
     assert np.array_equal(tree["v"][:], ds["v"].values)
+
+
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize("form", ["", "#mode=zarr", "memory", "Zarr 3"])
+def test_no_dataset_replaces_a_variable_of_another(
+    form: str, compute: bool, tmp_path: Path
+) -> None:
+    ds = xr.Dataset({"v": ("x", DATA)})
+    place = f"memory://{tmp_path}/d" if form == "memory" else f"file://{tmp_path}/d"
+    mode = form if form.startswith("#") else ""
+    if form == "Zarr 3":
+        ds.to_zarr(tmp_path / "d", zarr_format=3, consolidated=False)
+    else:
+        to_nczarr(ds, f"{place}{mode}")
+    with pytest.raises(DatasetExistsError, match=r"d/v.*: is a single Zarr array, which"):
+        to_nczarr(ds, f"{place}/v{mode}", mode="w", compute=compute)
+    with xr.open_dataset(f"{place}{mode}", engine="nczarr") as left:
+        xr.testing.assert_identical(left.load(), ds)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        ({"_FillValue": [1, 2]}, r" \(the encoding is _FillValue=\[1, 2\]\)"),
+        ({"scale_factor": "a", "dtype": "i2"}, r" \(.*dtype='i2', scale_factor='a'\)"),
+        ({"dtype": "i1", "_FillValue": 999}, r" \(the encoding is _FillValue=999, dtype='i1'\)"),
+    ],
+)
+def test_what_xarray_does_not_understand_is_named(
+    encoding: Any, message: str, tmp_path: Path
+) -> None:
+    refused(xr.Dataset({"v": ("x", DATA)}), tmp_path, f"/v: .*{message}", encoding={"v": encoding})
+
+
+def test_an_archive_of_something_else_is_not_called_a_dataset(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("notes.txt", "notes")
+    before = (tmp_path / "a.zip").read_bytes()
+    with pytest.raises(DatasetExistsError, match="is an archive of something else; mode='w'"):
+        to_nczarr(xr.Dataset({"v": ("x", DATA)}), tmp_path / "a.zip")
+    assert (tmp_path / "a.zip").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.zip"]
