@@ -505,6 +505,11 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
             {"dtype": "i4", "units": "days since 1970-01-01"},
             "missing times, and has no _FillValue",
         ),
+        (
+            np.array(["2000-01-01", "NaT"], "M8[ns]"),
+            {"dtype": "u8", "units": "days since 1970-01-01", "_FillValue": np.uint64(2**64 - 2)},
+            "missing times, and its _FillValue is larger than int64 can hold",
+        ),
     ],
 )
 def test_numbers_that_the_encoding_asked_for_cannot_hold(
