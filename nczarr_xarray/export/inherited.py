@@ -99,6 +99,8 @@ def is_packed(variable: xr.Variable) -> bool:
     """Tell whether it takes a variable's values to know that its encoding changes none."""
     encoding, kind = variable.encoding, variable.dtype.kind
     times = kind in "mMO"  # objects with a type of numbers are dates, or are refused
+    if kind == "c" and is_scaled(encoding):
+        return True  # xarray makes floats of them, without a type as well
     if encoding.get("dtype") is None or not (kind in "fiuc" or times):
         return False
     try:
