@@ -529,9 +529,7 @@ def test_numbers_that_the_encoding_asked_for_cannot_hold(
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("encoding", [{"dtype": np.dtype("f8")}, {"scale_factor": 2.0}])
 @pytest.mark.filterwarnings("ignore:Casting complex values")  # of the block that has none
-def test_complex_numbers_lose_nothing(
-    tmp_path: Path, encoding: dict[str, Any], lazy: bool
-) -> None:
+def test_complex_numbers_lose_nothing(tmp_path: Path, encoding: dict[str, Any], lazy: bool) -> None:
     """An encoding of real numbers came with the values of before."""
     dataset = xr.Dataset({"v": ("x", np.array([1, 1j]), {}, encoding)})
     if lazy:
