@@ -22,7 +22,7 @@ class OtherSign(NamedTuple):
 
 def read_dtype(encoding: Mapping[str, Any]) -> np.dtype:
     """Return the dtype as which packed numbers are read, which ``_Unsigned`` says."""
-    dtype = np.dtype(encoding["dtype"])
+    dtype = np.dtype(encoding.get("dtype"))  # (of None it is float64)
     read = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")))
     return np.dtype(f"{read}{dtype.itemsize}") if read and dtype.kind in "iu" else dtype
 

@@ -99,6 +99,8 @@ def is_packed(variable: xr.Variable) -> bool:
     """Tell whether it takes a variable's values to know that its encoding changes none."""
     encoding, kind = variable.encoding, variable.dtype.kind
     times = kind in "mMO"  # objects with a type of numbers are dates, or are refused
+    if kind == "c" and is_scaled(encoding):
+        return True  # xarray makes floats of them, without a type as well
     if encoding.get("dtype") is None or not (kind in "fiuc" or times):
         return False
     try:
@@ -146,10 +148,7 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
         guard = partial(refuse_values, path, check, advice="" if asked else _CAME_WITH)
         variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
         return None
-    try:
-        problem = check(variable.values)
-    except (ValueError, TypeError, OverflowError):  # times; what encodes them says why
-        return None
+    problem = check(variable.values)
     if problem is not None and not asked:
         variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
         return None
@@ -172,11 +171,12 @@ def _became_floats(variable: xr.Variable) -> bool:
 
 def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
     """Return a function that says why the numbers of an encoding cannot hold some values."""
-    has_fill = encoding.get("_FillValue", encoding.get("missing_value")) is not None
+    fill = encoding.get("_FillValue", encoding.get("missing_value"))
     return partial(
         _overflow,
         dtype=read_dtype(encoding),
-        has_fill=has_fill,
+        has_fill=fill is not None,
+        large_fill=np.asarray(fill).dtype == np.uint64 and fill > np.iinfo("i8").max,
         scale_factor=encoding.get("scale_factor"),
         add_offset=encoding.get("add_offset"),
         units={key: encoding[key] for key in ("units", "calendar") if key in encoding},
@@ -188,15 +188,21 @@ def _overflow(
     *,
     dtype: np.dtype,
     has_fill: bool,
+    large_fill: bool,
     scale_factor: Any,
     add_offset: Any,
     units: Mapping[str, Any],
 ) -> str | None:
     """Say which of the scaled `values` numbers of `dtype` cannot hold; None if they hold all."""
     if values.dtype.kind in "mMO":
-        numbers = time_numbers(values, units)
+        try:
+            numbers = time_numbers(values, units)
+        except (ValueError, TypeError, OverflowError):
+            return None  # what encodes them says why
         if numbers.size < values.size and not has_fill:
             return "holds missing times, and has no _FillValue to store for them"
+        if numbers.size < values.size and large_fill:  # xarray stores 0
+            return "holds missing times, and its _FillValue is larger than int64 can hold"
         values = numbers
     if values.dtype.kind == "c":
         if values.imag.any():

@@ -28,7 +28,7 @@ def is_packed(new: xr.Variable, stored: Variable) -> bool:
     kind, dtype = np.dtype(new.dtype).kind, stored.dtype
     if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
         return False
-    return kind == "f" or (kind in "MmO" and dtype.itemsize < 8)
+    return kind == "f" or (kind in "MmO" and dtype != np.int64)
 
 
 def inexact(values: np.ndarray) -> str | None:

@@ -121,12 +121,14 @@ class Update:
             if kept.nc_type in ("char", "string"):
                 empty_text(variable)
             self._check_numbers(str(name), variable)
-            if is_packed(variable, self.group.variables[str(name)]):
+            stored = self.group.variables[str(name)]
+            if is_packed(variable, stored):
                 is_float = np.dtype(variable.dtype).kind == "f"
                 del variable.encoding["dtype"]  # see `as_integers`
                 if is_float or variable.chunks is not None:
                     # xarray takes no dask times without a dtype, and rounds fills to float32
-                    variable.encoding["dtype"] = "f8"
+                    exact = not is_float and stored.dtype.itemsize == 8
+                    variable.encoding["dtype"] = "i8" if exact else "f8"
                 packed[str(name)] = not is_float
         filled, missing = set_aside(dataset.variables.items())
         for name, variable in filled.items():
@@ -350,8 +352,8 @@ class Update:
             for variable in (new, stored)
             for item in self.items(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
         ]
-        self.problems = problems
-        return len(encoded) == 2 and encoded[0].equals(encoded[1])
+        problems, self.problems = self.problems, problems
+        return not problems and encoded[0].equals(encoded[1])
 
 
 def _rounded(item: Item) -> xr.Variable:

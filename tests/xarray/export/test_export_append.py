@@ -201,6 +201,30 @@ def test_times_in_small_integers(tmp_path: Path, kind: str, lazy: bool) -> None:
         to_nczarr(late.chunk() if lazy else late, tmp_path / "d", append_dim="x")
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("new", "problem"),
+    [
+        ("1999-12-31", "would be stored as -8.64e.13, which uint64 cannot hold"),
+        ("NaT", "missing values, and has no _FillValue"),
+    ],
+)
+def test_times_in_large_unsigned_integers(
+    tmp_path: Path, new: str, problem: str, lazy: bool
+) -> None:
+    def times(*values: str) -> xr.Dataset:
+        dataset = xr.Dataset({"t": ("x", np.array(values, "M8[ns]"))})
+        return dataset.chunk(x=1) if lazy else dataset
+
+    encoding = {"dtype": "u8", "units": "nanoseconds since 2000-01-01"}
+    to_nczarr(times("2000-01-01"), tmp_path / "d", encoding={"t": encoding})
+    exact = "2010-01-01T00:00:00.123456789"
+    to_nczarr(times(exact), tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d").t[1] == np.datetime64(exact)
+    with pytest.raises(NCZarrError, match=problem):
+        to_nczarr(times(new), tmp_path / "d", append_dim="x")
+
+
 def test_dates_of_another_calendar_than_the_standard_one(tmp_path: Path) -> None:
     to_nczarr(xr.Dataset({"t": ("x", np.array(["2000-01-01"], "M8[ns]"))}), tmp_path / "d")
     other = xr.Dataset({"t": ("x", np.array([cftime.Datetime360Day(2000, 1, 2)]))})

@@ -493,6 +493,7 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
         ([1, np.nan], {"dtype": "i2"}, "missing values, and has no _FillValue"),
         ([0.5, 1e300], {"dtype": "f4"}, "the value 1e.300, which float32 cannot hold"),
         ([1 + 0j, 1j], {"dtype": "f8"}, "complex numbers, which float64 cannot hold"),
+        ([1 + 0j, 1j], {"add_offset": 0.5}, "complex numbers, which float64 cannot hold"),
         ([0, 1, 2], {"dtype": "bool"}, "the value 2, which bool cannot hold"),
         ([0.0, np.nan], {"dtype": "bool"}, "the value nan, which bool cannot hold"),
         (
@@ -504,6 +505,11 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
             np.array(["2000-01-01", "NaT"], "M8[ns]"),
             {"dtype": "i4", "units": "days since 1970-01-01"},
             "missing times, and has no _FillValue",
+        ),
+        (
+            np.array(["2000-01-01", "NaT"], "M8[ns]"),
+            {"dtype": "u8", "units": "days since 1970-01-01", "_FillValue": np.uint64(2**64 - 2)},
+            "missing times, and its _FillValue is larger than int64 can hold",
         ),
     ],
 )
@@ -521,10 +527,11 @@ def test_numbers_that_the_encoding_asked_for_cannot_hold(
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("encoding", [{"dtype": np.dtype("f8")}, {"scale_factor": 2.0}])
 @pytest.mark.filterwarnings("ignore:Casting complex values")  # of the block that has none
-def test_complex_numbers_lose_nothing(tmp_path: Path, lazy: bool) -> None:
-    """A type of real numbers came with the values of before."""
-    dataset = xr.Dataset({"v": ("x", np.array([1, 1j]), {}, {"dtype": np.dtype("f8")})})
+def test_complex_numbers_lose_nothing(tmp_path: Path, encoding: dict[str, Any], lazy: bool) -> None:
+    """An encoding of real numbers came with the values of before."""
+    dataset = xr.Dataset({"v": ("x", np.array([1, 1j]), {}, encoding)})
     if lazy:
         dataset = dataset.chunk(x=1)
     with pytest.raises((ExportError, FormatError), match=r"/v: .* complex"):

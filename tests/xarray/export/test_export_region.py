@@ -251,6 +251,16 @@ def test_labels_stay_what_they_are(table: xr.Dataset, written: Path) -> None:
     assert read_tree(written) == before
 
 
+@pytest.mark.parametrize("label", ["1999-01-01", "2100-01-01"])
+def test_labels_that_the_stored_type_cannot_hold(tmp_path: Path, label: str) -> None:
+    """Their places were taken by zeros, and the first of the days is stored as 0."""
+    dataset = xr.Dataset({"v": ("t", [1.0])}, {"t": np.array(["2000-01-01"], "M8[ns]")})
+    to_nczarr(dataset, tmp_path / "d", encoding={"t": {"dtype": "u1"}})
+    other = dataset.assign_coords(t=np.array([label], "M8[ns]"))
+    with pytest.raises(ExportError, match="t: the labels are not those stored there"):
+        to_nczarr(other, tmp_path / "d", region={"t": slice(0, 1)})
+
+
 def test_variables_without_a_dimension_of_the_region(table: xr.Dataset, written: Path) -> None:
     with pytest.raises(ExportError, match="version, place: have no dimension in the region; drop"):
         to_nczarr(table[["value", "version"]], written, region={"day": slice(0, 6)})
