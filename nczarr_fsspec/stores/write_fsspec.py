@@ -310,7 +310,9 @@ class FsspecWriter(WritableStore):
             try:
                 await self._call_making_folder(target, "cp_file", source, target)
             except FileNotFoundError:
-                if await self._read(target, 1) is None:
+                # It was moved before, unless the service is wrong: it would be deleted then.
+                source_there = await self._read(source, 1) is not None
+                if source_there or await self._read(target, 1) is None:
                     raise
             except NotImplementedError:  # a filesystem that has nothing but reads and writes
                 await self._put(await self._call("cat_file", source), target)

@@ -1008,6 +1008,26 @@ def test_objects_that_s3_could_not_delete_just_now(
     s3.writer.close()
 
 
+@pytest.mark.parametrize("left", [frozenset(), frozenset({"b"}), frozenset({"a", "b"})])
+def test_a_move_whose_source_is_not_found(
+    left: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was moved before if only its target is there. If both are, nothing may be deleted."""
+    head = {"ContentLength": 1, "ETag": "", "LastModified": ""}
+    s3 = _Answers(monkeypatch, head_object=head, copy_object="NoSuchKey", delete_objects={})
+
+    async def read(path: str, count: int | None = None) -> bytes | None:
+        assert count == 1
+        return b"1" if path[-1] in left else None
+
+    monkeypatch.setattr(s3.writer, "_read", read)
+    moved = left == {"b"}
+    with nullcontext() if moved else pytest.raises(StoreError, match="d/a: cannot .*NoSuchKey"):
+        s3.writer.move([("a", "b")])
+    assert ("delete_objects" in s3.calls) == moved
+    s3.writer.close()
+
+
 def test_a_service_without_conditional_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some refuse the header, others ignore it."""
     s3 = _Answers(monkeypatch, get_object="NoSuchKey", put_object=iter(["NotImplemented", {}]))
