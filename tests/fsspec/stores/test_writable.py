@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -750,6 +751,28 @@ class TestFsspecWriter:
         store.put_file("b", write_two)
         assert kind.files == {"root/d/a": b"1", "root/b": b"2"}
         store.close()
+
+    def test_a_file_that_was_put_is_removed_without_descriptors(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Connections may have taken the last ones, and it would be said that nothing was put."""
+
+        def upload(self: FsspecWriter, key: str, path: str) -> None:
+            assert os.path.isfile(path)
+            put.append(key)
+            monkeypatch.setattr(os, "open", refuse)
+            monkeypatch.setattr(os, "scandir", refuse)
+
+        def refuse(path: Any, *_: Any, **__: Any) -> int:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+        put: list[str] = []
+        monkeypatch.setattr(FsspecWriter, "upload", upload)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        FsspecWriter(own_memory(), "root").put_file("a", write_two)
+        monkeypatch.undo()
+        assert put == ["a"]
+        assert os.listdir(tmp_path) == []
 
     def test_a_whole_file_has_a_name_of_its_writer_until_it_is_complete(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
