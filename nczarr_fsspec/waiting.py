@@ -19,6 +19,7 @@ class WaitingThreads(ThreadPoolExecutor):
         If none can be started, it has been called when this returns.
         """
         future: Future[R] = Future()
+        waiting: list[tuple[Future[R], Callable[[], R]]]
         waiting = [(future, partial(function, *arguments, **named))]
         try:
             super().submit(_run, waiting)

@@ -1045,7 +1045,7 @@ def test_a_move_whose_source_is_not_found(
 
     monkeypatch.setattr(s3.writer, "_read", read)
     moved = left == {"b"}
-    with nullcontext() if moved else pytest.raises(StoreError, match="d/a: cannot .*NoSuchKey"):
+    with nullcontext() if moved else pytest.raises(StoreError, match=r"d/a: .*NoSuchKey"):
         s3.writer.move([("a", "b")])
     assert ("delete_objects" in s3.calls) == moved
     s3.writer.close()
