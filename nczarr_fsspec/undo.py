@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -16,6 +17,23 @@ def on_error(undo: Callable[[], object]) -> Iterator[None]:
     except BaseException:
         undo()
         raise
+
+
+@contextmanager
+def temporary_file() -> Iterator[str]:
+    """Yield a path where the block may make a file, in a new folder; both are removed then.
+
+    That cannot fail for want of a descriptor, after whatever the file was made for is done.
+    """
+    folder = tempfile.mkdtemp(prefix="nczarr-")
+    path = os.path.join(folder, "file")
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+        with suppress(OSError):
+            os.rmdir(folder)
 
 
 def keep_access(old: str, new: str) -> None:

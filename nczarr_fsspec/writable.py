@@ -7,7 +7,6 @@ its event loop.
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.undo import temporary_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -66,10 +66,9 @@ class WritableStore(ABC):
         fill
             Makes the file, given the path of one that does not exist.
         """
-        with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
-            path = Path(folder) / "file"
-            fill(str(path))
-            self.put(key, path.read_bytes())
+        with temporary_file() as path:
+            fill(path)
+            self.put(key, Path(path).read_bytes())
 
     def put_range(self, key: str, part: FileRange, *, link: bool = False) -> None:
         """Store bytes of a file under `key`, as `put` does, and without reading if possible.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -37,6 +36,7 @@ from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.transport.watch import watched
+from nczarr_fsspec.undo import temporary_file
 from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
@@ -119,8 +119,7 @@ class FsspecWriter(WritableStore):
             return self._keys.run_each(partial(self._create, _bytes(data)), [path])[0]
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
-        with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
-            path = f"{folder}/file"
+        with temporary_file() as path:
             fill(path)
             self.upload(key, path)
 
@@ -310,7 +309,9 @@ class FsspecWriter(WritableStore):
             try:
                 await self._call_making_folder(target, "cp_file", source, target)
             except FileNotFoundError:
-                if await self._read(target, 1) is None:
+                # It was moved before, unless the service is wrong: it would be deleted then.
+                source_there = await self._read(source, 1) is not None
+                if source_there or await self._read(target, 1) is None:
                     raise
             except NotImplementedError:  # a filesystem that has nothing but reads and writes
                 await self._put(await self._call("cat_file", source), target)

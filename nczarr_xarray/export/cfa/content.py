@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.undo import temporary_file
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.backend.compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
@@ -155,10 +155,9 @@ class Content:
 
 def file_bytes(content: Content, kind: FileKind, shown: str) -> bytes:
     """Return a dataset as a netCDF file; parameters and errors as of `write_file`."""
-    with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
-        path = Path(folder) / "file"
-        write_file(str(path), content, kind, shown)
-        return path.read_bytes()
+    with temporary_file() as path:
+        write_file(path, content, kind, shown)
+        return Path(path).read_bytes()
 
 
 def write_file(path: str, content: Content, kind: FileKind, shown: str) -> None:

@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
@@ -751,6 +752,28 @@ class TestFsspecWriter:
         assert kind.files == {"root/d/a": b"1", "root/b": b"2"}
         store.close()
 
+    def test_a_file_that_was_put_is_removed_without_descriptors(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Connections may have taken the last ones, and it would be said that nothing was put."""
+
+        def upload(self: FsspecWriter, key: str, path: str) -> None:
+            assert os.path.isfile(path)
+            put.append(key)
+            monkeypatch.setattr(os, "open", refuse)
+            monkeypatch.setattr(os, "scandir", refuse)
+
+        def refuse(path: Any, *_: Any, **__: Any) -> int:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+        put: list[str] = []
+        monkeypatch.setattr(FsspecWriter, "upload", upload)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        FsspecWriter(own_memory(), "root").put_file("a", write_two)
+        monkeypatch.undo()
+        assert put == ["a"]
+        assert os.listdir(tmp_path) == []
+
     def test_a_whole_file_has_a_name_of_its_writer_until_it_is_complete(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1005,6 +1028,26 @@ def test_objects_that_s3_could_not_delete_just_now(
     s3.answers["delete_objects"] = busy
     with pytest.raises(StoreError, match=f"cannot be deleted: {code} .tried 6 times"):
         s3.writer.delete(["a", "b"])
+    s3.writer.close()
+
+
+@pytest.mark.parametrize("left", [frozenset(), frozenset({"b"}), frozenset({"a", "b"})])
+def test_a_move_whose_source_is_not_found(
+    left: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was moved before if only its target is there. If both are, nothing may be deleted."""
+    head = {"ContentLength": 1, "ETag": "", "LastModified": ""}
+    s3 = _Answers(monkeypatch, head_object=head, copy_object="NoSuchKey", delete_objects={})
+
+    async def read(path: str, count: int | None = None) -> bytes | None:
+        assert count == 1
+        return b"1" if path[-1] in left else None
+
+    monkeypatch.setattr(s3.writer, "_read", read)
+    moved = left == {"b"}
+    with nullcontext() if moved else pytest.raises(StoreError, match=r"d/a: .*NoSuchKey"):
+        s3.writer.move([("a", "b")])
+    assert ("delete_objects" in s3.calls) == moved
     s3.writer.close()
 
 
