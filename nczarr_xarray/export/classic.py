@@ -112,7 +112,7 @@ class _Conversion:
             if variable.error is not None:
                 self.problems.append(f"{variable.path}: cannot be read ({variable.error})")
             elif variable.array is not None:
-                found.variables[name] = self.variable(netcdf_text(variable))
+                found.variables[name] = self.variable(self.lacking.variable(netcdf_text(variable)))
         found.dimensions.update(self.dimensions)
         variables = found.variables.values()
         for line in dimension_problems(variables, self.dimensions.values()):

@@ -105,8 +105,7 @@ def contents_of(
             if variable.error is not None:
                 found.append(f"{variable.path}: cannot be read ({variable.error})")
                 continue
-            item = item_of(variable)
-            item = item._replace(variable=lacking.variable(item.variable))
+            item = item_of(lacking.variable(variable))
             copied.variables[variable.name] = item.variable
             contents.items.append(item)
     return contents, found

@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from nczarr_fsspec.errors import LossWarning, NCZarrWarning, caller_level
 from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, readable
 
@@ -72,6 +74,9 @@ class Lacking:
         """Return a variable in the form in which it can be held."""
         self.note_enum(variable)
         held = self.attributes(variable.path, variable.attributes, variable.enum)
+        if not _has_possible_fill(variable):
+            self.note("left out: a _FillValue that no element can have", variable.path)
+            del held["_FillValue"]
         return replace(variable, attributes=held)
 
     def note_enum(self, variable: Variable) -> None:
@@ -129,3 +134,22 @@ class Lacking:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             category = NCZarrWarning if reason in _HARMLESS else LossWarning
             warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=caller_level())
+
+
+def _has_possible_fill(variable: Variable) -> bool:
+    """Tell whether an element can have ``_FillValue``, if there is one.
+
+    The mark of floats that NCO packs as integers stays what it was: NaN, or 1e20. Cast to the
+    type of the variable, it would be another number, which elements have.
+    """
+    fill = variable.attributes.get("_FillValue")
+    if fill is None or variable.dtype.kind not in "iu":
+        return True
+    stated = fill.value
+    if not isinstance(stated, np.ndarray) or stated.size != 1:
+        return False
+    dtypes = [variable.dtype]
+    if "_Unsigned" in variable.attributes:
+        dtypes.append(np.dtype(f"{'u' if dtypes[0].kind == 'i' else 'i'}{dtypes[0].itemsize}"))
+    with np.errstate(invalid="ignore"):
+        return any(bool(stated.astype(dtype)[0] == stated[0]) for dtype in dtypes)

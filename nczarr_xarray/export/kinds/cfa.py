@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import xarray as xr
 
@@ -35,6 +36,8 @@ def copy(request: CopyRequest) -> None:
         for dim in root.dimensions.values():
             if dim not in used:
                 lacking.note("dimensions that no variable uses are left out", dim.path)
+        held = {name: lacking.variable(variable) for name, variable in root.variables.items()}
+        root = replace(root, variables=held)
         lacking.tell(request.target)
         try:
             opened = open_group(source, root, **AS_STORED)

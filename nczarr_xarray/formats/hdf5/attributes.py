@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -38,48 +39,39 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
     """Read the attributes of an object; a damaged one is left out and named in `problems`."""
     problems: list[NCZarrError] = []
     messages = [(one.body, one.order) for one in header.all(oh.ATTRIBUTE)]
-    ordered = bool(messages) and all(order is not None for _, order in messages)
-    dense: list[tuple[oh.Body, int | None]] = []
     try:
-        dense, keeps = await _read_dense(header)
-        ordered = keeps if dense else ordered
-        messages += dense
+        messages += await _read_dense(header)
     except NCZarrError as error:
         problems.append(error)
+    # Attributes that moved from the header into a heap have numbers there even if no order is
+    # tracked. Others of such heaps have one number, and stay as they are: by hashes of names.
+    messages.sort(key=itemgetter(1))
     known = await shared.find(body for body, _ in messages)
-    bodies: list[tuple[bytes, int | None]] = []
-    for body, order in messages:
+    bodies: list[bytes] = []
+    for body, _ in messages:
         try:
-            bodies.append((whole(body, known), order))
+            bodies.append(whole(body, known))
         except NCZarrError as error:
             problems.append(error)
-    if ordered:  # if not, netCDF-C lists them in the order of the heap, by the hashes of names
-        bodies.sort(key=_order)
     known = await shared.find(_parts(bodies, header))
     attributes: dict[str, H5Attribute] = {}
-    for body, order in bodies:
+    for body in bodies:
         try:
-            attribute = _decode(body, order, header, shared.decoded, known)
+            attribute = _decode(body, header, shared.decoded, known)
             attributes[attribute.name] = attribute
         except NCZarrError as error:
             problems.append(error)
     return Attributes(attributes, problems)
 
 
-def _order(message: tuple[bytes, int | None]) -> int:
-    return message[1] or 0
-
-
-async def _read_dense(
-    header: oh.Header,
-) -> tuple[list[tuple[oh.Body, int | None]], bool]:
-    """Return attribute messages of a heap with their order; tell if it is the creation order."""
+async def _read_dense(header: oh.Header) -> list[tuple[oh.Body, int]]:
+    """Return attribute messages of a heap, with their numbers in order of creation."""
     info = header.first(oh.ATTRIBUTE_INFO)
     if info is None:
-        return [], False
+        return []
     storage = decode_attribute_info(header.cursor(info, "attribute information"))
     if storage.heap is None or storage.tree is None:
-        return [], storage.ordered
+        return []
     from nczarr_xarray.formats.hdf5.fractal import read_dense
 
     what = f"{header.what}, attributes"
@@ -87,17 +79,17 @@ async def _read_dense(
     if records and len(records[0]) < _RECORD.size:
         raise header.frame.error(what, f"index records of {len(records[0])} bytes")
     fields = [_RECORD.unpack_from(record) for record in records]
-    own = [(id_, order) for id_, flags, order in fields if not flags & _IS_SHARED]
-    bodies: list[oh.Body] = list(await heap.objects([id_ for id_, _ in own]))
-    others = [(id_, order) for id_, flags, order in fields if flags & _IS_SHARED]
-    bodies += [oh.Shared(oh.ATTRIBUTE, None, id_) for id_, _ in others]
-    orders = [order if storage.ordered else None for _, order in own + others]
-    return list(zip(bodies, orders, strict=True)), storage.ordered
+    own = await heap.objects([id_ for id_, flags, _ in fields if not flags & _IS_SHARED])
+    bodies = iter(own)
+    return [
+        (oh.Shared(oh.ATTRIBUTE, None, id_) if flags & _IS_SHARED else next(bodies), order)
+        for id_, flags, order in fields
+    ]
 
 
-def _parts(messages: list[tuple[bytes, int | None]], header: oh.Header) -> Iterator[oh.Body]:
+def _parts(messages: list[bytes], header: oh.Header) -> Iterator[oh.Body]:
     """Yield the datatypes and dataspaces of attribute messages, which may be elsewhere."""
-    for body, _ in messages:
+    for body in messages:
         if body[:1] > b"\1" and body[1:2] > b"\0":  # version and flags
             with suppress(NCZarrError):  # the error is raised again when the message is decoded
                 yield from _split(body, header)[1:3]
@@ -138,9 +130,7 @@ def _split(body: bytes, header: oh.Header) -> tuple[str, oh.Body, oh.Body, bytes
     )
 
 
-def _decode(
-    body: bytes, order: int | None, header: oh.Header, decoded: Decoded, known: Found
-) -> H5Attribute:
+def _decode(body: bytes, header: oh.Header, decoded: Decoded, known: Found) -> H5Attribute:
     """Decode an attribute message, of which parts may be among the shared messages `known`."""
     name, type_body, space_body, data = _split(body, header)
     what = _what(header, name)
@@ -149,7 +139,7 @@ def _decode(
     size = math.prod(space.shape) * type_.size if space.shape is not None else 0
     if size > len(data):
         raise header.frame.error(what, f"{len(data)} bytes of data, {size} are needed")
-    return H5Attribute(name, type_, space, data[:size], order)
+    return H5Attribute(name, type_, space, data[:size])
 
 
 def _what(header: oh.Header, name: str) -> str:

@@ -180,7 +180,7 @@ async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
         if isinstance(text, list):  # if it cannot be read, there is no class
             fixed = Datatype("string", max(1, len(text[0])))
             dataset.attributes[attribute.name] = H5Attribute(
-                attribute.name, fixed, Dataspace(()), text[0], attribute.order
+                attribute.name, fixed, Dataspace(()), text[0]
             )
 
 

@@ -61,11 +61,11 @@ Body: TypeAlias = bytes | Shared
 
 
 class Message(NamedTuple):
-    """A message: its bytes, or where they are, and the order of creation if the header keeps it."""
+    """A message: its bytes, or where they are, and its number if the order of creation is kept."""
 
     type: int
     body: Body
-    order: int | None = None
+    order: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -373,11 +373,8 @@ class _Builder:
 
     def attributes(self, attributes: Mapping[str, H5Attribute], path: str) -> dict[str, Attribute]:
         """Return those attributes of one object that netCDF shows."""
-        listed = list(attributes.values())
-        if all(attribute.order is not None for attribute in listed):
-            listed.sort(key=lambda attribute: attribute.order or 0)
         shown = {}
-        for attribute in listed:
+        for attribute in attributes.values():
             if attribute.name in HIDDEN:
                 continue
             heap = self.heap.get(id(attribute))

@@ -89,7 +89,6 @@ class H5Attribute:
     type: Datatype
     space: Dataspace
     data: bytes | memoryview
-    order: int | None  # of creation, if the file keeps it
 
 
 @dataclass(frozen=True, slots=True)

@@ -459,3 +459,48 @@ def test_the_length_of_text_is_that_of_the_dtype(
     # and once more, from NCZarr, which has a length already
     copied(url, tmp_path / "z")
     assert json.loads((tmp_path / "z/s/.zarray").read_text())["dtype"] == dtype
+
+
+# -- fill values of another type -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("copy.nczarr", ()),
+        ("copy.zarr", ("--format", "Zarr2")),
+        ("copy3.zarr", ("--format", "Zarr3")),
+        ("copy.nc", ()),
+        ("copy.nc", ("--format", "NETCDF3_CLASSIC")),
+        ("copy.nca", ()),
+    ],
+)
+def test_a_fill_value_that_no_element_can_have(
+    tmp_path: Path, name: str, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NCO packs floats, and leaves their mark: as an integer it would be 0, which is valid."""
+    path, target = tmp_path / "packed.nc", tmp_path / name
+    fills: dict[str, Any] = {
+        "nan": np.float32("nan"),
+        "large": np.float64(1e20),
+        "fraction": np.float64(0.5),
+        "text": np.bytes_(b"NaN"),
+        "possible": np.float32(-999),
+    }
+    with h5py.File(path, "w") as file:
+        for key, fill in fills.items():
+            file[key] = np.array([0, 1, -999], "i2")
+            file[key].attrs["_FillValue"] = fill
+    copied(path, target, *options, status=1)
+    said = "left out: a _FillValue that no element can have: /fraction, /large, /nan, /text\n"
+    assert capsys.readouterr().err.endswith(said)
+    readers: list[dict[str, Any]] = [{"engine": "nczarr"}]
+    if target.is_dir():
+        readers.append({"engine": "zarr", "consolidated": False})
+    elif not name.endswith("nca"):
+        readers.append({"engine": "netcdf4"})
+    for reader in readers:
+        with xr.open_dataset(target, **reader) as dataset:
+            for key in fills:
+                expected = [0, 1, np.nan if key == "possible" else -999]
+                np.testing.assert_array_equal(dataset[key], expected)

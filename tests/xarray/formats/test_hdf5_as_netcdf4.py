@@ -304,3 +304,21 @@ def test_fill_values_of_char_are_written_again(tmp_path: Path, fill: bytes) -> N
         with xr.open_dataset(one, engine="nczarr", decode_cf=False) as dataset:
             assert dataset.v.attrs["_FillValue"].rstrip(b"\0") == fill.rstrip(b"\0")
             assert dataset.v.values.tolist() == [b"a"] * 3
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])
+@pytest.mark.parametrize(("first", "then"), [(8, 2), (3, 9), (6, 5), (10, 2), (0, 12)])
+def test_attributes_that_moved_into_a_heap(
+    tmp_path: Path, libver: str, first: int, then: int
+) -> None:
+    """They keep their order, though the file tracks none; those added later have none."""
+    path = tmp_path / "v.h5"
+    names = [f"{'badcfexyzabc'[number]}{number}" for number in range(12)]
+    with h5py.File(path, "w", libver=libver) as file:
+        file["v"] = np.zeros(3)
+        file["v"].attrs.update(dict.fromkeys(names[:first], 1))
+    with h5py.File(path, "a", libver=libver) as file:
+        file["v"].attrs.update(dict.fromkeys(names[first : first + then], 1))
+    with netCDF4.Dataset(path) as file:
+        expected = file["v"].ncattrs()
+    assert list(assert_same(path).v.attrs) == expected
