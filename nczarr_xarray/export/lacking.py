@@ -76,7 +76,7 @@ class Lacking:
         held = self.attributes(variable.path, variable.attributes, variable.enum)
         if not _has_possible_fill(variable):
             self.note("left out: a _FillValue that no element can have", variable.path)
-            del held["_FillValue"]
+            held.pop("_FillValue", None)
         return replace(variable, attributes=held)
 
     def note_enum(self, variable: Variable) -> None:
@@ -146,8 +146,8 @@ def _has_possible_fill(variable: Variable) -> bool:
     if fill is None or variable.dtype.kind not in "iu":
         return True
     stated = fill.value
-    if not isinstance(stated, np.ndarray) or stated.size != 1:
-        return False
+    if not isinstance(stated, np.ndarray) or stated.dtype.kind not in "iuf" or stated.size != 1:
+        return False  # text
     dtypes = [variable.dtype]
     if "_Unsigned" in variable.attributes:
         dtypes.append(np.dtype(f"{'u' if dtypes[0].kind == 'i' else 'i'}{dtypes[0].itemsize}"))
