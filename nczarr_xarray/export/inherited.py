@@ -176,14 +176,21 @@ def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | 
         _overflow,
         dtype=read_dtype(encoding),
         has_fill=fill is not None,
-        large_fill=np.asarray(fill).dtype == np.uint64 and fill > np.iinfo("i8").max,
+        large_fill=np.asarray(fill).dtype == np.uint64 and np.any(fill > np.iinfo("i8").max),
         scale_factor=encoding.get("scale_factor"),
         add_offset=encoding.get("add_offset"),
         units={key: encoding[key] for key in ("units", "calendar") if key in encoding},
     )
 
 
-def _overflow(
+def _overflow(values: np.ndarray, **told: Any) -> str | None:
+    try:
+        return _beyond(values, **told)
+    except (ValueError, TypeError, OverflowError):
+        return None  # what encodes them says why
+
+
+def _beyond(
     values: np.ndarray,
     *,
     dtype: np.dtype,
@@ -195,10 +202,7 @@ def _overflow(
 ) -> str | None:
     """Say which of the scaled `values` numbers of `dtype` cannot hold; None if they hold all."""
     if values.dtype.kind in "mMO":
-        try:
-            numbers = time_numbers(values, units)
-        except (ValueError, TypeError, OverflowError):
-            return None  # what encodes them says why
+        numbers = time_numbers(values, units)
         if numbers.size < values.size and not has_fill:
             return "holds missing times, and has no _FillValue to store for them"
         if numbers.size < values.size and large_fill:  # xarray stores 0
