@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterable
@@ -38,7 +37,7 @@ from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.formats.generations import check_is_zarr
+from nczarr_xarray.formats.generations import check_is_zarr, describes_array
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import formats
 
@@ -160,21 +159,14 @@ class WriteTarget:
 
     def _refuse_array(self, keys: list[str]) -> None:
         """Raise `DatasetExistsError` if there is an array: a dataset around it would lose it."""
-        if ".zarray" not in keys and not ("zarr.json" in keys and self._is_zarr3_array()):
+        found, store = {".zarray", "zarr.json"} & set(keys), self.reader()
+        if store is None or not any(describes_array(k, store.get_one(k) or b"") for k in found):
             return
         raise DatasetExistsError(
             self.url,
             "is a single Zarr array, which a dataset does not replace: choose another path, or "
             "change the dataset that it is a variable of",
         )
-
-    def _is_zarr3_array(self) -> bool:
-        store = self.reader()
-        assert store is not None
-        try:
-            return bool(json.loads(store.get_one("zarr.json") or b"")["node_type"] == "array")
-        except (ValueError, LookupError, TypeError):
-            return False  # damaged
 
     def _refuse_other_format(self, foreign: list[str]) -> None:
         """Raise `FormatError` if another package's format would go on reading what stays."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.workers import run_parts
+from nczarr_xarray.formats.generations import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:
@@ -332,14 +332,8 @@ def last_chunk(array: ChunkedArray) -> str:
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return those of `documents` that describe arrays."""
-    arrays = {key.rpartition("/")[0] for key in documents if _is_of_array(key, documents[key])}
+    arrays = {key.rpartition("/")[0] for key in documents if describes_array(key, documents[key])}
     return {key: data for key, data in documents.items() if key.rpartition("/")[0] in arrays}
-
-
-def _is_of_array(key: str, document: bytes) -> bool:
-    if key.endswith("/zarr.json"):
-        return bool(json.loads(document)["node_type"] == "array")
-    return key.endswith("/.zarray")
 
 
 def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.model import Hierarchy
 
@@ -30,3 +32,14 @@ def check_is_zarr(hierarchy: Hierarchy, url: str) -> None:
     if hierarchy.generation not in ZARR:
         reason = f"is of the format {hierarchy.generation!r}, not of Zarr: write elsewhere, or use "
         raise FormatError(url, f"{reason}a copy made by nczarr copy")
+
+
+def describes_array(key: str, document: bytes) -> bool:
+    """Tell whether an object is the metadata of an array; of Zarr 3, a damaged one is not."""
+    name = key.rpartition("/")[2]
+    if name != "zarr.json":
+        return name == ".zarray"
+    try:
+        return bool(json.loads(document)["node_type"] == "array")
+    except (ValueError, LookupError, TypeError):
+        return False
