@@ -13,7 +13,6 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.summary import Description, describe
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import open_begun
 from nczarr_xarray.dataset.opened import Opened, gather_caught
@@ -161,7 +160,7 @@ def read_one(target: str, wanted: Wanted) -> Read:
     """Read what is needed of one file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
         wanted.refuse(target, opened, wanted.options)
-        hierarchy = with_fills(opened.hierarchy)
+        hierarchy = opened.hierarchy
         description = describe(target, hierarchy, wanted.names, wanted.scalars)
         values = opened.read_many([(variable, None) for variable in description.wanted])
         return Read(hierarchy, description, _checked(target, description, values))

@@ -21,7 +21,6 @@ from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
 from nczarr_xarray.aggregation.summary import describe
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placements
-from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.table import fill_of
 from nczarr_xarray.model import ChunkedArray, Fragments, Hierarchy, Variable, grid_of
@@ -111,7 +110,7 @@ def aggregated_references(
 
 def _as_netcdf(hierarchy: Hierarchy) -> Hierarchy:
     """Return what references describe in netCDF's terms: pure Zarr has no characters."""
-    found = replace(with_fills(hierarchy), problems=())
+    found = replace(hierarchy, problems=())
     for group in found.root.walk() if hierarchy.generation == "v2" else ():
         for name, variable in group.variables.items():
             if variable.dtype == np.dtype("S1"):

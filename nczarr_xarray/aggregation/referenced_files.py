@@ -15,7 +15,6 @@ from nczarr_xarray.aggregation.aggregated import Packing
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placed, WholeVariable, place
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.dialect import text_in
@@ -199,7 +198,7 @@ def _candidates(file: Opened, wanted: Referenced) -> Iterator[_Candidate]:
                 shape[axis] = length
             table = file.store.parse(view.locate(np.arange(view.count)))
             whole = WholeVariable(variable.path, tuple(shape), table)
-            yield _Candidate(with_fill(variable, file.hierarchy), view, axes, whole)
+            yield _Candidate(variable, view, axes, whole)
 
 
 def _packing(wanted: Referenced, candidate: _Candidate, first: int, url: str) -> Packing:

@@ -24,7 +24,6 @@ from nczarr_xarray.backend.compat import (
 from nczarr_xarray.backend.encoding import is_odd, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.implied_fill import implied_fill
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.shown import (
@@ -64,7 +63,7 @@ def open_groups(
             top = opened.hierarchy.root.find(options.path)
             assert top is not None  # open_with raises if there is no such group
             stores = [
-                NCZarrDataStore(opened, member, options.use_zarr_fill_value_as_mask, dropped)
+                NCZarrDataStore(opened, member, dropped)
                 for member in (top.walk() if options.tree else [top])
             ]
             _load_what_opening_touches(opened, stores)
@@ -92,7 +91,7 @@ def open_group(opened: Opened, group: Group, **decoding: Any) -> xr.Dataset:
 
     Coordinates are not read, so that changing a part of a dataset costs what that part costs.
     """
-    return NCZarrDataStore(opened, group, None, set()).open_dataset(**decoding)
+    return NCZarrDataStore(opened, group, set()).open_dataset(**decoding)
 
 
 def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
@@ -126,8 +125,6 @@ class NCZarrDataStore(AbstractDataStore):
         The dataset.
     group
         One of its groups.
-    fill_value_as_mask
-        See ``use_zarr_fill_value_as_mask`` of `NCZarrBackendEntrypoint`.
     dropped
         Names of variables to leave out. They are not read, but others are decoded by them.
     """
@@ -136,12 +133,10 @@ class NCZarrDataStore(AbstractDataStore):
         self,
         opened: Opened,
         group: Group,
-        fill_value_as_mask: bool | None,
         dropped: set[str],
     ) -> None:
         self.opened = opened
         self.group = group
-        self.fill_value_as_mask = fill_value_as_mask
         named = {shown_name(name): variable for name, variable in group.variables.items()}
         self.variables = {n: v for n, v in named.items() if n not in dropped}
         self.dropped = dropped
@@ -291,9 +286,6 @@ class NCZarrDataStore(AbstractDataStore):
             # of a bare array, xarray asks whether it is dask's, and imports dask.array for that
             data = LazilyIndexedArray(data)
         attributes = shown_attributes(variable)
-        fill = implied_fill(variable, self.opened.hierarchy, asked=self.fill_value_as_mask)
-        if "_FillValue" not in attributes and fill is not None:
-            attributes["_FillValue"] = fill
         fill = attributes.get("_FillValue")
         # xarray compares decoded text with it, but characters while they are bytes
         char = variable.dtype.itemsize == 1 and bool(variable.dimensions)

@@ -10,7 +10,6 @@ from typing import Any
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders
-from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.variables import aggregated
@@ -67,10 +66,7 @@ class _Own:
             names |= _names_of_own(array)
         variables = {one.path: one for one in opened.hierarchy.root.all_variables()}
         self._variables = {
-            name: (
-                opened.reader(variables[f"/{name}"]),
-                with_fill(variables[f"/{name}"], opened.hierarchy),
-            )
+            name: (opened.reader(variables[f"/{name}"]), variables[f"/{name}"])
             for name in names
             if f"/{name}" in variables
         }

@@ -21,7 +21,6 @@ from nczarr_fsspec.url import redact
 from nczarr_xarray.dataset.alike_files import alike
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
-from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import open_target
 from nczarr_xarray.formats.alike import MetadataPattern
@@ -174,4 +173,4 @@ def _variable_of(opened: Opened, path: str) -> Opening:
         variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
     if variable is None:
         raise FormatError(opened.store.url, f"has no variable {path!r}")
-    return Opening(opened.reader(variable), with_fill(variable, opened.hierarchy))
+    return Opening(opened.reader(variable), variable)

@@ -19,7 +19,6 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_xarray.backend.data_store import open_group
-from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.open import closed_on_error, open_keys
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
@@ -137,8 +136,6 @@ class Existing:
         if variable.path.strip("/") not in self.pending or variable.dtype.kind not in "iuf":
             return variable
         assert isinstance(array, ChunkedArray)
-        # first, as the array's fill value may stand for the attribute; 0 never does
-        variable = with_fill(variable, self.opened.hierarchy)
         missing = variable.attributes.get("_FillValue")
         number = 0 if missing is None or np.all(missing.value != 0) else 1
         return replace(variable, array=replace(array, fill=variable.dtype.type(number)))

@@ -104,7 +104,8 @@ class Zarr:
                 required=required,
             )
         with collection_paused():
-            hierarchy = build(nodes, naming, pure=pure)
+            mask = options.use_zarr_fill_value_as_mask
+            hierarchy = build(nodes, naming, pure=pure, fill_is_mask=mask)
         if consolidated is None and nodes.consolidated is not None and not nodes.complete:
             return replace(hierarchy, unchecked=nodes.consolidated.documents)
         return hierarchy

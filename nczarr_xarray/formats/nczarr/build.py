@@ -17,14 +17,18 @@ from nczarr_xarray.formats.nczarr.nodes import Nodes
 from nczarr_xarray.formats.nczarr.zarray import parse_array
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
+    Attribute,
     ChunkedArray,
     Dimension,
     Group,
     HarmlessError,
     Hierarchy,
     Variable,
+    text_of,
 )
 
+#: Attributes that say that numbers were packed, so that a default fill value is meant as one.
+_PACKING = frozenset({"scale_factor", "add_offset"})
 #: netCDF-C's marks of a scalar in ``_ARRAY_DIMENSIONS``: 4.8.1-4.9.0, 4.9.1 and later.
 SCALAR_MARKS: tuple[list[str], ...] = ([], ["_scalar_"])
 
@@ -47,13 +51,17 @@ class Naming:
     array_dimensions: bool = True
 
 
-def build(nodes: Nodes, naming: Naming, *, pure: bool) -> Hierarchy:
+def build(
+    nodes: Nodes, naming: Naming, *, pure: bool, fill_is_mask: bool | None = None
+) -> Hierarchy:
     """Make the model of everything a walk found.
 
     Parameters
     ----------
     pure
         Ignore NCZarr's structure (dimension references, scalar marks).
+    fill_is_mask
+        Whether the fill values of pure Zarr 2 stand for missing data; None if that is left to us.
 
     Returns
     -------
@@ -61,7 +69,7 @@ def build(nodes: Nodes, naming: Naming, *, pure: bool) -> Hierarchy:
         A problem of one variable is its `Variable.error`; problems of groups
         and attributes are in `Hierarchy.problems`.
     """
-    return _Builder(nodes, naming, pure).hierarchy()
+    return _Builder(nodes, naming, pure, fill_is_mask).hierarchy()
 
 
 @dataclass(slots=True)
@@ -69,6 +77,7 @@ class _Builder:
     nodes: Nodes
     naming: Naming
     pure: bool
+    fill_is_mask: bool | None
     groups: dict[str, Group] = field(default_factory=dict)
     problems: list[NCZarrError] = field(default_factory=list)
     implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
@@ -150,6 +159,7 @@ class _Builder:
             self.doubt_byte_order(array)
             variable.dtype = self.value_dtype(variable.nc_type, array)
             variable.attributes = self.attributes(documents, path, variable.nc_type)
+            self.mask(variable, array)
             if enums.MARK in variable.attributes:
                 enums.restore(variable, lambda path: self.groups.get(path.strip("/")))
             references = None if self.pure else spellings.dimension_references(documents, path)
@@ -166,6 +176,34 @@ class _Builder:
         except NCZarrError as error:
             variable.error = error
         return variable
+
+    def mask(self, variable: Variable, array: ChunkedArray) -> None:
+        """Give a variable of pure Zarr 2 the ``_FillValue`` that its fill value stands for.
+
+        So xarray's engine "zarr" has it. NCZarr states the attribute.
+        """
+        fill, asked = array.fill, self.fill_is_mask
+        if self.nodes.generation != "v2" or "_FillValue" in variable.attributes or fill is None:
+            return
+        if asked is None:
+            meant = self.nodes.writer is None and bool(fill)
+            if variable.dtype.kind in "mM" and np.isnat(fill):
+                meant = False  # it is missing without an attribute, which no writer could store
+            if variable.dtype.kind in "iu" and not _PACKING & variable.attributes.keys():
+                # it would make floats of integers that may not have been meant to be missing
+                meant = meant and fill != NC_DEFAULT_FILL.get(variable.nc_type or "")
+        else:
+            meant = asked
+        if not meant:
+            return
+        attribute = Attribute("_FillValue", variable.nc_type or "", np.array([fill]))
+        if isinstance(fill, bytes):
+            attribute = Attribute("_FillValue", "char", text_of(fill))
+        elif isinstance(fill, str):
+            attribute = Attribute("_FillValue", "string", (fill,))
+        elif variable.dtype.kind in "iuf":
+            attribute = replace(attribute, value=np.array([fill], variable.dtype.newbyteorder("=")))
+        variable.attributes["_FillValue"] = attribute
 
     def defaulted(self, array: ChunkedArray, nc_type: str | None) -> ChunkedArray:
         """Return the array with a default fill, which 4.8.x used but did not write (observed)."""

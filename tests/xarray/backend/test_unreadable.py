@@ -58,7 +58,7 @@ def test_times_keep_no_dataset_from_opening(tmp_path: Path, name: str, chunks: A
 def test_a_store_opened_by_xarray_gives_no_zeros(tmp_path: Path) -> None:
     """There nobody learns what failed."""
     opened = open_hierarchy(damaged(tmp_path, "made"))
-    store = NCZarrDataStore(opened, opened.hierarchy.root, None, set())
+    store = NCZarrDataStore(opened, opened.hierarchy.root, set())
     with pytest.raises(FormatError, match="made/0"):
         xr.open_dataset(store)
 
