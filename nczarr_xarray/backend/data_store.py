@@ -137,6 +137,8 @@ class NCZarrDataStore(AbstractDataStore):
     ) -> None:
         self.opened = opened
         self.group = group
+        hierarchy = opened.hierarchy
+        self.as_json = hierarchy.generation in ("v2", "v3") and hierarchy.writer is None
         named = {shown_name(name): variable for name, variable in group.variables.items()}
         self.variables = {n: v for n, v in named.items() if n not in dropped}
         self.dropped = dropped
@@ -285,7 +287,7 @@ class NCZarrDataStore(AbstractDataStore):
         elif data.dtype.kind != "O":
             # of a bare array, xarray asks whether it is dask's, and imports dask.array for that
             data = LazilyIndexedArray(data)
-        attributes = shown_attributes(variable)
+        attributes = shown_attributes(variable, as_json=self.as_json)
         fill = attributes.get("_FillValue")
         # xarray compares decoded text with it, but characters while they are bytes
         char = variable.dtype.itemsize == 1 and bool(variable.dimensions)
@@ -301,7 +303,7 @@ class NCZarrDataStore(AbstractDataStore):
         return xr.Variable(names, data, attributes, encoding)
 
     def get_attrs(self) -> dict[str, Any]:
-        return shown_attributes(self.group)
+        return shown_attributes(self.group, as_json=self.as_json)
 
     def get_dimensions(self) -> dict[str, int]:
         return {

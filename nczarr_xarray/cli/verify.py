@@ -48,7 +48,7 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
     if not is_asked_for(args):
         return 0
     from nczarr_xarray.export.classic import as_classic
-    from nczarr_xarray.export.lacking import Lacking
+    from nczarr_xarray.export.form.lacking import Lacking
     from nczarr_xarray.tools.compare import compare, write_digests
 
     with open_named(args, args.source, args.source_options) as opened:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from nczarr_xarray.model import Attribute, Group, Variable, bytes_of, nearness, readable
+
+#: Attributes that decoding needs as netCDF has them.
+_DECODING = frozenset(
+    {"_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar", "dtype"}
+    | {"coordinates", "_Unsigned", "_Encoding", "least_significant_digit"}
+)
 
 
 def shown_name(name: str) -> str:
@@ -46,9 +53,20 @@ def attribute_value(attribute: Attribute) -> Any:
     return value
 
 
-def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
-    """Return attributes as netCDF4-python returns them, by name."""
-    shown = {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
+def shown_attributes(owner: Group | Variable, *, as_json: bool = False) -> dict[str, Any]:
+    """Return attributes as netCDF4-python returns them, by name.
+
+    Parameters
+    ----------
+    as_json
+        Whether what netCDF lacks is shown as JSON has it, as with xarray's engine "zarr".
+    """
+    shown = {
+        shown_name(a.name): json.loads(a.json)
+        if as_json and a.json is not None and a.name not in _DECODING
+        else attribute_value(a)
+        for a in owner.attributes.values()
+    }
     fill = owner.attributes.get("_FillValue")
     if fill is not None and isinstance(fill.value, str):  # of which NULs and all bytes count
         shown["_FillValue"] = bytes_of(fill.value)

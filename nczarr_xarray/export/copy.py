@@ -16,10 +16,11 @@ from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
-from nczarr_xarray.export.lacking import Lacking
+from nczarr_xarray.export.form.fills import fill_element, fill_value
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.new_dataset import plan_contents
-from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
-from nczarr_xarray.export.stored import fill_value, netcdf_text, stored_as
+from nczarr_xarray.export.storage import note_text, text_dtype
+from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
@@ -67,7 +68,7 @@ def plan_copy(
     """
     write_target, profile, options = decide(target, options)
     opened = replace(opened, exact=True)
-    lacking = Lacking(netcdf4=False)
+    lacking = Lacking(netcdf4=False, json=profile.spelling is None)
     contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, profile, layout))
     for item in contents.items:
         note_text(item.variable, profile)  # (of `lacking`, so not the source's)

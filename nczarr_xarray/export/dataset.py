@@ -13,10 +13,11 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.backend.compat import encode_for_netcdf, in_turn, without_indexes
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
-from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.contents import Contents, Item, Rounding
+from nczarr_xarray.export.form.attributes import encode_attribute
+from nczarr_xarray.export.form.fills import fill_attribute
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.inherited import adapted, is_packed, keep_whole, leave_out, without_cf
-from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.storage import (
     CF_KEYS,
     QUANTIZE_ATTRIBUTES,
@@ -37,15 +38,12 @@ from nczarr_xarray.export.strings import (
 )
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
-    NC_DTYPES,
-    Attribute,
     Dimension,
     EnumType,
     Group,
     Variable,
     bytes_of,
     join,
-    text_of,
 )
 
 #: Errors of xarray about values and encodings.
@@ -88,7 +86,7 @@ class Exporter:
         self.align = align
         self.contents = Contents(root or Group())
         self.problems: list[str] = []
-        self.lacking = Lacking(netcdf4=False)
+        self.lacking = Lacking(netcdf4=False, json=profile.spelling is None)
 
     def check(self, url: str) -> None:
         """Raise `ExportError` for what cannot be stored; warn of what changes its form."""
@@ -213,7 +211,9 @@ class Exporter:
             return
         strings = self.profile.generation != "G2U"
         try:
-            owner.attributes[name] = encode_attribute(name, value, strings=strings)
+            owner.attributes[name] = made = encode_attribute(name, value, strings=strings)
+            if not self.lacking.json:
+                self.lacking.note_json(made, f"{where}:{name}")
         except ValueError as error:
             self.problems.append(f"{where}: attribute {name!r} {error}")
 
@@ -272,7 +272,7 @@ class Exporter:
         dtype = array.dtype if nc_type != "string" else np.dtype(object)
         variable = Variable(name, group.path, dimensions, nc_type, dtype, array=array)
         if fill is not None:  # the first one, as netCDF-4 files have it
-            variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
+            variable.attributes["_FillValue"] = fill_attribute(nc_type, fill)
         for attribute, value in attributes.items():
             self.attribute(variable, path, attribute, value)
         note_text(variable, self.profile)
@@ -350,11 +350,3 @@ def _room(source: xr.Variable, fill: Any) -> int:
     """Return the number of bytes of the longest text, which may be that of the fill value."""
     longest = longest_text(source)
     return max(longest, len(bytes_of(fill))) if isinstance(fill, str) else longest
-
-
-def _fill_attribute(nc_type: str, fill: Any) -> Attribute:
-    if nc_type in ("char", "string"):
-        text = text_of(fill) if isinstance(fill, bytes) else str(fill)
-        text = text.rstrip("\0")  # which NULs fill up
-        return Attribute("_FillValue", nc_type, text if nc_type == "char" else (text,))
-    return Attribute("_FillValue", nc_type, np.asarray(fill).reshape(1).astype(NC_DTYPES[nc_type]))

@@ -16,7 +16,7 @@ import numpy as np
 
 from nczarr_xarray.backend.compat import time_numbers
 from nczarr_xarray.backend.unsigned import read_dtype
-from nczarr_xarray.export.attributes import same_value
+from nczarr_xarray.export.form.attributes import same_value
 from nczarr_xarray.export.packing import refuse_values
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.export.strings import text_type

@@ -14,7 +14,7 @@ from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.file_target import FileTarget
-from nczarr_xarray.export.lacking import COMPRESSORS, Lacking
+from nczarr_xarray.export.form.lacking import COMPRESSORS, Lacking
 from nczarr_xarray.export.memory import room
 from nczarr_xarray.export.netcdf_variables import declare, need_netcdf4, new_file, put
 from nczarr_xarray.export.progress import Progress

@@ -10,7 +10,7 @@ import xarray as xr
 
 from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.export.as_stored import same_units
-from nczarr_xarray.export.attributes import encode_attribute, same_value
+from nczarr_xarray.export.form.attributes import encode_attribute, same_value
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import Variable
 

@@ -17,14 +17,13 @@ from nczarr_xarray.export.chunk_shapes import (
     uniform_chunks,
 )
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs, kept_codecs
+from nczarr_xarray.export.form.fills import fill_element
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
-    NC_DEFAULT_FILL,
     NC_TYPES,
     Attribute,
     ChunkedArray,
     Variable,
-    bytes_of,
 )
 
 #: Keys that concern values (CF); xarray has applied them already.
@@ -210,33 +209,6 @@ def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype:
     if big and profile.generation in ("G2L", "G2U") and not request.explicit:
         big = False
     return dtype.newbyteorder(">" if big else "<")
-
-
-def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype, profile: Profile) -> Any:
-    """Return the value that chunks read as which are not stored.
-
-    Parameters
-    ----------
-    nc_type, dtype
-        NetCDF type of the variable, and dtype of its stored elements.
-    fill
-        ``_FillValue`` or None.
-
-    Raises
-    ------
-    ValueError
-        If `fill` is a text that is too long.
-    """
-    if fill is None:
-        if profile.generation == "v2" or nc_type is None:
-            return None  # Zarr's readers take a fill value for a mask
-        fill = NC_DEFAULT_FILL[nc_type]
-    if dtype.kind == "S":
-        data = fill if isinstance(fill, bytes) else bytes_of(str(fill))
-        if len(data) > dtype.itemsize:
-            raise ValueError(f"_FillValue {fill!r} is longer than {dtype.itemsize} bytes")
-        return data.rstrip(b"\0") if nc_type == "string" else data
-    return np.asarray(fill).astype(dtype)[()]
 
 
 def _chunk_shape(request: StorageRequest, dtype: np.dtype) -> tuple[int, ...]:

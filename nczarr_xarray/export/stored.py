@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -79,13 +78,3 @@ def netcdf_text(variable: Variable) -> Variable:
     if variable.dtype.itemsize == 1 and (variable.dimensions or not marked):
         return replace(variable, nc_type="char")
     return replace(variable, attributes=attributes)
-
-
-def fill_value(variable: Variable) -> Any:
-    """Return ``_FillValue``; None if the variable has none, or has a text for what is no text."""
-    attribute = variable.attributes.get("_FillValue")
-    if attribute is None:
-        return None
-    if isinstance(attribute.value, str):
-        return attribute.value if variable.dtype.kind in "SUO" else None
-    return attribute.value[0] if len(attribute.value) else None

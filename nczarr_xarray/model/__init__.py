@@ -176,12 +176,16 @@ class Attribute:
         structure. Text is that of `text_of`; that of char may hold NULs.
     enum
         What the numbers are called, if they have names.
+    json
+        The JSON text that documents of Zarr have for it, if netCDF's value does not say all of
+        it: an object, null, true, a list of one.
     """
 
     name: str
     type: str
     value: str | tuple[str, ...] | np.ndarray
     enum: EnumType | None = None
+    json: str | None = None
 
 
 @dataclass(slots=True)

@@ -151,7 +151,7 @@ def _shown(attribute: Attribute) -> Attribute:
         value = attribute_value(attribute)
     elif isinstance(value, tuple):
         value = tuple(map(readable, value))
-    return Attribute(shown_name(attribute.name), attribute.type, value)
+    return Attribute(shown_name(attribute.name), attribute.type, value, json=attribute.json)
 
 
 def _consolidated(documents: Mapping[str, bytes]) -> bytes:

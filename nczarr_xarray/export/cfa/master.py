@@ -13,9 +13,9 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.target_names import names_url
 from nczarr_fsspec.url import CONTROL
-from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in

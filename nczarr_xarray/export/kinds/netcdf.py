@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nczarr_xarray.export.classic import as_classic
 from nczarr_xarray.export.file_target import FileTarget
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.kinds.kind import CopyRequest
-from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.netcdf_file import write_netcdf
 
 

@@ -16,11 +16,11 @@ from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
+from nczarr_xarray.export.form.fills import fill_element, fill_value
+from nczarr_xarray.export.form.lacking import COMPRESSORS, FILLED_TEXT, UNSPECIFIED, Lacking
 from nczarr_xarray.export.kinds.kind import CopyRequest
-from nczarr_xarray.export.lacking import COMPRESSORS, FILLED_TEXT, UNSPECIFIED, Lacking
 from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.storage import fill_element
-from nczarr_xarray.export.stored import fill_value, netcdf_text, stored_as
+from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_target import check_clashes
@@ -55,7 +55,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     options = WriteOptions(mode=request.mode, pure=True, storage_options=request.target_options)
     target, _, _ = decide(request.target, options)
     opened = replace(opened, exact=True)
-    lacking = Lacking(netcdf4=False)
+    lacking = Lacking(netcdf4=False, json=True)
     contents, found = contents_of(
         opened, lacking, lambda v: _item(opened, v, request.layout, lacking)
     )

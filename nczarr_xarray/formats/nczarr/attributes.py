@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr.dtypes import attribute_type
-from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps, loads
 from nczarr_xarray.model import NC_DTYPES, Attribute
 
 #: Keys that carry structure, not attributes of the user, in any generation.
@@ -49,6 +50,7 @@ def decode_attributes(
     where: str,
     *,
     netcdf: bool,
+    ours: bool = False,
     fill_type: str | None = None,
 ) -> tuple[dict[str, Attribute], list[FormatError]]:
     """Decode all attributes of one object.
@@ -64,6 +66,9 @@ def decode_attributes(
     netcdf
         Whether netCDF-C wrote the dataset: decides what an untyped array of
         strings is (see `infer`).
+    ours
+        Whether this package wrote the dataset. Then JSON that is not as `types` has it is meant;
+        netCDF-C stores so what is text that looks like JSON.
     fill_type
         netCDF type of the variable: the type of an untyped ``_FillValue``.
 
@@ -86,13 +91,40 @@ def decode_attributes(
             try:
                 if is_fill and nc_type in ("float", "double") and type(value) is str:
                     value = float_of(value)  # VirtualiZarr writes it so into references
-                attributes[name] = Attribute(name, nc_type, convert(value, nc_type))
+                inexact = not is_exact(value) or (nc_type == "char" and type(value) is list)
+                kept = dumps(value) if ours and inexact else None
+                attributes[name] = Attribute(name, nc_type, convert(value, nc_type), json=kept)
                 continue
             except ValueError as error:
                 reason = f"attribute {name!r} is not of its type {nc_type}: {error}"
                 problems.append(FormatError(where, reason))
-        attributes[name] = infer(name, value, netcdf=netcdf)
+        attribute = infer(name, value, netcdf=netcdf)
+        kept = None if netcdf or is_exact(value) else dumps(value)
+        attributes[name] = replace(attribute, json=kept)
     return attributes, problems
+
+
+def is_exact(value: JSON) -> bool:
+    """Tell whether an attribute of netCDF says all that a JSON value does."""
+    if isinstance(value, list):
+        texts = [e for e in value if isinstance(e, str) and not isinstance(e, Number)]
+        named = _NOT_FINITE.issuperset(texts)  # which stand for numbers
+        if len(value) == 1 and not (texts and named):
+            return False
+        one_kind = named or len(texts) == len(value)
+        return one_kind and all(isinstance(e, str) and is_exact(e) for e in value)
+    if not isinstance(value, Number):
+        return isinstance(value, str)
+    try:
+        return -(2**63) <= int(value) < 2**64
+    except ValueError:
+        return True  # a float
+
+
+def is_list_of_one(text: str) -> bool:
+    """Tell whether JSON is a list of one number or text, which netCDF has without the list."""
+    value = loads(text.encode("utf-8", "surrogateescape"), "attribute")
+    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
 def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray:

@@ -88,6 +88,11 @@ class _Builder:
         return self.nodes.generation != "v2" or self.nodes.writer is not None
 
     @property
+    def ours(self) -> bool:
+        """Whether this package wrote the dataset."""
+        return "nczarr_xarray=" in (self.nodes.writer or "")
+
+    @property
     def unswapped(self) -> bool:
         """Whether the writer stored big-endian variables in the host's order (before 4.9.3)."""
         release = spellings.release(self.nodes.writer)
@@ -140,7 +145,7 @@ class _Builder:
         except FormatError as error:
             self.problems.append(error)
         attributes, problems = decode_attributes(
-            values, types, where, netcdf=self.netcdf, fill_type=fill_type
+            values, types, where, netcdf=self.netcdf, ours=self.ours, fill_type=fill_type
         )
         self.problems += problems
         return attributes

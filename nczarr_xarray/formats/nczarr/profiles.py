@@ -38,6 +38,11 @@ class Profile:
         return SPELLINGS.get(self.generation)
 
     @property
+    def keeps_json(self) -> bool:
+        """Whether attributes may be any JSON: netCDF-C before 4.9.3 does not read all of it."""
+        return self.generation in ("G2A", "v2")
+
+    @property
     def bare_nan(self) -> bool:
         """Whether NaN and infinities are bare words, which JSON does not have, not quoted ones.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.codecs.shuffle import netcdf_size
-from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, is_standard
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, is_standard, loads
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import NC_TYPES, Attribute, ChunkedArray, CodecConfig
 
@@ -60,6 +60,10 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
     In pure Zarr no type says that ``"NaN"`` is a number: there, the value is an array, ``["NaN"]``.
     (A ``_FillValue`` has the type of its variable.)
     """
+    if attribute.json is not None and profile.keeps_json:
+        value = loads(attribute.json.encode("utf-8", "surrogateescape"), attribute.name)
+        if profile.spelling is None or not isinstance(value, Number):
+            return value  # of integers beyond uint64, netCDF-C makes 2^64
     if isinstance(attribute.value, str):
         return attribute.value
     elements: list[JSON]

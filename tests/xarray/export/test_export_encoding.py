@@ -5,6 +5,7 @@ Errors are found before the first byte: every test of one asserts that nothing i
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from numcodecs import BZ2, Blosc, Delta, FixedScaleOffset, Shuffle, Zlib, Zstd
 from xarray.conventions import CF_RELATED_DATA
 from zarr.codecs import BloscCodec, GzipCodec
 
+from nczarr_fsspec.errors import LossWarning
 from nczarr_xarray import ExportError, FormatError, to_nczarr
+from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.storage import RELATIONS, valid_keys
 from nczarr_xarray.model import ChunkedArray
@@ -198,8 +201,8 @@ def test_everything_wrong_is_listed_at_once(tmp_path: Path) -> None:
         c=("z", ["text"]),
         d=("z", [1.0]),
     )
-    dataset["d"].attrs = {"nested": {}, "flag": True, "ok": 1}
-    dataset.attrs["none"] = None
+    dataset["d"].attrs = {"nested": {1j}, "flag": 1j, "ok": 1}
+    dataset.attrs["none"] = object()
     message = refused(
         tmp_path,
         dataset,
@@ -968,7 +971,7 @@ def test_objects_of_no_type(tmp_path: Path, values: list[Any], lazy: bool) -> No
 
 
 @pytest.mark.parametrize(
-    "value", [None, {}, True, 1j, [[1, 2]], ["a", 1], np.datetime64("2000-01-01"), b"\xff", "a\0b"]
+    "value", [object(), {"a": 1j}, 1j, [[1, 1j]], np.datetime64("2000-01-01"), b"\xff", "a\0b"]
 )
 def test_impossible_attributes(tmp_path: Path, value: Any) -> None:
     dataset = cube()
@@ -977,6 +980,42 @@ def test_impossible_attributes(tmp_path: Path, value: Any) -> None:
     message = refused(tmp_path, dataset)
     assert "/v: attribute 'some'" in message
     assert "/: attribute 'other'" in message
+
+
+@pytest.mark.parametrize(
+    ("value", "netcdf"),
+    [
+        (None, "null"),
+        ({}, "{}"),
+        ({"crs": [{"id": 3035}]}, '{"crs": [{"id": 3035}]}'),
+        (True, 1),
+        (np.True_, 1),
+        ([[1, 2]], "[[1,2]]"),
+        (["a", 1], '["a",1]'),
+        ([True, False], [1, 0]),
+        (2**70, float(2**70)),
+    ],
+    ids=repr,
+)
+def test_json_attributes(tmp_path: Path, value: Any, netcdf: Any) -> None:
+    """NCZarr keeps the JSON, of which netCDF-C reads text or numbers; Zarr has it again."""
+    dataset = cube().assign_attrs(other=value)
+    dataset["v"].attrs["some"] = value
+    with pytest.warns(LossWarning, match="JSON that netCDF lacks .* /v:some"):
+        to_nczarr(dataset, tmp_path / "x")
+    with netCDF4.Dataset(f"file://{tmp_path}/x#mode=nczarr,file") as nc:
+        for found in (nc.other, nc["v"].some):
+            assert found == netcdf if isinstance(netcdf, str) else np.array_equal(found, netcdf)
+    assert main(["copy", str(tmp_path / "x"), str(tmp_path / "y.zarr"), "--format", "Zarr3"]) == 0
+    to_nczarr(dataset, f"file://{tmp_path}/z.zarr#mode=zarr,file")
+    wanted = float(value) if type(value) is int else value
+    for name, held in (("y.zarr", wanted), ("z.zarr", value)):
+        with xr.open_dataset(tmp_path / name, engine="zarr", consolidated=False) as back:
+            assert json.dumps(back.attrs["other"]) == json.dumps(held, default=bool)
+            assert json.dumps(back["v"].attrs["some"]) == json.dumps(held, default=bool)
+        with xr.open_dataset(tmp_path / name, engine="nczarr") as back:
+            assert back.attrs["other"] == held
+            assert back["v"].attrs["some"] == held
 
 
 @pytest.mark.parametrize(

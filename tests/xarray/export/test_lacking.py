@@ -504,3 +504,62 @@ def test_a_fill_value_that_no_element_can_have(
             for key in fills:
                 expected = [0, 1, np.nan if key == "possible" else -999]
                 np.testing.assert_array_equal(dataset[key], expected)
+
+
+MARKED: dict[str, tuple[Any, Any]] = {
+    "two_of_floats": (np.array([1.5, -1, -2, 3], "f4"), np.array([-1, -2], "f4")),
+    "two_of_integers": (np.array([1, -1, -2, 3], "i2"), np.array([-1, -2], "i2")),
+    "two_doubles": (np.array([1, -1, -2, 3], "i2"), np.array([-1, -2.5])),
+    "text_on_floats": (np.array([1.5, -1, -2, 3], "f4"), np.bytes_("NA")),
+    "a_double_on_floats": (np.array([0.1, -1, -2, 3], "f4"), np.array([0.1])),
+    "a_byte_on_char": (np.array([*"a bc"], "S1"), np.array([32], "i1")),
+    "a_long_text_on_char": (np.array([*"aNbc"], "S1"), np.bytes_("NA")),
+    "of_a_wider_type": (np.array([1, -1, -2, 3], "i2"), np.array([-1], "i8")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "engine"),
+    [
+        ("copy.nczarr", (), "nczarr"),
+        ("copy.zarr", ("--format", "Zarr2"), "zarr"),
+        ("copy3.zarr", ("--format", "Zarr3"), "zarr"),
+        ("copy.nc", (), "netcdf4"),
+        ("copy5.nc", ("--format", "NETCDF3_64BIT_DATA"), "netcdf4"),
+        ("copy.nca", (), "nczarr"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:variable .* has multiple fill values")
+def test_fill_values_of_any_number_and_type(
+    tmp_path: Path,
+    name: str,
+    options: tuple[str, ...],
+    engine: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """HDF5 has them, and readers mask them all; netCDF has one, of the variable's type."""
+    path, target = tmp_path / "marked.nc", tmp_path / name
+    with h5py.File(path, "w") as file:
+        for key, (values, fill) in MARKED.items():
+            file[key] = values
+            file[key].attrs["_FillValue"] = fill
+    copied(path, target, *options, status=1)
+    told = capsys.readouterr().err
+    assert "missing_value has them all: /two_of_floats, /two_of_integers\n" in told
+    left_out = "a_byte_on_char, /a_double_on_floats, /a_long_text_on_char, /text_on_floats"
+    assert f"left out: a _FillValue that no element can have: /{left_out}\n" in told
+    with (
+        xr.open_dataset(path, engine="h5netcdf", phony_dims="sort") as source,
+        xr.open_dataset(
+            target, engine=engine, **({"consolidated": False} if engine == "zarr" else {})
+        ) as found,
+    ):
+        assert found.keys() == MARKED.keys()
+        for key, (values, _) in MARKED.items():
+            if values.dtype.kind != "S":
+                np.testing.assert_array_equal(found[key], source[key], key)
+            else:
+                assert found[key].values.tolist() == values.tolist()
+    if engine == "netcdf4":
+        with netCDF4.Dataset(target) as file:
+            assert file["two_of_integers"].getncattr("missing_value").tolist() == [-1, -2]

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import LossWarning, NCZarrWarning, caller_level
-from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, readable
+from nczarr_xarray.export.form.fills import fill_attribute, marks_of
+from nczarr_xarray.formats.nczarr.attributes import is_list_of_one
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    EnumType,
+    Hierarchy,
+    Variable,
+    join,
+    readable,
+)
 
 #: Names in one warning.
 _SHOWN = 5
@@ -26,6 +37,8 @@ FILLED_TEXT = (
     "xarray (2026.9) with engine='zarr' opens no dataset of Zarr 3 in which text or char has a "
     "_FillValue, its own neither; engine='nczarr' does"
 )
+JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
+MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
 #: Changes without loss: no reader shows the difference, or it can be undone.
 _HARMLESS = frozenset(
@@ -41,10 +54,13 @@ class Lacking:
     netcdf4
         Whether the copy is a netCDF-4 file. If not, it is NCZarr or Zarr, without enums, with text
         that is UTF-8 and without NULs.
+    json
+        Whether attributes may be any JSON, as those of pure Zarr.
     """
 
-    def __init__(self, *, netcdf4: bool) -> None:
+    def __init__(self, *, netcdf4: bool, json: bool = False) -> None:
         self.netcdf4 = netcdf4
+        self.json = json
         self._names: dict[str, list[str]] = {}
 
     def note(self, reason: str, name: str) -> None:
@@ -74,10 +90,24 @@ class Lacking:
         """Return a variable in the form in which it can be held."""
         self.note_enum(variable)
         held = self.attributes(variable.path, variable.attributes, variable.enum)
-        if not _has_possible_fill(variable):
-            self.note("left out: a _FillValue that no element can have", variable.path)
-            held.pop("_FillValue", None)
+        nc_type = variable.nc_type
+        if nc_type is not None and "_FillValue" in held:
+            marks = marks_of(variable)
+            if not len(marks):
+                self.note("left out: a _FillValue that no element can have", variable.path)
+                del held["_FillValue"]
+            else:
+                kept = fill_attribute(nc_type, marks[0])
+                held["_FillValue"] = replace(held["_FillValue"], type=nc_type, value=kept.value)
+            if len(marks) > 1:
+                self.note(MARKS, variable.path)
+                held["missing_value"] = _with_marks(held.get("missing_value"), nc_type, marks)
         return replace(variable, attributes=held)
+
+    def note_json(self, attribute: Attribute, where: str) -> None:
+        """Note that an attribute is JSON which netCDF lacks; a list of one is like its member."""
+        if attribute.json is not None and not is_list_of_one(attribute.json):
+            self.note(JSON, where)
 
     def note_enum(self, variable: Variable) -> None:
         """Note that a variable is of an enum, if the written format has none."""
@@ -98,6 +128,8 @@ class Lacking:
                 self.note("left out: there is no form for their compound type", where)
                 continue
             fill = name == "_FillValue"
+            if not (self.json or fill):
+                self.note_json(attribute, where)
             if attribute.enum is not None and not (fill and attribute.enum == enum):
                 self.note("values of enums become plain integers", where)
                 attribute = replace(attribute, enum=None)
@@ -136,20 +168,11 @@ class Lacking:
             warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=caller_level())
 
 
-def _has_possible_fill(variable: Variable) -> bool:
-    """Tell whether an element can have ``_FillValue``, if there is one.
-
-    The mark of floats that NCO packs as integers stays what it was: NaN, or 1e20. Cast to the
-    type of the variable, it would be another number, which elements have.
-    """
-    fill = variable.attributes.get("_FillValue")
-    if fill is None or variable.dtype.kind not in "iu":
-        return True
-    stated = fill.value
-    if not isinstance(stated, np.ndarray) or stated.dtype.kind not in "iuf" or stated.size != 1:
-        return False  # text
-    dtypes = [variable.dtype]
-    if "_Unsigned" in variable.attributes:
-        dtypes.append(np.dtype(f"{'u' if dtypes[0].kind == 'i' else 'i'}{dtypes[0].itemsize}"))
-    with np.errstate(invalid="ignore"):
-        return any(bool(stated.astype(dtype)[0] == stated[0]) for dtype in dtypes)
+def _with_marks(missing: Attribute | None, nc_type: str, marks: Sequence[Any]) -> Attribute:
+    """Return the ``missing_value`` of a variable with marks that ``_FillValue`` cannot have."""
+    before = () if missing is None or isinstance(missing.value, str) else missing.value
+    if nc_type in ("char", "string"):
+        texts = dict.fromkeys([*(one for one in before if isinstance(one, str)), *marks])
+        return Attribute("missing_value", "string", tuple(texts))
+    numbers = list(dict.fromkeys([*(one for one in before if not isinstance(one, str)), *marks]))
+    return Attribute("missing_value", nc_type, np.array(numbers).astype(NC_DTYPES[nc_type]))

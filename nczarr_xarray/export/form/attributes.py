@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.formats.nczarr.attributes import infer
+from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.model import NC_TYPES, Attribute
 
 
@@ -19,15 +23,18 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
     Parameters
     ----------
     value
-        Text, bytes, a number, or a flat sequence or array of these.
+        Text, bytes, a number, or a flat sequence or array of these; or what else JSON has, which
+        becomes text or numbers, and keeps its form for Zarr.
     strings
         Whether the format has the type string. If not, text is char.
 
     Raises
     ------
     ValueError
-        If netCDF has no attribute of this kind.
+        If neither netCDF nor JSON has an attribute of this kind.
     """
+    if _is_json(value):
+        return _json_attribute(name, value)
     if isinstance(value, bytes):
         return Attribute(name, "char", _decoded(value))
     if isinstance(value, str):
@@ -46,6 +53,30 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
             raise ValueError("is a list of texts, which needs the type string")
         return Attribute(name, "string", texts)
     return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
+
+
+def _is_json(value: Any) -> bool:
+    """Tell whether a value is one that JSON has, and netCDF lacks."""
+    if isinstance(value, (list, tuple)):
+        mixed = len({isinstance(one, (str, bytes)) for one in value}) > 1
+        return mixed or any(isinstance(one, (list, tuple)) or _is_json(one) for one in value)
+    large = isinstance(value, int) and not -(2**63) <= value < 2**64
+    return value is None or large or isinstance(value, (bool, np.bool_, dict))
+
+
+def _json_attribute(name: str, value: Any) -> Attribute:
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"is {value!r:.60}, which neither netCDF nor JSON has ({error})") from None
+    return replace(infer(name, loads(text.encode(), name), netcdf=False), json=text)
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy's values as Python's, for JSON."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _array(value: Any) -> np.ndarray:
