@@ -65,12 +65,8 @@ def check_layouts(
             converter(own[path], form)
         except UnsupportedError as error:
             raise ExportError(target, f"{path}: {error.object} {error.reason}") from None
-        except ValueError:
-            raise ExportError(
-                target,
-                f"{path} {_units(own[path])}, which cannot be converted to {form.units!r} of "
-                f"{first}",
-            ) from None
+        except ValueError as error:
+            raise ExportError(target, f"{path} {error} (as in {first})") from None
 
 
 def converter(own: VariableForm, wanted: VariableForm) -> Convert | None:
@@ -106,7 +102,7 @@ def converted(values: np.ndarray, own: VariableForm, wanted: VariableForm) -> np
         return found
     with np.errstate(invalid="ignore"):
         cast = found.astype(values.dtype)
-    return cast if (cast == found).all() else found
+    return cast if (cast == found).all() else found.astype(np.float64, copy=False)
 
 
 def equal_values(one: np.ndarray, other: np.ndarray) -> bool:

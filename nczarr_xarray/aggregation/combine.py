@@ -11,7 +11,13 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.aggregated import Aggregated, Packing
-from nczarr_xarray.aggregation.checks import DECIMALS, converted, equal_values, packed_alike
+from nczarr_xarray.aggregation.checks import (
+    DECIMALS,
+    converted,
+    converter,
+    equal_values,
+    packed_alike,
+)
 from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.held_values import (
     MARKS,
@@ -214,7 +220,9 @@ class Combiner:
         """Raise if fragments need other units, but do not say so: a reader knows no parent."""
         for file in self.files:
             own = file.layout.form(form.path)
-            if own is not None and own.units != form.units and (own.inherits or form.inherits):
+            if own is None or not (own.inherits or form.inherits):
+                continue
+            if converter(own, form) is not None:
                 raise ExportError(
                     file.target,
                     f"{form.path} has no units of its own, and those of its coordinate are "

@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
-from nczarr_xarray.dataset.units import calendar_called
+from nczarr_xarray.dataset.time_units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
@@ -234,7 +234,7 @@ def _units(variable: Variable) -> tuple[str | None, str | None]:
     if variable.dtype.kind not in "iuf":  # text is not converted
         return None, None
     units = text_in(variable.attributes, "units")
-    if units is None or " since " not in units.lower():
+    if units is None or not are_times(units):
         return units and units.strip(), None
     return units.strip(), calendar_called(text_in(variable.attributes, "calendar"))
 

@@ -151,7 +151,7 @@ class FragmentReading:
             if packing:
                 data = _unpacked(data, variable, packing)
             if convert is not None:
-                data = convert(data)
+                data = self._converted(data, missing, convert)
             if packing and wanted:
                 data = _packed(data, array, wanted)
         data = self._cast(data, missing)
@@ -163,6 +163,20 @@ class FragmentReading:
             if reason is not None:
                 raise FormatError(variable.path, reason)
         return data
+
+    def _converted(
+        self, data: np.ndarray, missing: np.ndarray | None, convert: Convert
+    ) -> np.ndarray:
+        """Return values in the units of the aggregation; what is missing has none."""
+        if missing is not None:
+            known = data[~missing]
+            if not known.size:
+                return data
+            data = np.where(missing, known[0], data)
+        try:
+            return convert(data)
+        except ValueError as error:
+            raise FormatError(self.variable.path, str(error)) from None
 
     def _stays(self, data: np.ndarray) -> bool:
         """Tell whether the aggregation holds numbers as they are."""

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from nczarr_xarray.codecs.quantize import quantize, round_decimals
@@ -69,16 +68,3 @@ def rounding_of(variable: Variable) -> Rounding | None:
     if variable.dtype.kind != "f" or not isinstance(decimals, np.integer):
         return None  # integers are packed; text is no number of digits
     return partial(round_decimals, least_significant_digit=int(decimals))
-
-
-def same_units(one: object, other: object) -> bool:
-    """Tell whether two CF units of time mean the same, however they are spelt."""
-    parts = [str(units).partition(" since ") for units in (one, other)]
-    if parts[0] == parts[1]:
-        return True
-    words = {part[0].strip().rstrip("s") for part in parts}
-    try:
-        starts = {pd.Timestamp(part[2]) for part in parts}
-    except ValueError:
-        return False
-    return len(words) == 1 and len(starts) == 1

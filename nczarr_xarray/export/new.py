@@ -17,8 +17,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.shown import attribute_value
-from nczarr_xarray.dataset.units import calendar_of
-from nczarr_xarray.export.as_stored import same_units
+from nczarr_xarray.dataset.time_units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.new_dataset import flows_of, plan_contents
@@ -182,10 +181,10 @@ def _refuse_other_bounds(exporter: Exporter, existing: Existing) -> None:
 
 def _are_read_alike(ours: dict[str, str], theirs: dict[str, str]) -> bool:
     """Tell whether numbers without units are the same times, or no times, beside either."""
-    calendars = {calendar_of(words["units"], words["calendar"]) for words in (ours, theirs)}
-    if len(calendars) == 1:
-        return None in calendars or same_units(ours["units"], theirs["units"])
-    return False
+    units = ours["units"], theirs["units"]
+    if not any(map(are_times, units)):
+        return True
+    return same_time_units(units[0], ours["calendar"], units[1], theirs["calendar"])
 
 
 def _words(variable: Variable) -> dict[str, str]:

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_xarray.dataset.shown import attribute_value
-from nczarr_xarray.export.as_stored import same_units
+from nczarr_xarray.dataset.time_units import same_time_units
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import Variable
@@ -66,7 +66,8 @@ def attribute_refusal(
             )
             if stored_units is None:
                 return f"needs the units {value!r}, and is stored without units"
-            if not same_units(value, stored_units):
+            calendars = attributes.get("calendar"), stored.encoding.get("calendar")
+            if not same_time_units(str(value), calendars[0], str(stored_units), calendars[1]):
                 return (
                     f"needs the units {value!r}, and is stored in {stored_units!r}: write what "
                     "is stored with mode='a' and these units in its encoding first"

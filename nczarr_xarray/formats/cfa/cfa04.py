@@ -30,6 +30,7 @@ from nczarr_xarray.formats.cfa.table import (
     column,
     dimensions_of,
     listed_dimensions,
+    names_in_group,
     packing_of,
 )
 from nczarr_xarray.model import Dimension, FragmentMapping, Fragments, Variable
@@ -168,11 +169,17 @@ class _Table:
         every[numbers] = self.based()
         above = self.strings([self.table.get("format")], "format", self.error)[0]
         formats = [(above if kind is None else kind) or "" for kind in self.formats]
+        names = self.names
+        if self.scoped.group is not self.scoped.root:
+            theirs = names_in_group(self.scoped, names)
+            told = zip(names, theirs, formats, self.addresses, strict=True)
+            # "NETCDF4" is S3netCDF4 2's word for what others call "netCDF"
+            names = [b if kind[:6] == "NETCDF" and file else a for a, b, kind, file in told]
         fragments = Fragments(
             grid.starts,
             grid.stops,
             every,
-            grid.spread(self.names),
+            grid.spread(names),
             grid.spread(formats),
             mappings=mappings,
         )

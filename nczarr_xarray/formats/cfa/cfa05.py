@@ -12,9 +12,9 @@ from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
     DIMENSIONS_ATTRIBUTES,
     array_of,
-    constant,
     dimensions_of,
     listed_dimensions,
+    names_in_group,
     packing_of,
     texts,
 )
@@ -94,12 +94,16 @@ class Cfa05:
             if files[row] is not None and columns["ncvar"][row] is None:
                 raise FormatError(path, f"{named(at)} has no ncvar")
         names, formats = (
-            grid.spread([text or "" for text in columns[name][rows].tolist()])
-            if name in columns
-            else constant("", grid.total)
+            [text or "" for text in columns[name][rows].tolist()] if name in columns else [""]
             for name in ("ncvar", "format")
         )
-        fragments = Fragments(grid.starts, grid.stops, addresses, names, formats)
+        fragments = Fragments(
+            grid.starts,
+            grid.stops,
+            addresses,
+            grid.spread(names_in_group(scoped, names)),
+            grid.spread(formats),
+        )
         array = array_of(scoped, dimensions, fragments, packing_of(scoped.variable), grid.gaps)
         return Decoded(dimensions, array, _ATTRIBUTES, frozenset({_group(scoped).path}))
 

@@ -34,6 +34,15 @@ DIMENSIONS_ATTRIBUTES = ("cfa_dimensions", "cf_dimensions")
 PACKING = ("scale_factor", "add_offset", "_Unsigned")
 
 
+def names_in_group(scoped: Scoped, names: Iterable[str]) -> list[str]:
+    """Return the paths of variables of fragments, which S3netCDF4 2 names without their group.
+
+    That is called as the group of the aggregation is.
+    """
+    group = scoped.group.path.strip("/")
+    return [f"{group}/{name}" if group and name and "/" not in name else name for name in names]
+
+
 def packing_attributes(variable: Variable) -> dict[str, Attribute]:
     """Return the attributes by which the values of a variable are packed.
 

@@ -307,10 +307,20 @@ class TestValues:
                 read()
 
     def test_calendars_before_they_are_the_same(self) -> None:
-        units = "days since 1500-01-01"
-        said = {"units": units, "calendar": "proleptic_gregorian"}
-        with pytest.raises(FormatError, match="cannot be converted"):
-            one([1.0], said, units=units, calendar="standard")()
+        said = {"units": "days since 2000-01-01", "calendar": "proleptic_gregorian"}
+        wanted: Any = {"units": "days since 1999-01-01", "calendar": "standard"}
+        assert one([-152384.0], said, **wanted)().tolist() == [-152019]  # 1582-10-15
+        with pytest.raises(FormatError, match=r"times before 1582-10-15.*fragment \(0,\) of /v"):
+            one([-152385.0], said, **wanted)()
+        missing = one([-152385.0, 0.0], {**said, "_FillValue": [-152385.0]}, **wanted)
+        assert missing().tolist() == [-9, 365]
+
+    @pytest.mark.parametrize("calendar", ["noleap", "365_day", "360_day", "all_leap"])
+    def test_the_year_0_is_not_the_year_1(self, calendar: str) -> None:
+        said = {"units": "days since 0000-01-01", "calendar": calendar}
+        read = one([365.0, 730.0], said, units="days since 0001-01-01", calendar=calendar)
+        length = {"360_day": 360, "all_leap": 366}.get(calendar, 365)
+        assert read().tolist() == [365 - length, 730 - length]
 
     def test_a_part_that_begins_behind_the_end(self) -> None:
         held = Held({"a": np.arange(4.0)}, {})

@@ -686,3 +686,40 @@ def test_a_name_with_a_blank_is_refused(dialect: Any) -> None:
     if dialect.name != "0.4":
         with pytest.raises(ExportError, match="needs the name 't as' without blanks"):
             dialect.encode("t as", TIMES, two("a", "b"))
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.5"])
+def test_fragments_of_s3netcdf4_have_the_group_of_the_aggregation(
+    tmp_path: Path, version: str
+) -> None:
+    """As `_s3netCDF4.pyx` of version 2 writes them: ``ncvar`` states no group."""
+    for n in range(2):
+        with netCDF4.Dataset(tmp_path / f"m.g1.tas.{n}.nc", "w") as file:
+            group = file.createGroup("g1")
+            group.createDimension("time", 2)
+            group.createVariable("tas", "f8", ("time",))[:] = [2 * n, 2 * n + 1]
+    files = [str(tmp_path / f"m.g1.tas.{n}.nc") for n in range(2)]
+    with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
+        file.Conventions = f"CFA-{version}"
+        group = file.createGroup("g1")
+        group.createDimension("time", 4)
+        tas = group.createVariable("tas", "f8", ())
+        tas.setncatts({"cf_role": "cfa_variable", "cfa_dimensions": "time"})
+        if version == "0.4":
+            stored = [{"ncvar": "tas", "file": f, "format": "NETCDF4", "shape": [2]} for f in files]
+            partitions = [{**half(n), "subarray": one} for n, one in enumerate(stored)]
+            tas.cfa_array = json.dumps(
+                {"pmdimensions": ["time"], "pmshape": [2], "Partitions": partitions}
+            )
+        else:
+            tas.cfa_group = "cfa_tas"
+            table = group.createGroup("cfa_tas")
+            for name, length in {"time": 2, "ndimensions": 1, "bounds": 2}.items():
+                table.createDimension(name, length)
+            location = table.createVariable("location", "i4", ("time", "ndimensions", "bounds"))
+            location[:] = [[[0, 2]], [[2, 4]]]
+            for name, texts in {"ncvar": ["tas"] * 2, "file": files}.items():
+                table.createVariable(name, str, ("time",))[:] = np.array(texts, object)
+    for options in ({"group": "g1"}, {"group": "/g1", "chunks": {}}):
+        with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", **options) as found:
+            assert found["tas"].values.tolist() == [0, 1, 2, 3]
