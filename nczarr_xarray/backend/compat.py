@@ -56,6 +56,7 @@ __all__ = [
     "VectorizedIndexer",
     "dataarray_to_dataset",
     "encode_for_netcdf",
+    "holds_missing",
     "in_turn",
     "load_asynchronously",
     "loads_in_turn",
@@ -120,6 +121,11 @@ def in_turn(variables: Sequence[Variable]) -> Iterator[None]:
         yield
     finally:
         _announced.reset(token)
+
+
+def holds_missing(variable: Variable) -> bool:
+    """Tell whether values that are in memory already are missing in part."""
+    return variable._in_memory and bool(pd.isna(variable.values).any())
 
 
 def stored_array(variable: Variable) -> Any:

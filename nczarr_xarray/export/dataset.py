@@ -17,7 +17,22 @@ from nczarr_xarray.export.contents import Contents, Item, Rounding
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.fills import fill_attribute
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.inherited import adapted, is_packed, keep_whole, leave_out, without_cf
+from nczarr_xarray.export.form.numbers import (
+    adapted,
+    is_packed,
+    keep_whole,
+    leave_out,
+    without_cf,
+    without_marks,
+)
+from nczarr_xarray.export.form.text import (
+    decoded,
+    empty_text,
+    longest_text,
+    settle_objects,
+    text_type,
+    whole_text,
+)
 from nczarr_xarray.export.storage import (
     CF_KEYS,
     QUANTIZE_ATTRIBUTES,
@@ -27,14 +42,6 @@ from nczarr_xarray.export.storage import (
     netcdf_type,
     note_text,
     storage,
-)
-from nczarr_xarray.export.strings import (
-    decoded,
-    empty_text,
-    longest_text,
-    settle_objects,
-    text_type,
-    whole_text,
 )
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
@@ -114,6 +121,7 @@ class Exporter:
                 self.problems.append(f"{path}: the name {name!r} is not text")
                 return
         dataset = without_indexes(dataset)
+        unmarked = without_marks(dataset)
         packed: dict[str, tuple[xr.Variable, bool]] = {}
         for name, variable in dataset.variables.items():
             encoding = options.encoding.get(name, variable.encoding)
@@ -130,6 +138,8 @@ class Exporter:
                 for key in RELATIONS - {"coordinates"}:  # of these, xarray wants no None
                     if variable.encoding.get(key, "") is None:
                         del variable.encoding[key]
+                if name in unmarked:
+                    variable.encoding.setdefault("_FillValue", None)
                 if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
                     empty_text(variable)
             if not options.encoded and is_packed(variable):

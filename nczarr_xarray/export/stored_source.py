@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.form.text import longest
 from nczarr_xarray.export.rechunk import Rechunking, boxes, chunk_boxes, plan_rechunking
-from nczarr_xarray.export.strings import longest
 from nczarr_xarray.model import Array, Variable
 
 #: Bytes that are read at a time.

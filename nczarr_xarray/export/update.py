@@ -15,18 +15,28 @@ from nczarr_xarray.backend.compat import encode_for_netcdf, named_as_stored, wit
 from nczarr_xarray.backend.exact_fill import put_back, set_aside
 from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.as_stored import as_stored, rounding_of
+from nczarr_xarray.export.as_stored import rounding_of
 from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.inherited import (
+from nczarr_xarray.export.form.numbers import (
+    as_integers,
+    becomes_integers,
+    inexact,
     is_scaled,
     overflow_check,
+    refuse_values,
     with_one_fill,
 )
-from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
-from nczarr_xarray.export.refusals import attribute_refusal, type_refusal
+from nczarr_xarray.export.form.refusals import attribute_refusal, type_refusal
+from nczarr_xarray.export.form.text import (
+    as_stored,
+    decoded,
+    empty_text,
+    excess,
+    settle_objects,
+    whole_text,
+)
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import decoded, empty_text, excess, settle_objects, whole_text
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
@@ -122,7 +132,7 @@ class Update:
                 empty_text(variable)
             self._check_numbers(str(name), variable)
             stored = self.group.variables[str(name)]
-            if is_packed(variable, stored):
+            if becomes_integers(variable, stored):
                 is_float = np.dtype(variable.dtype).kind == "f"
                 del variable.encoding["dtype"]  # see `as_integers`
                 if is_float or variable.chunks is not None:

@@ -19,21 +19,31 @@ from nczarr_xarray.model import (
 
 
 def marks_of(variable: Variable) -> Sequence[Any]:
-    """Return the values of ``_FillValue`` that elements can have, in the type of the variable.
-
-    netCDF has one of them, in the type of the variable. HDF5 and JSON have any number, of any kind.
-    The mark of floats that NCO packs as integers stays what it was: NaN, or 1e20. Cast to the type
-    of the variable, it would be another number, which elements have.
-    """
+    """Return the values of ``_FillValue`` that elements can have, in the type of the variable."""
     value, nc_type = variable.attributes["_FillValue"].value, variable.nc_type
     if nc_type in ("char", "string"):
         texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
         return [t for t in texts if nc_type == "string" or len(bytes_of(t).rstrip(b"\0")) <= 1]
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
-        return ()  # text
-    dtype = NC_DTYPES[str(nc_type)]
+    return number_marks(value, NC_DTYPES[str(nc_type)], "_Unsigned" in variable.attributes)
+
+
+def number_marks(value: Any, dtype: np.dtype, with_sign: bool) -> list[np.generic]:
+    """Return the numbers of ``_FillValue`` that elements can have, in the type of the elements.
+
+    netCDF has one of them, in the type of the variable. HDF5 and JSON have any number, of any kind.
+    The mark of floats that NCO packs as integers stays what it was: NaN, or 1e20. Cast to the type
+    of the variable, it would be another number, which elements have.
+
+    Parameters
+    ----------
+    with_sign
+        Whether readers change the sign of integers (``_Unsigned``), and so that of their mark.
+    """
+    value = np.asarray(value).ravel()
+    if value.dtype.kind not in "iuf":
+        return []  # text
     # with the other sign, as readers of _Unsigned have it
-    other = {"i": "u", "u": "i"}.get(dtype.kind) if "_Unsigned" in variable.attributes else None
+    other = {"i": "u", "u": "i"}.get(dtype.kind) if with_sign else None
     found = []
     with np.errstate(invalid="ignore", over="ignore"):
         for mark in value:

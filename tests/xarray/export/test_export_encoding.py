@@ -6,6 +6,7 @@ Errors are found before the first byte: every test of one asserts that nothing i
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -1161,3 +1162,94 @@ def test_a_scale_with_which_no_number_can_be_stored(
     dataset = dataset.chunk(x=1) if lazy else dataset
     with pytest.raises(ExportError, match="'v': no number can be stored with scale_factor"):
         to_nczarr(dataset, tmp_path / "x", encoding={"v": wrong})
+
+
+# -- what came with the data, and new values -----------------------------------------------
+
+
+@pytest.fixture
+def whole_numbers(tmp_path: Path) -> Path:
+    """A file whose integers, masked or scaled ones too, have a coordinate of integers."""
+    masked = {"dtype": "i2", "_FillValue": -9}
+    dataset = xr.Dataset(
+        {
+            "plain": ("x", np.array([1, 2, 3, 4], "i2")),
+            "masked": ("x", [1.0, 2, np.nan, 4], {}, masked),
+            "scaled": ("x", [0.1, 0.2, 0.3, 0.4], {}, {**masked, "scale_factor": 0.1}),
+        },
+        {"x": [0, 1, 2, 3]},
+    )
+    dataset.to_netcdf(tmp_path / "whole.nc")
+    return tmp_path / "whole.nc"
+
+
+HALVES: dict[str, Callable[[xr.Dataset], xr.Dataset]] = {
+    "merge": lambda ds: xr.merge(
+        [ds, xr.Dataset({"q": ("x", [1.0, 2.0])}, {"x": [0.5, 1.5]})], join="outer"
+    ),
+    "reindex": lambda ds: ds.reindex(x=[0, 0.5, 1]),
+    "align": lambda ds: xr.align(ds, xr.Dataset(coords={"x": [0.5]}), join="outer")[0],
+    "concat": lambda ds: xr.concat([ds, ds.assign_coords(x=ds.x + 0.5)], "x", coords="minimal"),
+    "coarsen": lambda ds: ds.coarsen(x=2).mean(),
+    "copy": lambda ds: ds.copy(data={str(n): ds[n].values + 0.25 for n in ds}),
+}
+
+
+@pytest.mark.parametrize("change", HALVES)
+def test_inherited_integers_cut_off_no_fraction(
+    tmp_path: Path, whole_numbers: Path, change: str
+) -> None:
+    with xr.open_dataset(whole_numbers, engine="nczarr") as source:
+        changed = HALVES[change](source.load())
+    to_nczarr(changed, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_equal(back.load(), changed)
+    changed.drop_vars("x").nczarr.to_cfa(tmp_path / "x.nca", subarray_shape={"x": 2})
+    with xr.open_dataset(tmp_path / "x.nca", engine="nczarr") as back:
+        xr.testing.assert_equal(back.load(), changed.drop_vars("x"))
+
+
+def test_integers_that_are_as_they_were_stay_packed(tmp_path: Path, whole_numbers: Path) -> None:
+    with xr.open_dataset(whole_numbers, engine="nczarr") as source:
+        to_nczarr(source.isel(x=[2, 0, 1]).load(), tmp_path / "x")
+    assert [array(tmp_path / "x", n).dtype for n in ("plain", "masked", "scaled", "x")] == [
+        "<i2", "<i2", "<i2", "<i8",
+    ]  # fmt: skip
+
+
+def test_fractions_of_dask_in_inherited_integers(tmp_path: Path, whole_numbers: Path) -> None:
+    with xr.open_dataset(whole_numbers, engine="nczarr", chunks={"x": 2}) as source:
+        halves = source.coarsen(x=2).mean()
+        with pytest.raises(FormatError, match=r"/masked: holds the value 1.5.*encoding=.*drop_enc"):
+            to_nczarr(halves, tmp_path / "x")
+        to_nczarr(halves.drop_encoding(), tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_equal(back.load(), halves.compute())
+
+
+def test_a_mark_that_no_element_can_have_is_not_inherited(tmp_path: Path) -> None:
+    """As NCO leaves it; cast to the type, it would be 0."""
+    dataset = xr.Dataset(
+        {"u1": ("x", np.array([0, 1], "u1")), "f4": ("x", np.float32([1, np.inf]))}
+    )
+    dataset["u1"].encoding = {"dtype": "u1", "_FillValue": 1e20}
+    dataset["f4"].encoding = {"dtype": "f4", "missing_value": 1e300}
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_equal(back, dataset)
+
+
+def test_marks_that_say_nothing_are_not_added(tmp_path: Path) -> None:
+    """xarray's writers add NaN, which CF forbids for coordinates and bounds."""
+    dataset = xr.Dataset(
+        {"v": ("x", [1.0, 2.0]), "x_bnds": (("x", "n"), [[0.0, 1], [1, 2]])},
+        {"x": ("x", [0.5, 1.5], {"bounds": "x_bnds"}), "gaps": ("x", [1.0, np.nan])},
+    )
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        marked = {name for name, v in back.variables.items() if "_FillValue" in v.encoding}
+        assert marked == {"v", "gaps"}
+        del back["v"].encoding["_FillValue"]  # as if it was read without one
+        to_nczarr(back, tmp_path / "y")
+    with netCDF4.Dataset(f"file://{tmp_path}/y#mode=nczarr,file") as file:
+        assert {n for n, v in file.variables.items() if "_FillValue" in v.ncattrs()} == {"gaps"}

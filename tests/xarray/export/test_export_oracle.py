@@ -96,6 +96,7 @@ def writable(dataset: xr.Dataset) -> xr.Dataset:
     for variable in dataset.variables.values():
         variable.encoding.pop("blosc", None)
         variable.encoding.pop("szip", None)
+        variable.encoding.setdefault("_FillValue", None)  # it would be NaN for all floats
     # among floats the largest of these is too large: it wraps around there, and stays double here
     return dataset.drop_vars(["extreme_i8", "extreme_u8"], errors="ignore")
 
@@ -289,6 +290,7 @@ def plain() -> xr.Dataset:
 def test_release_4_8_1_is_read_by_4_9_0(tmp_path: Path) -> None:
     """Debian's netCDF-C prints of it what it prints of the netCDF-4 file."""
     dataset = plain()
+    dataset["x"].encoding["_FillValue"] = None  # it is a coordinate
     to_nczarr(dataset, tmp_path / "x.file", compat="4.8.1")
     dataset.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
     ours = ncdump("-p", "9,17", url_of(tmp_path / "x.file"))

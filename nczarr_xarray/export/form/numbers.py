@@ -1,4 +1,4 @@
-"""Inherited CF encoding, adapted to the data in their present form.
+"""How numbers and times are stored: packed, or as they are, so that nothing changes unannounced.
 
 Encoding that the user asks for is applied or refused. Inherited encoding is adapted or left out,
 and logged: the user did not choose it, so it must not stop an export or change values. (For chunks
@@ -8,18 +8,20 @@ and codecs see `storage` and `codecs`.)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_xarray.backend.compat import time_numbers
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.backend.compat import holds_missing, time_numbers
 from nczarr_xarray.backend.unsigned import read_dtype
 from nczarr_xarray.export.form.attributes import same_value
-from nczarr_xarray.export.packing import refuse_values
+from nczarr_xarray.export.form.fills import number_marks
+from nczarr_xarray.export.form.text import text_type
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
-from nczarr_xarray.export.strings import text_type
+from nczarr_xarray.model import NC_DTYPES, Variable
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -31,6 +33,14 @@ _CAME_WITH = (
     "; its encoding came with the data: give another one (encoding={...: {'dtype': ...}}), or "
     "leave it out (drop_encoding)"
 )
+
+#: What xarray makes of a missing time among integers.
+_NO_TIME = np.iinfo(np.int64).min
+#: Up to here, float64 holds all integers.
+_EXACT = 2**53
+
+#: Numbers that are looked at together.
+_AT_A_TIME = 1 << 20
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +78,8 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
             continue
         if (np.asarray(value).dtype.kind in "SU") != text:
             found = leave_out(path, found, [key], f"the data are of type {variable.dtype}")
+        elif not text:
+            found = _with_possible_mark(path, variable, found, key)
     fill = found.get("_FillValue")
     if isinstance(fill, (str, bytes)) and len(fill) > 1:
         asked = text_type(found.get("dtype"))
@@ -81,6 +93,47 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
     if netcdf_type(wanted) is None and wanted.kind not in "SU" and netcdf_type(variable.dtype):
         return leave_out(path, found, ["dtype"], "netCDF does not have this type")
     return found
+
+
+def _with_possible_mark(
+    path: str, variable: xr.Variable, encoding: dict[str, Any], key: str
+) -> dict[str, Any]:
+    """Return an encoding with one mark of missing data, which elements can have, or none."""
+    try:
+        dtype = np.dtype(encoding.get("dtype") or variable.dtype)
+    except TypeError:
+        return encoding  # xarray raises an error for it
+    if dtype.kind not in "iuf" or dtype not in NC_DTYPES.values():
+        return encoding
+    if dtype.kind == "f":  # xarray rounds it to the type, as the elements
+        stated = np.asarray(encoding[key], "f8").ravel()
+        with np.errstate(over="ignore"):
+            rounded = stated.astype(dtype)
+        marks = [*rounded[np.isfinite(rounded) | ~np.isfinite(stated)]]
+    else:
+        marks = number_marks(encoding[key], dtype, "_Unsigned" in encoding)
+    if not marks:
+        return leave_out(path, encoding, [key], f"no element of type {dtype} can have it")
+    return encoding if np.size(encoding[key]) == 1 else {**encoding, key: marks[0]}
+
+
+def without_marks(dataset: xr.Dataset) -> set[Hashable]:
+    """Return the variables of which xarray would give some a ``_FillValue`` that says nothing.
+
+    It is NaN for all floats that have none. CF forbids it for coordinates and bounds, and what was
+    read without one would change. Missing values in memory have one.
+    """
+    found = {*dataset.coords, *dataset.dims}
+    for variable in dataset.variables.values():
+        for key in ("bounds", "climatology"):
+            found.add(variable.attrs.get(key, variable.encoding.get(key)))
+    found |= {name for name, v in dataset.variables.items() if "original_shape" in v.encoding}
+    return {
+        name
+        for name in found & dataset.variables.keys()
+        if "_FillValue" not in dataset.variables[name].attrs
+        and not holds_missing(dataset.variables[name])
+    }
 
 
 def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
@@ -121,11 +174,11 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     """Change a variable that `is_packed` so that packing it changes no number.
 
     xarray casts without a check: numbers that are too large for the type wrap around or become
-    infinite, complex ones lose their imaginary part, all but 0 become true, and missing values
-    become integers where there is no ``_FillValue``. So numbers in
+    infinite, complex ones lose their imaginary part, all but 0 become true, missing values
+    become integers where there is no ``_FillValue``, and fractions are cut off. So numbers in
     memory are stored unpacked if their encoding is inherited. dask's numbers are not known yet:
     floats that may be missing are stored as they are, and the others raise `FormatError` when they
-    are computed.
+    are computed. Fractions are rounded where that is asked for, and those of dask's scaled numbers.
 
     Parameters
     ----------
@@ -139,7 +192,8 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     """
     # as an attribute, too, _Unsigned has a number read as it was before it wrapped around
     told = {name: variable.attrs[name] for name in ("_Unsigned", "units") if name in variable.attrs}
-    check = overflow_check({**told, **variable.encoding})
+    whole = not asked and (variable.chunks is None or not is_scaled(variable.encoding))
+    check = overflow_check({**told, **variable.encoding}, whole=whole)
     if variable.chunks is not None:
         if not asked and _became_floats(variable):
             reason = "integers were read, and these are floats, of which some may be missing"
@@ -169,8 +223,16 @@ def _became_floats(variable: xr.Variable) -> bool:
     )
 
 
-def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
-    """Return a function that says why the numbers of an encoding cannot hold some values."""
+def overflow_check(
+    encoding: Mapping[str, Any], *, whole: bool = False
+) -> Callable[[np.ndarray], str | None]:
+    """Return a function that says why the numbers of an encoding cannot hold some values.
+
+    Parameters
+    ----------
+    whole
+        Whether numbers that become integers must be whole, but for the error of floats.
+    """
     fill = encoding.get("_FillValue", encoding.get("missing_value"))
     return partial(
         _overflow,
@@ -180,6 +242,7 @@ def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | 
         scale_factor=encoding.get("scale_factor"),
         add_offset=encoding.get("add_offset"),
         units={key: encoding[key] for key in ("units", "calendar") if key in encoding},
+        whole=whole,
     )
 
 
@@ -199,6 +262,7 @@ def _beyond(
     scale_factor: Any,
     add_offset: Any,
     units: Mapping[str, Any],
+    whole: bool,
 ) -> str | None:
     """Say which of the scaled `values` numbers of `dtype` cannot hold; None if they hold all."""
     if values.dtype.kind in "mMO":
@@ -232,6 +296,19 @@ def _beyond(
             number = number / (scale_factor or 1) if scale_factor else number
             if not _holds(dtype, number):
                 return f"holds the value {end!s:.30}, which {dtype} cannot hold"
+    if not whole or dtype.kind not in "iu" or values.dtype.kind != "f":
+        return None
+    scale, offset = scale_factor or 1, add_offset or 0
+    eps = 0 if scale == 1 and not offset else 4 * float(np.finfo(values.dtype).eps)
+    flat = values.ravel()
+    for first in range(0, flat.size, _AT_A_TIME):
+        part = flat[first : first + _AT_A_TIME]
+        part = part[np.isfinite(part)]
+        numbers = (part.astype("f8") - offset) / scale
+        room = eps * np.maximum(np.abs(part), abs(offset)) / abs(scale)
+        broken = part[np.abs(numbers - np.around(numbers)) > room]
+        if broken.size:
+            return f"holds the value {broken[0]!s:.30}, which {dtype} cannot hold"
     return None
 
 
@@ -241,3 +318,54 @@ def _holds(dtype: np.dtype, number: Any) -> bool:
         return bool(np.isfinite(np.asarray(number).astype(dtype)).all())
     limits = np.iinfo(dtype)
     return bool(limits.min <= np.around(number).item() <= limits.max)  # exact, as numpy's is not
+
+
+def becomes_integers(new: xr.Variable, stored: Variable) -> bool:
+    """Tell whether encoding turns numbers or times into the integers of a stored variable.
+
+    int64 does not count: it holds all times of xarray, and a value for missing ones. Of objects,
+    only the dates of other calendars become integers.
+    """
+    kind, dtype = np.dtype(new.dtype).kind, stored.dtype
+    if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
+        return False
+    return kind == "f" or (kind in "MmO" and dtype != np.int64)
+
+
+def inexact(values: np.ndarray) -> str | None:
+    """Say which of some integers float64 cannot hold; None if it holds all."""
+    large = values[(values > _EXACT) | (values < -_EXACT)].ravel().tolist()
+    different = next((number for number in large if float(number) != number), None)
+    return None if different is None else f"holds the value {different}, which float64 cannot hold"
+
+
+def refuse_values(
+    path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray, advice: str = ""
+) -> np.ndarray:
+    """Return the values of a block, if they pass a check (`FormatError` if not)."""
+    problem = check(block)
+    if problem is not None:
+        raise FormatError(path, problem + advice)
+    return block
+
+
+def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> np.ndarray:
+    """Return encoded values as integers (`FormatError` for a value that `dtype` cannot hold).
+
+    xarray casts without a check: a number that is too large for the type becomes another
+    number, and a missing value becomes one where there is no ``_FillValue``.
+    """
+    whole = np.around(values) if values.dtype.kind == "f" else values
+    limits = np.iinfo(dtype)
+    inside = (whole >= limits.min) & (whole < limits.max + 1)  # no float is the largest int64
+    if exact:  # a fraction of a day is lost if days are stored
+        inside &= whole == values
+    if not np.all(inside):
+        worst = values[~inside].reshape(-1)[0]
+        reason = (
+            "holds missing values, and has no _FillValue to store for them"
+            if worst != worst or worst == _NO_TIME  # noqa: PLR0124 - NaN
+            else f"holds a value that would be stored as {worst:.10g}, which {dtype} cannot hold"
+        )
+        raise FormatError(path, reason)
+    return whole.astype(dtype)
