@@ -16,8 +16,8 @@ from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.placement import Placement
 from nczarr_xarray.export.regions import replaced_part
-from nczarr_xarray.export.update import Update
 from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.export.write_request import (
     WriteRequest,
@@ -41,9 +41,9 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
     existing = _must_exist(request, "write it first")
     with existing.opened:
         path, dataset = _one_group(request)
-        update = Update(existing, path, dataset)
+        update = Placement(existing, path, dataset)
         slices = replaced_part(update, region)
-        items = update.items(update.dataset)
+        items = update.forms.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
         update.check()
@@ -69,7 +69,7 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
     existing = _must_exist(request, "write it first, or append with create=True")
     with existing.opened:
         path, dataset = _one_group(request)
-        update = Update(existing, path, dataset)
+        update = Placement(existing, path, dataset)
         dimension, items, starts = update.growth(append_dim)
         items = _ready(update, items, starts, request)
         if existing.pending:
@@ -138,7 +138,7 @@ def _grow(
 
 
 def _ready(
-    update: Update, items: list[Item], starts: list[Start], request: WriteRequest
+    update: Placement, items: list[Item], starts: list[Start], request: WriteRequest
 ) -> list[Item]:
     """Return the items, if their blocks suit the chunks; otherwise note the problem."""
     if request.options.align_chunks:

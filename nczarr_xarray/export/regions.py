@@ -12,11 +12,11 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import without_indexes
-from nczarr_xarray.export.update import Update
+from nczarr_xarray.export.placement import Placement
 from nczarr_xarray.export.write_options import RegionLike
 
 
-def replaced_part(update: Update, region: RegionLike) -> dict[Hashable, slice]:
+def replaced_part(update: Placement, region: RegionLike) -> dict[Hashable, slice]:
     """Return a slice for every dimension that `region` names; "auto" is found by labels.
 
     The labels of that part are left out of `update`, for they are not changed, as in `to_zarr`.
@@ -106,7 +106,7 @@ class _Finder(NamedTuple):
         return slice(0, self.dataset.sizes[name])
 
 
-def _leave_out_labels(update: Update, region: Mapping[Hashable, slice]) -> None:
+def _leave_out_labels(update: Placement, region: Mapping[Hashable, slice]) -> None:
     dataset, gone = update.dataset, []
     for name in [name for name in dataset.indexes if name in dataset.variables]:
         new, stored = dataset.variables[name], update.stored.variables.get(name)
@@ -123,7 +123,7 @@ def _leave_out_labels(update: Update, region: Mapping[Hashable, slice]) -> None:
     update.dataset = without_indexes(dataset).drop_vars(gone)
 
 
-def _refuse_outsiders(update: Update, region: Mapping[Hashable, slice]) -> None:
+def _refuse_outsiders(update: Placement, region: Mapping[Hashable, slice]) -> None:
     """Note variables that no slice of the region concerns."""
     variables = update.dataset.variables
     outside = [name for name, v in variables.items() if not set(v.dims) & set(region)]

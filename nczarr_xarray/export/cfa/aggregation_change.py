@@ -25,8 +25,8 @@ from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.form.numbers import as_integers
+from nczarr_xarray.export.placement import Placement
 from nczarr_xarray.export.regions import replaced_part
-from nczarr_xarray.export.update import Update
 from nczarr_xarray.formats.cfa.versions import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
@@ -96,7 +96,7 @@ class Change:
         self.aggregations = existing.aggregations()
         if "netCDF3" in (existing.kind, request.fragment_format):
             dataset = _narrowed(dataset, self.root)
-        self.update = Update(existing, "/", dataset)
+        self.update = Placement(existing, "/", dataset)
         self.members = {member.variable.name: member for member in existing.members()}
         self.dimensions = dict(self.root.dimensions)
         self.attributes: dict[str, Attribute] = dict(self.root.attributes)
@@ -169,7 +169,7 @@ class Change:
         update, region = self.update, self.request.region
         assert region is not None
         slices = replaced_part(update, region)
-        items = update.items(update.dataset)
+        items = update.forms.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         update.check()
         for item, start in zip(items, starts, strict=True):

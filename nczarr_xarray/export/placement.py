@@ -1,0 +1,215 @@
+"""Where new values go in an existing dataset: into a region, or behind the end of a dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.backend.compat import named_as_stored
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.form.existing import StoredForms
+from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable
+
+Region = Mapping[Any, slice]
+
+
+class ExistingValues(Protocol):
+    """An existing dataset that gets new values."""
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+
+    @property
+    def opened(self) -> Opened:
+        """The dataset in its present state."""
+
+    def group(self, path: str) -> Group | None:
+        """Return the group at `path`, unchanged."""
+
+    def dataset(self, path: str) -> xr.Dataset:
+        """Return the group at `path` for xarray."""
+
+    def array(self, variable: Variable) -> ChunkedArray:
+        """Return how the data of a variable are written; raise its error if it cannot be read."""
+
+
+class Growth(NamedTuple):
+    """New values that are appended.
+
+    Attributes
+    ----------
+    dimension
+        The one that grows, with its new length.
+    items
+        The variables along it.
+    starts
+        Where the new values of each begin.
+    """
+
+    dimension: Dimension
+    items: list[Item]
+    starts: list[tuple[int, ...]]
+
+
+class Placement:
+    """New values for variables of one group, checked against the stored dataset.
+
+    Parameters
+    ----------
+    existing
+        The dataset.
+    path
+        Path of the group.
+    dataset
+        The new values.
+    """
+
+    def __init__(self, existing: ExistingValues, path: str, dataset: xr.Dataset) -> None:
+        self.existing = existing
+        self.path = path
+        self.stored = named_as_stored(existing.dataset(path))
+        self.dataset = _in_stored_order(named_as_stored(dataset), self.stored)
+        group = existing.group(path)
+        assert group is not None  # or `existing.dataset` had raised
+        self.group: Group = group
+        self.forms = StoredForms(group, self.stored, existing.array)
+        self.problems = self.forms.problems
+
+    def check(self) -> None:
+        """Raise `ExportError` if any problem was found."""
+        if self.problems:
+            reason = "cannot store these values; nothing was written"
+            raise ExportError(self.existing.url, reason, dict.fromkeys(self.problems))
+
+    def start(self, item: Item, region: Region) -> tuple[int, ...]:
+        """Return the position of the new values in the variable."""
+        found = []
+        assert isinstance(item.source, xr.Variable)
+        for name, size, dimension in zip(
+            item.source.dims, item.source.shape, item.variable.dimensions, strict=True
+        ):
+            part = region.get(name, slice(0, dimension.size))
+            if part.stop - part.start != size:
+                self.problems.append(
+                    f"{item.variable.name}: has length {size} along {name!r}, where "
+                    f"{part.stop - part.start} is to be replaced"
+                )
+            found.append(part.start)
+        return tuple(found)
+
+    def boxes(
+        self, items: list[Item], starts: list[tuple[int, ...]]
+    ) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Return the chunks that the new values touch, by array."""
+        found = {}
+        for item, start in zip(items, starts, strict=True):
+            array = self.existing.array(item.variable)
+            found[array.path] = tuple(
+                (first // chunk, -(-(first + size) // chunk))
+                for first, size, chunk in zip(
+                    start, item.source.shape, array.chunk_shape, strict=True
+                )
+            )
+        return found
+
+    # -- appending -------------------------------------------------------------
+
+    def growth(self, name: Hashable) -> Growth:
+        """Return what is appended along a dimension; notes what else keeps it from that.
+
+        Raises
+        ------
+        ExportError
+            If that is no dimension of the new values, or of any variable there.
+        """
+        dataset = self.dataset
+        if name not in dataset.dims:
+            reason = f"append_dim {name!r} is not a dimension of the new values"
+            raise ExportError(self.existing.url, reason)
+        dimension = self._grown(name)
+        self.check()
+        assert dimension is not None
+        self._check_complete(dimension)
+        along = [key for key, variable in dataset.variables.items() if name in variable.dims]
+        for key in along:
+            if dataset.variables[key].dims.count(name) > 1:
+                self.problems.append(f"{key}: has {name!r} twice; write the whole variable anew")
+        others = [key for key in dataset.variables if key not in along]
+        self._check_constants(dataset[others].drop_vars(along, errors="ignore"))
+        items = self.forms.items(dataset.drop_vars(others))
+        region = {name: slice(dimension.size - dataset.sizes[name], dimension.size)}
+        return Growth(dimension, items, [self.start(item, region) for item in items])
+
+    def _grown(self, name: Hashable) -> Dimension | None:
+        """Return the dimension to append along, with its new length; None if that is impossible."""
+        for variable in self.group.variables.values():
+            if variable.error is None:
+                names = self.forms.dimension_names(variable)
+                if name in names:
+                    dimension = variable.dimensions[names.index(name)]
+                    return replace(dimension, size=dimension.size + self.dataset.sizes[name])
+        self.problems.append(f"append_dim {name!r} is not a dimension of any variable there")
+        return None
+
+    def _check_complete(self, dimension: Dimension) -> None:
+        """Note variables along a growing dimension for which there are no new values."""
+        for variable in self.existing.opened.hierarchy.root.all_variables():
+            along = any(d.path == dimension.path for d in variable.dimensions)
+            given = variable.group == self.group.path and variable.name in self.dataset.variables
+            if along and not given:
+                self.problems.append(
+                    f"{variable.path}: lies along {dimension.path} as well and would be left "
+                    "with fill values; give its new values too"
+                )
+
+    def _check_constants(self, dataset: xr.Dataset) -> None:
+        """Note variables that do not grow, but differ from the stored ones."""
+        for name, variable in dataset.variables.items():
+            stored: xr.Variable | None = self.stored.variables.get(name)
+            if stored is None:
+                self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
+            elif not self.same_when_stored(name, variable, stored):
+                self.problems.append(
+                    f"{name}: differs from what is stored, and is not appended to; drop it, or "
+                    "write it with mode='a'"
+                )
+
+    def same_when_stored(self, name: Hashable, new: xr.Variable, stored: xr.Variable) -> bool:
+        """Tell whether values are those that are stored, or become them.
+
+        Packing and quantization round, and text that is missing is stored as empty.
+        """
+        if new.equals(stored):
+            return True
+        forms = StoredForms(self.group, self.stored, self.existing.array)
+        encoded = [
+            _rounded(item)
+            for variable in (new, stored)
+            for item in forms.items(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
+        ]
+        return not forms.problems and encoded[0].equals(encoded[1])
+
+
+def _in_stored_order(dataset: xr.Dataset, stored: xr.Dataset) -> xr.Dataset:
+    """Return new values with the dimensions of each variable in the stored order."""
+    turned = {
+        name: dataset[name].transpose(*old.dims)
+        for name, old in stored.variables.items()
+        if name in dataset.variables
+        and dataset.variables[name].dims != old.dims
+        and sorted(map(str, dataset.variables[name].dims)) == sorted(map(str, old.dims))
+    }
+    return dataset.assign(turned) if turned else dataset
+
+
+def _rounded(item: Item) -> xr.Variable:
+    """Return the values of an item as they are stored."""
+    assert isinstance(item.source, xr.Variable)
+    values = item.source.to_numpy()
+    return xr.Variable(item.source.dims, item.rounding(values) if item.rounding else values)
