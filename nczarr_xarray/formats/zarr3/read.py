@@ -69,7 +69,7 @@ class _Reading:
     required: bool
     root: Group = field(default_factory=Group)
     problems: list[NCZarrError] = field(default_factory=list)
-    implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
+    implied: ImpliedDimensions = field(init=False)
     #: The consolidated metadata by path.
     consolidated: dict[str, JSON] = field(default_factory=dict)
     #: All metadata by path, where they are read from the consolidated ones.
@@ -80,6 +80,9 @@ class _Reading:
     strangers: list[str] = field(default_factory=list)
     #: Names of the arrays that NCZarr's lists have, by path of the group.
     listed: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.implied = ImpliedDimensions(self.naming.dropped)
 
     def run(self, wanted: str, tree: bool) -> Hierarchy:
         parts = wanted.split("/") if wanted else []
@@ -105,7 +108,7 @@ class _Reading:
             self.problems.append(only_groups(self.store.url, top.groups))
         self.report_missing()
         self.report_strangers()
-        self.implied.settle()
+        self.problems += self.implied.settle()
         return Hierarchy(self.root, "v3", None, self.known is not None, tuple(self.problems))
 
     # -- consolidated metadata -------------------------------------------------
