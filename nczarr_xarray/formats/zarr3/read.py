@@ -26,7 +26,7 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
 from nczarr_xarray.formats.strangers import about_strangers, only_groups
-from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
+from nczarr_xarray.formats.zarr3.array import FILE, Zarr3Array, describe, fill_value, plain
 from nczarr_xarray.model import NC_TYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
 
 Document: TypeAlias = dict[str, JSON] | NCZarrError | None
@@ -319,7 +319,7 @@ class _Reading:
         return variable
 
     def attributes(
-        self, document: Mapping[str, JSON], array: ZarrArray, nc_type: str | None
+        self, document: Mapping[str, JSON], array: Zarr3Array, nc_type: str | None
     ) -> dict[str, Attribute]:
         where = f"{array.path}/{FILE}"
         values = dict(self.stated(document, where))
@@ -335,7 +335,7 @@ class _Reading:
         return attributes
 
     def dimensions(
-        self, group: Group, document: Mapping[str, JSON], array: ZarrArray
+        self, group: Group, document: Mapping[str, JSON], array: Zarr3Array
     ) -> list[tuple[Group, str, int]]:
         names = document.get("dimension_names") or self.names_of_zarr_2(document, array)
         if (
@@ -353,7 +353,7 @@ class _Reading:
             for name, size in zip(names, array.shape, strict=True)
         ]
 
-    def names_of_zarr_2(self, document: Mapping[str, JSON], array: ZarrArray) -> list[JSON]:
+    def names_of_zarr_2(self, document: Mapping[str, JSON], array: Zarr3Array) -> list[JSON]:
         """Return the names that some writers (GDAL) put in Zarr 3; else nothing but Nones."""
         attributes = document.get("attributes")
         names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
