@@ -217,12 +217,13 @@ class _Reading:
     def enter(self, documents: Mapping[str, Document]) -> Group:
         """Make the groups from the root to the wanted one, which is returned."""
         group = self.root
+        wanted = [*documents][-1]
         for path, document in documents.items():
             if isinstance(document, NCZarrError):
                 raise document
-            if document is None and path:
+            if document is None and path == wanted != "":
                 raise DatasetNotFoundError(self.store.url, f"no group '/{path}'")
-            # a root without metadata: the nodes below it have some
+            # a group above without metadata: the nodes below it have some
             document = document or {"node_type": "group", "zarr_format": "3"}
             if not path and document.get("zarr_format") != "3":
                 raise FormatError(

@@ -422,6 +422,61 @@ def test_unnamed_dimensions_are_called_as_wanted(tmp_path: Path) -> None:
     assert ds.v.dims == ("_Anonymous_Dim_3",)
 
 
+# -- groups without metadata above what is wanted --------------------------------------------
+
+
+def nodes(zarr_format: int, groups: list[str]) -> Store:
+    """The array ``a/b/v``, and some of the groups above it."""
+    if zarr_format == 3:
+        store = array_3("a/b/v", dimension_names=["x"])
+        return store | {key: data for path in groups for key, data in group_3(path).items()}
+    store = array_2("a/b/v") | {"a/b/v/.zattrs": text({"_ARRAY_DIMENSIONS": ["x"]})}
+    return store | {f"{path}/.zgroup".lstrip("/"): GROUP_2 for path in groups}
+
+
+def with_consolidated(store: Store) -> Store:
+    metadata = {key: json.loads(data) for key, data in store.items() if "/.z" in f"/{key}"}
+    return store | {".zmetadata": text({"zarr_consolidated_format": 1, "metadata": metadata})}
+
+
+ABOVE = {"root": [""], "root and a": ["", "a"], "a": ["a"], "none": [], "a/b": ["a/b"]}
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("name", ABOVE)
+def test_groups_between_need_no_metadata(name: str, remote: bool, consolidated: bool) -> None:
+    store = nodes(2, ABOVE[name])
+    below = {key.removeprefix("a/b/"): data for key, data in store.items() if "a/b/" in key}
+    expected = opened(below | {".zgroup": GROUP_2}).load()
+    store = with_consolidated(store) if consolidated else store
+    ds = silently(as_remote(store) if remote else store, group="a/b")
+    xr.testing.assert_identical(ds, expected)
+    for group in ("a/b/v", "nowhere", "nowhere/b", "a/nowhere"):
+        with pytest.raises(DatasetNotFoundError, match="no group '/"):
+            opened(as_remote(store) if remote else store, group=group)
+
+
+@pytest.mark.parametrize("groups", [["", "a/b"], ["a/b"]], ids=repr)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_group_with_metadata_opens_as_engine_zarr_opens_it(
+    zarr_format: int, groups: list[str]
+) -> None:
+    store = nodes(zarr_format, groups)
+    options: dict[str, Any] = {"group": "a/b", "mask_and_scale": False}
+    theirs = xr.open_dataset(as_remote(store), engine="zarr", consolidated=False, **options)
+    xr.testing.assert_equal(silently(store, **options), theirs)
+    assert theirs.v.values.tolist() == DATA.tolist()
+    with pytest.raises(DatasetNotFoundError, match="no group '/a"):
+        opened(store, group="a/nowhere")
+
+
+def test_groups_of_nczarr_have_metadata() -> None:
+    store = samples.vector("dims-nczarr+file-4.10.1")
+    with pytest.raises(DatasetNotFoundError, match="no group '/added'"):
+        opened(store | {f"added/{key}": data for key, data in array_2().items()}, group="added")
+
+
 # -- one name for dimensions of different lengths ------------------------------------------------
 
 
