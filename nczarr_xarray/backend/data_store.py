@@ -55,6 +55,7 @@ def open_groups(
     `drop_variables` and `decoding` as for `xarray.open_dataset`.
     """
     dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+    options = replace(options, dropped=frozenset(dropped))
     before = None
     for _ in range(ATTEMPTS):
         opened = open_with(target, options)

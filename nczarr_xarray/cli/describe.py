@@ -181,7 +181,8 @@ def _cells(variable: Variable) -> tuple[str, ...]:
         chunks = f"{variable.array.fragments.count:,} fragments"
     elif variable.array is not None:
         lengths = " × ".join(f"{length:,}" for length in variable.array.chunk_shape)
-        chunks = f"{chunk_count(variable):,}" + (f" of {lengths}" if lengths else "")
+        most = " of" if variable.array.blocks is None else " of up to"
+        chunks = f"{chunk_count(variable):,}" + (f"{most} {lengths}" if lengths else "")
         codecs = ", ".join(map(codec_text, variable.array.codecs))
     size = nbytes(variable)
     return (
@@ -211,6 +212,8 @@ def chunk_count(variable: Variable) -> int:
     """Return the number of chunks in the grid, stored or not."""
     if variable.array is None or isinstance(variable.array, FragmentArray):
         return 0
+    if variable.array.blocks is not None:
+        return math.prod(map(len, variable.array.blocks))
     return math.prod(grid_of(variable.array.shape, variable.array.chunk_shape))
 
 

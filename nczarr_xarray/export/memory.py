@@ -16,7 +16,7 @@ from nczarr_xarray.export.chunk_shapes import cut_to
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.derived import stored_array
 from nczarr_xarray.export.stored_source import StoredSource, chunk_lengths
-from nczarr_xarray.formats.zarr3.array import ZarrArray
+from nczarr_xarray.formats.zarr3.array import Zarr3Array
 from nczarr_xarray.model import FragmentArray, grid_of
 
 #: Bytes that the program takes without data: Python with its packages, metadata, caches.
@@ -106,7 +106,7 @@ def _coming(source: StoredSource, chunk: int, free: int) -> int:
             own = array.opener.under_way
             most = array.opener.under_way = most if own is None else min(own, most)
         return max(_COPIES_OF_FRAGMENT * chunk, most)
-    if isinstance(array, ZarrArray):
+    if isinstance(array, Zarr3Array):
         derived = array is not source.reader.array
         # of what is derived, a box of as many positions as a chunk has may touch more chunks
         each = max(1, _COPIES_OF_ZARR * chunk * (2**source.ndim if derived else 1))

@@ -90,8 +90,9 @@ class Zarr:
             options.path, options.tree, pure, consolidated, required, remote=source.remote
         )
         nodes = await walk(asked, source.url)
-        prefix = options.anonymous_dimension_prefix
-        naming = Naming(prefix, array_dimensions="noxarray" not in source.mode)
+        naming = Naming(
+            options.anonymous_dimension_prefix, "noxarray" not in source.mode, options.dropped
+        )
         if nodes.generation == "v3":
             from nczarr_xarray.formats.zarr3.read import read_hierarchy
 

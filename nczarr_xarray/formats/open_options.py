@@ -37,6 +37,9 @@ class OpenOptions:
     only
         The only variable of the group that is wanted, of which the names and the further
         length of dimensions do not matter. A format may return more.
+    dropped
+        Names of variables that are not wanted in any group, but read all the same: others may be
+        understood by them.
 
     Raises
     ------
@@ -55,6 +58,7 @@ class OpenOptions:
     allow: Allow = None
     depth: int = 0
     only: str | None = None
+    dropped: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not (self.group is None or isinstance(self.group, str)):

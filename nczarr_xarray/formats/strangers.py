@@ -27,7 +27,7 @@ def no_metadata(where: str, names: Iterable[str]) -> DatasetNotFoundError:
         )
     elif files:
         hint = (
-            f"; it holds netCDF files ({_first(files)}): name one of them, or make one dataset "
+            f"; it holds netCDF files ({first(files)}): name one of them, or make one dataset "
             "of them with `nczarr aggregate`"
         )
     reason = f"no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json){hint}"
@@ -75,15 +75,16 @@ def only_groups(where: str, names: Iterable[str]) -> HarmlessError:
     return HarmlessError(
         where,
         "has no variables and no metadata of its own, only the groups "
-        f"{_first([repr(name) for name in names])}: open one of them by its own path, or all "
+        f"{first([repr(name) for name in names])}: open one of them by its own path, or all "
         "with xr.open_groups",
     )
 
 
 def _some(paths: list[str]) -> str:
-    return f"{_first(paths)} {'is' if len(paths) == 1 else 'are'}"
+    return f"{first(paths)} {'is' if len(paths) == 1 else 'are'}"
 
 
-def _first(names: list[str]) -> str:
+def first(names: list[str]) -> str:
+    """Return the first names of a list for a message, and how many more there are."""
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

@@ -45,6 +45,7 @@ __all__ = [
     "NC_DEFAULT_FILL",
     "NC_DTYPES",
     "NC_TYPES",
+    "AmbiguousNameError",
     "Array",
     "Attribute",
     "ChunkIndex",
@@ -275,6 +276,10 @@ class Group:
 
 class HarmlessError(FormatError):
     """Something odd in a dataset, for which nothing of it is left out."""
+
+
+class AmbiguousNameError(HarmlessError):
+    """One name for several dimensions of a group, which therefore have others here."""
 
 
 #: What the objects of Zarr that hold metadata end in.

@@ -13,7 +13,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
 from nczarr_xarray.formats.generations import check_is_zarr
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.views.file_keys import LocalFileKeys, RemoteFileKeys
+from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
 
 #: One of these is at the root of every tree.
 _ROOT_KEYS = (*sorted(ZARR_METADATA), ".nczarr")
@@ -30,14 +30,21 @@ def open_view(target: Any, options: OpenOptions, *, scattered: bool = True) -> K
     master = target if isinstance(target, (str, os.PathLike)) else None
 
     def of_file(source: ByteSource) -> KeyStore:
-        opened = open_file(source, options, master)
-        with closed_on_error(source):
-            assert isinstance(opened.store, DataFile)
-            local = isinstance(opened.store.source, LocalBytes)
-            kind = LocalFileKeys if local else RemoteFileKeys
-            return kind(opened.store, opened.hierarchy, scattered)
+        return keys_of_file(source, options, master, scattered=scattered)
 
     return open_either(target, options, _keys_of_tree, of_file)
+
+
+def keys_of_file(
+    source: ByteSource, options: OpenOptions, master: Any = None, *, scattered: bool
+) -> FileKeys:
+    """Open a file as the keys of a tree; close it if that fails."""
+    opened = open_file(source, options, master)
+    with closed_on_error(source):
+        assert isinstance(opened.store, DataFile)
+        local = isinstance(opened.store.source, LocalBytes)
+        kind = LocalFileKeys if local else RemoteFileKeys
+        return kind(opened.store, opened.hierarchy, scattered)
 
 
 def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:

@@ -19,13 +19,13 @@ from nczarr_fsspec.errors import (
     URLError,
     caller_level,
 )
-from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
 from nczarr_fsspec.stores.referenceformat import inline_text
 from nczarr_fsspec.target_names import from_home, names_url
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import ChunkTable
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
 from nczarr_xarray.views.open import open_view
@@ -158,28 +158,46 @@ def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[A
         If it cannot have any.
     """
     numbers, table = keys.file.parse(view.existing())
-    path, derived = view.array.path, table.mask > 0
-    count, nbytes = int(derived.sum()), view.encoder.nbytes
-    if count * nbytes > MOST_INLINE:
-        reason = "the file has them in a form that Zarr 2 does not know"
-        raise _too_much(view, count, nbytes, reason)
-    found: dict[str, str | list[Any]] = {}
-    inside = []
-    rows = zip(numbers.tolist(), table.start.tolist(), table.size.tolist(), derived, strict=True)
-    for number, start, size, decoded in rows:
-        key = f"{path}/{view.name(number)}"
-        if decoded or size <= INLINE_BYTES:
-            inside.append(key)
+    found: dict[str, str | list[Any]] = {
+        _key(view, number): inline_text(data)
+        for number, data in inlined(keys, view, numbers, table).items()
+    }
+    tiny = []
+    stored = table.mask == 0
+    rows = zip(*(a[stored].tolist() for a in (numbers, table.start, table.size)), strict=True)
+    for number, start, size in rows:
+        if size <= INLINE_BYTES:
+            tiny.append(_key(view, number))
         else:
             keys.extent(view, number, (start, size), slice(None))
-        found[key] = [url, start, size]
-    found |= zip(inside, map(_text, inside, keys.get_many(inside)), strict=True)
-    if view.hides_fill:
-        found |= _unwritten(keys, view, numbers)
-    return found
+            found[_key(view, number)] = [url, start, size]
+    return found | {key: inline_text(data) for key, data in _read(keys, tiny).items()}
 
 
-def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray) -> dict[str, str]:
+def inlined(
+    keys: FileKeys, view: ArrayView, numbers: np.ndarray, table: ChunkTable
+) -> dict[int, bytes]:
+    """Return chunks of an array, by number, that the file has not as Zarr can have them.
+
+    Parameters
+    ----------
+    numbers, table
+        The chunks that exist.
+
+    Raises
+    ------
+    FormatError, StoreError
+        If they are too many, or cannot be read.
+    """
+    derived = numbers[table.mask > 0].tolist()
+    if len(derived) * view.encoder.nbytes > MOST_INLINE:
+        reason = "the file has them in a form that Zarr does not know"
+        raise _too_much(view, len(derived), view.encoder.nbytes, reason)
+    found = dict(zip(derived, _read(keys, [_key(view, n) for n in derived]).values(), strict=True))
+    return found | _unwritten(keys, view, numbers) if view.hides_fill else found
+
+
+def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray) -> dict[int, bytes]:
     """Return chunks that are not stored but must not be missing: they are all equal."""
     count = view.count - len(numbers)
     reason = "they have never been written, and no _FillValue says what they read as"
@@ -188,14 +206,27 @@ def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray) -> dict[str
     if count > MOST_UNWRITTEN:
         raise _too_much(view, count, view.encoder.nbytes, reason)
     missing = np.setdiff1d(np.arange(view.count), numbers, assume_unique=True).tolist()
-    names = [f"{view.array.path}/{view.name(number)}" for number in missing]
     values = keys.reader(view).read(view.selection(missing[0]))
     # a whole chunk: one at an edge has padding where others have elements
     whole = np.full(view.array.chunk_shape, values.flat[0], values.dtype)
-    text = _text(names[0], bytes(view.encoder.encode(whole)))
-    if count * len(text) > MOST_INLINE:
-        raise _too_much(view, count, len(text), reason)
-    return dict.fromkeys(names, text)
+    chunk = bytes(view.encoder.encode(whole))
+    if count * len(chunk) > MOST_INLINE:
+        raise _too_much(view, count, len(chunk), reason)
+    return dict.fromkeys(missing, chunk)
+
+
+def _key(view: ArrayView, number: int) -> str:
+    return f"{view.array.path}/{view.name(number)}"
+
+
+def _read(keys: FileKeys, names: list[str]) -> dict[str, bytes]:
+    """Return the chunks of some keys."""
+    found = {}
+    for name, data in zip(names, keys.get_many(names), strict=True):
+        if not isinstance(data, bytes):
+            raise data or StoreError(name, "has gone")
+        found[name] = data
+    return found
 
 
 def _too_much(view: ArrayView, count: int, nbytes: int, reason: str) -> FormatError:
@@ -203,10 +234,3 @@ def _too_much(view: ArrayView, count: int, nbytes: int, reason: str) -> FormatEr
         view.variable.path,
         f"{count} chunks of {nbytes} bytes would have to be inside of the references: {reason}",
     )
-
-
-def _text(key: str, data: Object) -> str:
-    """Return a chunk as text within the references."""
-    if not isinstance(data, bytes):
-        raise data or StoreError(key, "has gone")
-    return inline_text(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,13 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller
 from nczarr_fsspec.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
 from nczarr_fsspec.url import parse_url, redact
-from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
-from nczarr_xarray.model import ChunkTable, join
+from nczarr_xarray.model import ChunkTable, join, position_of
 from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
+from nczarr_xarray.views.file_keys import FileKeys
+from nczarr_xarray.views.open import keys_of_file
+from nczarr_xarray.views.references import inlined
 from nczarr_xarray.views.zarr_tree import Tree
 
 if TYPE_CHECKING:
@@ -67,8 +70,9 @@ class NCZarrParser:
         Warns
         -----
         NCZarrWarning
-            For each variable that is left out, as VirtualiZarr can only have bytes of files in
-            forms that Zarr knows.
+            For each variable that is left out, as Zarr or VirtualiZarr cannot have it. From 2.7 on,
+            VirtualiZarr holds chunks itself which the file has in a form that Zarr does not know,
+            such as text of variable length.
         """
         try:
             from virtualizarr.manifests import ManifestStore
@@ -80,8 +84,8 @@ class NCZarrParser:
 
         uri = validate_and_normalize_path_to_uri(str(url), fs_root=Path.cwd().as_uri())
         source = _source(uri, registry)
-        with open_file(source, OpenOptions(group=self.group)) as opened:
-            tree = Tree(opened.hierarchy, scattered=False)
+        with closing(keys_of_file(source, OpenOptions(group=self.group), scattered=False)) as keys:
+            tree = keys.tree
             root = (self.group or "").strip("/")
             dropped = {join(root, name).strip("/") for name in self.drop_variables}
             for path, view in [*tree.arrays.items()]:
@@ -89,18 +93,19 @@ class NCZarrParser:
                     tree.leave_out(path)
                 else:
                     tree.arrays[path] = _as_stored(view)
-            found = opened.file.parse(
+            found = keys.file.parse(
                 together(caught(view.existing()) for view in tree.arrays.values())
             )
-        existing = dict(zip([*tree.arrays], found, strict=True))
-        for path, one in existing.items():
-            problem = _problem(tree.arrays[path], one, source.size)
-            if problem is not None:
-                tree.problems.append(problem)
-                tree.leave_out(path)
+            arrays = {}
+            for path, existing in zip([*tree.arrays], found, strict=True):
+                try:
+                    arrays[path] = _array(keys, path, existing, uri)
+                except NCZarrError as error:
+                    tree.problems.append(error)
+                    tree.leave_out(path)
         for problem in tree.problems:
             warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=caller_level())
-        return ManifestStore(_group(tree, root, existing, uri), registry=registry)
+        return ManifestStore(_group(tree, root, arrays), registry=registry)
 
 
 def _source(uri: str, registry: ObjectStoreRegistry[Any]) -> ByteSource:
@@ -123,74 +128,101 @@ def _as_stored(view: ArrayView) -> ArrayView:
     return view_in_chunks(view.variable, tuple(max(1, length) for length in chunks)) or view
 
 
-def _problem(view: ArrayView, found: _Existing | NCZarrError, size: int) -> NCZarrError | None:
-    """Return why the bytes of the file are not the chunks of an array; None if they are."""
-    if isinstance(found, NCZarrError):
-        return found
-    _, table = found
-    name = view.variable.path
-    if table.mask.any() or view.array.dtype.hasobject:
-        return FormatError(name, "the file has it in a form that Zarr does not know, or in pieces")
-    if ((table.start + table.size) > size).any():
-        return FormatError(name, "has chunks beyond the end of the file: truncated?")
-    return None
-
-
-def _group(
-    tree: Tree, path: str, existing: dict[str, _Existing | NCZarrError], uri: str
-) -> ManifestGroup:
+def _group(tree: Tree, path: str, made: dict[str, ManifestArray]) -> ManifestGroup:
     from virtualizarr.manifests import ManifestGroup
 
     arrays, groups = {}, {}
     for name in tree.members(path):
         below = f"{path}/{name}".lstrip("/")
-        if below in tree.arrays:
-            found = existing[below]
-            assert not isinstance(found, NCZarrError)
-            arrays[name] = _array(tree, below, found, uri)
+        if below in made:
+            arrays[name] = made[below]
         elif below in tree.groups:
-            groups[name] = _group(tree, below, existing, uri)
+            groups[name] = _group(tree, below, made)
     return ManifestGroup(arrays, groups, _json(tree, path, ".zattrs"))
 
 
-def _array(tree: Tree, path: str, existing: _Existing, uri: str) -> ManifestArray:
+def _array(keys: FileKeys, path: str, found: _Existing | NCZarrError, uri: str) -> ManifestArray:
+    """Return an array with the places of its chunks, or these themselves.
+
+    Raises
+    ------
+    NCZarrError
+        If VirtualiZarr cannot have it.
+    """
     from virtualizarr.codecs import zarr_codec_config_to_v3
     from virtualizarr.manifests import ManifestArray
     from virtualizarr.manifests.utils import create_v3_array_metadata
     from virtualizarr.parsers.utils import encode_cf_fill_value
 
-    view = tree.arrays[path]
+    if isinstance(found, NCZarrError):
+        raise found
+    view, tree = keys.tree.arrays[path], keys.tree
+    name, array = view.variable.path, view.array
+    numbers, table = found
+    if ((table.start + table.size) > keys.file.source.size)[table.mask == 0].any():
+        raise FormatError(name, "has chunks beyond the end of the file: truncated?")
+    inside: dict[int, bytes] = {}
+    is_derived = bool(table.mask.any()) or array.dtype.hasobject
+    if is_derived:
+        if _inlined_path() is None:
+            reason = "the file has it in a form that Zarr does not know, or in pieces; such chunks "
+            raise FormatError(name, f"{reason}can be held by VirtualiZarr 2.7 and later")
+        inside = inlined(keys, view, numbers, table)
     document, attributes = _json(tree, path, ".zarray"), _json(tree, path, ".zattrs")
     dimensions = attributes.pop("_ARRAY_DIMENSIONS", None)
-    if view.array.fill is not None:
-        mask = np.asarray(view.array.fill, view.array.dtype)
-        attributes["_FillValue"] = encode_cf_fill_value(mask, view.array.dtype)
+    mask = attributes.pop("_FillValue", array.fill)
+    if array.fill is not None and array.dtype.kind in "iuf":
+        mask = np.asarray(array.fill, array.dtype)
+        attributes["_FillValue"] = encode_cf_fill_value(mask, array.dtype)
+    elif mask is not None:  # one that xarray fails at
+        reason = "attribute '_FillValue', which xarray reads of numbers only in Zarr 3"
+        tree.problems.append(FormatError(name, reason))
     codecs = [*(document["filters"] or ()), *filter(None, [document["compressor"]])]
+    text = array.dtype.hasobject  # whose codec the type says
     assert view.variable.array is not None
-    metadata = create_v3_array_metadata(
-        shape=view.array.shape,
-        data_type=view.array.dtype,
-        chunk_shape=view.array.chunk_shape,
-        fill_value=view.variable.array.fill,  # what chunks that do not exist read as
-        codecs=[zarr_codec_config_to_v3(config) for config in codecs],
-        attributes=attributes,
-        dimension_names=dimensions,
-    )
-    return ManifestArray(metadata, _manifest(view, existing, uri))
+    try:
+        metadata = create_v3_array_metadata(
+            shape=array.shape,
+            data_type=np.dtypes.StringDType() if text else array.dtype,
+            chunk_shape=array.chunk_shape,
+            # what chunks that do not exist read as
+            fill_value=array.fill if is_derived else view.variable.array.fill,
+            codecs=[] if text else [zarr_codec_config_to_v3(config) for config in codecs],
+            attributes=attributes,
+            dimension_names=dimensions,
+        )
+    except (KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise FormatError(name, f"cannot be held by VirtualiZarr ({error})") from error
+    return ManifestArray(metadata, _manifest(view, found, uri, inside))
 
 
-def _manifest(view: ArrayView, existing: _Existing, uri: str) -> Any:
+def _inlined_path() -> str | None:
+    """Return what VirtualiZarr has in place of the path of a chunk that it holds itself."""
+    from virtualizarr.manifests import manifest
+
+    return getattr(manifest, "INLINED_CHUNK_PATH", None)
+
+
+def _manifest(view: ArrayView, found: _Existing, uri: str, inside: dict[int, bytes]) -> Any:
     from virtualizarr.manifests import ChunkManifest
 
-    numbers, table = existing
+    numbers, table = found
     paths = np.full(view.count, "", np.dtypes.StringDType())
     offsets, lengths = np.zeros(view.count, np.uint64), np.zeros(view.count, np.uint64)
     paths[numbers], offsets[numbers], lengths[numbers] = uri, table.start, table.size
+    held = {}
+    if inside:
+        which = [*inside]
+        paths[which], offsets[which] = _inlined_path(), 0
+        lengths[which] = [len(data) for data in inside.values()]
+        positions = {position_of(number, view.grid): data for number, data in inside.items()}
+        held = {"inlined": positions}
     return ChunkManifest.from_arrays(
         paths=paths.reshape(view.grid),
         offsets=offsets.reshape(view.grid),
         lengths=lengths.reshape(view.grid),
         validate_paths=False,  # it is one, and a URI
+        **held,
     )
 
 

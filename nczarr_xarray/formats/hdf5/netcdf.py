@@ -308,6 +308,8 @@ class _Builder:
         for node in self.nodes:
             for dataset in node.datasets:
                 enum = self.names.note(dataset.type)
+                if enum is not None:  # one without a name is declared here, too
+                    self.enums.setdefault(enum.group, {}).setdefault(enum.name, enum)
                 value = value_type(dataset.type, enum)
                 if value is not None:
                     types[node.path, dataset.name] = value

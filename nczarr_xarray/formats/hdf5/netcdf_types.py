@@ -187,7 +187,7 @@ class TypeNames:
     """The user-defined types of a file, as netCDF-C knows them.
 
     Types are compared as in memory: by their members, not by byte order or
-    place of definition. Types without a name are numbered.
+    place of definition. Types without a name are numbered, and types of the root group.
     """
 
     def __init__(self) -> None:

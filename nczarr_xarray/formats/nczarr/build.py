@@ -45,10 +45,13 @@ class Naming:
         ``.zdim_`` (4.8.1), ``.zdim`` (4.8.0).
     array_dimensions
         Whether ``_ARRAY_DIMENSIONS`` is used; netCDF-C's ``mode=noxarray`` ignores it.
+    dropped
+        Names of variables that do not matter where others contradict them.
     """
 
     anonymous_prefix: str = "_Anonymous_Dim_"
     array_dimensions: bool = True
+    dropped: frozenset[str] = frozenset()
 
 
 def build(
@@ -80,7 +83,10 @@ class _Builder:
     fill_is_mask: bool | None
     groups: dict[str, Group] = field(default_factory=dict)
     problems: list[NCZarrError] = field(default_factory=list)
-    implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
+    implied: ImpliedDimensions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.implied = ImpliedDimensions(self.naming.dropped)
 
     @property
     def netcdf(self) -> bool:
@@ -115,7 +121,7 @@ class _Builder:
             parent, _, name = path.rpartition("/")
             group = self.groups[parent]
             group.variables[name] = self.variable(group, name, path, documents)
-        self.implied.settle()
+        self.problems += self.implied.settle()
         return Hierarchy(
             root=self.groups[""],
             generation=self.nodes.generation,

@@ -124,9 +124,19 @@ class _Walk:
             reason = f"{_PART}. Here it is pure Zarr, without unlimited dimensions and types"
             self.nodes.problems.append(FormatError(self.where, reason))
         await self.documents.load([key for path in ancestors for key in self.group_keys(path)])
+        missing: DatasetNotFoundError | None = None
         for path in ancestors:
-            self.enter(path, self.group_documents(path))
-        await self.descend([self.wanted])
+            try:
+                self.enter(path, self.group_documents(path))
+            except DatasetNotFoundError as error:  # in pure Zarr, what is below makes it a group
+                if self.structured:
+                    raise
+                missing = missing or error
+                self.enter(path, {})
+        try:
+            await self.descend([self.wanted])
+        except DatasetNotFoundError as error:
+            raise missing or error from None
         await self.load_referenced_groups()
 
     def is_part(self) -> bool:

@@ -1,4 +1,4 @@
-"""One Zarr v3 array, through zarr-python: metadata to a `ZarrArray`, and reading it."""
+"""One Zarr v3 array, through zarr-python: metadata to a `Zarr3Array`, and reading it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.presence import LocalPresence, Presence
@@ -34,6 +34,8 @@ _CHAR = {"name": "null_terminated_bytes", "configuration": {"length_bytes": 1}}
 #: Of the filters of warnings, which a process has in common: threads that changed and restored
 #: them in turns would leave those of another behind.
 _FILTERS = ProcessLock()
+#: A grid of chunks of several lengths along a dimension.
+_RECTILINEAR = "rectilinear"
 #: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
 MAX_CHUNKS = 1 << 24
 #: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
@@ -41,8 +43,8 @@ _EACH_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrArray(Array):
-    """A Zarr v3 array.
+class Zarr3Array(Array):
+    """A Zarr v3 array, which zarr-python reads.
 
     Parameters
     ----------
@@ -51,7 +53,7 @@ class ZarrArray(Array):
     dtype
         Of the values; variable-length text is object.
     chunk_shape
-        Smallest unit of reading (inside shards too).
+        Smallest unit of reading (inside shards too); the largest one if they differ.
     metadata
         The text of its ``zarr.json``.
     codecs
@@ -73,9 +75,19 @@ class ZarrArray(Array):
 
     @property
     def object_shape(self) -> tuple[int, ...]:
-        """Lengths per dimension of what one object has: a chunk, or a shard of several."""
-        grid = json.loads(self.metadata)["chunk_grid"]["configuration"]["chunk_shape"]
-        return tuple(int(length) or 1 for length in grid)
+        """Lengths per dimension of what one object has at most: a chunk, or a shard of several."""
+        grid = json.loads(self.metadata)["chunk_grid"]
+        if grid["name"] == _RECTILINEAR:
+            return tuple(max(length for length, _ in runs) for runs in _runs(grid, self.shape))
+        return tuple(int(length) or 1 for length in grid["configuration"]["chunk_shape"])
+
+    def selections(self, store: KeyStore) -> ZarrReader:
+        return ZarrReader(store, self)
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrArray(Zarr3Array):
+    """A Zarr v3 array whose objects all have one shape."""
 
     def chunk_name(self, position: tuple[int, ...]) -> str:
         """Return the key of the object that has a chunk."""
@@ -88,19 +100,29 @@ class ZarrArray(Array):
         key = stated.get("separator", between).join([*start, *parts]) or "0"
         return f"{self.path}/{key}" if self.path else key
 
-    def selections(self, store: KeyStore) -> ZarrReader:
-        return ZarrReader(store, self)
+
+@dataclass(frozen=True, slots=True)
+class RectilinearArray(Zarr3Array):
+    """A Zarr v3 array whose objects, and perhaps whose chunks, have lengths of their own.
+
+    Parameters
+    ----------
+    blocks
+        The lengths of the chunks, per dimension.
+    """
+
+    blocks: tuple[tuple[int, ...], ...] = ()
 
 
 class ZarrReader:
-    """Reads selections of a `ZarrArray`."""
+    """Reads selections of a `Zarr3Array`."""
 
     has_readers = False
 
-    def __init__(self, store: KeyStore, array: ZarrArray) -> None:
+    def __init__(self, store: KeyStore, array: Zarr3Array) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
-        self._zarr = _readable(store, array.path, json.loads(array.metadata))
+        self._zarr = _readable(store, array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
@@ -165,17 +187,28 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**metadata, "codecs": [*codecs[:first], as_bytes, *codecs[first:]]}
 
 
-def _readable(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
-    """Make zarr-python's array of `metadata` for reading."""
+def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
+    """Return the lengths of a rectilinear grid, per dimension, each with how often it follows."""
+    return [
+        [(run[0], run[1]) if isinstance(run, list) else (run, 1) for run in stated]
+        if isinstance(stated, list)
+        else [(stated, -(-size // stated))]
+        for stated, size in zip(grid["configuration"]["chunk_shapes"], shape, strict=True)
+    ]
+
+
+def _readable(store: KeyStore, described: Zarr3Array) -> Any:
+    """Make zarr-python's array for reading."""
     from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
+    path, metadata = described.path, json.loads(described.metadata)
     if isinstance(store, ZarrKeyStore):
         return array_in(store.store, path, metadata)
     view = StoreView(store)
     array = array_in(view, path, with_whole_blosc(metadata))
-    view.most = _most_stored(array)
+    view.most = _most_stored(described)
     # those of the root may have a copy, and be the only ones
     own = f"{path}/{FILE}".lstrip("/")
     if isinstance(store, RemoteStore):
@@ -191,8 +224,27 @@ def array_in(store: Any, path: str, metadata: dict[str, Any]) -> Any:
     import zarr
     from zarr.storage import StorePath
 
+    _check_grid(path, metadata)
     with _quiet(metadata):
         return zarr.Array(zarr.AsyncArray.from_dict(StorePath(store, path), metadata))
+
+
+def _check_grid(path: str, metadata: dict[str, Any]) -> None:
+    """Refuse a grid that zarr-python does not read, or of which it would fill the memory."""
+    import zarr
+
+    grid = metadata.get("chunk_grid")
+    if not isinstance(grid, dict) or grid.get("name") != _RECTILINEAR:
+        return
+    if not zarr.config.get("array.rectilinear_chunks", False):
+        reason = "has chunks of different lengths (a rectilinear grid), which zarr-python reads "
+        reason += "from 3.2 on, after zarr.config.set({'array.rectilinear_chunks': True})"
+        raise UnsupportedError(f"{path}/{FILE}", reason)
+    runs = _runs(grid, metadata["shape"])
+    count = math.prod(max(1, sum(abs(times) for _, times in along)) for along in runs)
+    if count > MAX_CHUNKS:
+        reason = f"a rectilinear grid of {count} chunks; {MAX_CHUNKS} are the most that are read"
+        raise FormatError(f"{path}/{FILE}", reason)
 
 
 @contextmanager
@@ -206,19 +258,18 @@ def _quiet(metadata: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _most_stored(array: Any) -> int:
+def _most_stored(array: Zarr3Array) -> int:
     """Return bytes that an object of chunks may have: no codec makes more of them."""
-    count = math.prod(array.shards or array.chunks)
-    dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
-    if dtype.kind == "O":
+    if array.dtype.kind == "O":
         return 2 * UNKNOWN.most
+    count = math.prod(array.object_shape)
     # each chunk in a shard has an entry in its index, and may have a header
-    chunks = math.prod(array.shards) // max(1, math.prod(array.chunks)) if array.shards else 1
-    return int(2 * count * dtype.itemsize + chunks * _EACH_CHUNK)
+    chunks = count // math.prod(array.chunk_shape)
+    return int(2 * count * array.dtype.itemsize + chunks * _EACH_CHUNK)
 
 
-def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
-    """Make a `ZarrArray` of the `metadata` of the array at `path`.
+def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> Zarr3Array:
+    """Make a `Zarr3Array` of the `metadata` of the array at `path`.
 
     Raises
     ------
@@ -231,7 +282,9 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     try:
         array = array_in(StoreView(store), path, metadata)
         dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
-        chunks = tuple(int(n) for n in array.chunks)
+        rectilinear = metadata["chunk_grid"]["name"] == _RECTILINEAR
+        blocks = array.read_chunk_sizes if rectilinear else tuple((n,) for n in array.chunks)
+        chunks = tuple(max(map(int, lengths), default=0) for lengths in blocks)
         shape = tuple(int(n) for n in array.shape)
         with _quiet(metadata):
             stated = array.metadata.to_dict()["codecs"]
@@ -252,7 +305,10 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     # such as [0s], by which numpy divides: the process would die of SIGFPE
     if dtype.kind in "mM" and "[0" in dtype.str:
         raise FormatError(f"{path}/{FILE}", f"dtype {dtype.str!r} counts from zero")
-    return ZarrArray(path, shape, chunks, dtype, json.dumps(metadata), codecs)
+    text = json.dumps(metadata)
+    if rectilinear:
+        return RectilinearArray(path, shape, chunks, dtype, text, codecs, blocks)
+    return ZarrArray(path, shape, chunks, dtype, text, codecs)
 
 
 def fill_value(value: JSON, dtype: np.dtype) -> JSON:

@@ -26,7 +26,7 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
 from nczarr_xarray.formats.strangers import about_strangers, only_groups
-from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
+from nczarr_xarray.formats.zarr3.array import FILE, Zarr3Array, describe, fill_value, plain
 from nczarr_xarray.model import NC_TYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
 
 Document: TypeAlias = dict[str, JSON] | NCZarrError | None
@@ -69,7 +69,7 @@ class _Reading:
     required: bool
     root: Group = field(default_factory=Group)
     problems: list[NCZarrError] = field(default_factory=list)
-    implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
+    implied: ImpliedDimensions = field(init=False)
     #: The consolidated metadata by path.
     consolidated: dict[str, JSON] = field(default_factory=dict)
     #: All metadata by path, where they are read from the consolidated ones.
@@ -80,6 +80,9 @@ class _Reading:
     strangers: list[str] = field(default_factory=list)
     #: Names of the arrays that NCZarr's lists have, by path of the group.
     listed: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.implied = ImpliedDimensions(self.naming.dropped)
 
     def run(self, wanted: str, tree: bool) -> Hierarchy:
         parts = wanted.split("/") if wanted else []
@@ -105,7 +108,7 @@ class _Reading:
             self.problems.append(only_groups(self.store.url, top.groups))
         self.report_missing()
         self.report_strangers()
-        self.implied.settle()
+        self.problems += self.implied.settle()
         return Hierarchy(self.root, "v3", None, self.known is not None, tuple(self.problems))
 
     # -- consolidated metadata -------------------------------------------------
@@ -214,12 +217,13 @@ class _Reading:
     def enter(self, documents: Mapping[str, Document]) -> Group:
         """Make the groups from the root to the wanted one, which is returned."""
         group = self.root
+        wanted = [*documents][-1]
         for path, document in documents.items():
             if isinstance(document, NCZarrError):
                 raise document
-            if document is None and path:
+            if document is None and path == wanted != "":
                 raise DatasetNotFoundError(self.store.url, f"no group '/{path}'")
-            # a root without metadata: the nodes below it have some
+            # a group above without metadata: the nodes below it have some
             document = document or {"node_type": "group", "zarr_format": "3"}
             if not path and document.get("zarr_format") != "3":
                 raise FormatError(
@@ -316,7 +320,7 @@ class _Reading:
         return variable
 
     def attributes(
-        self, document: Mapping[str, JSON], array: ZarrArray, nc_type: str | None
+        self, document: Mapping[str, JSON], array: Zarr3Array, nc_type: str | None
     ) -> dict[str, Attribute]:
         where = f"{array.path}/{FILE}"
         values = dict(self.stated(document, where))
@@ -332,7 +336,7 @@ class _Reading:
         return attributes
 
     def dimensions(
-        self, group: Group, document: Mapping[str, JSON], array: ZarrArray
+        self, group: Group, document: Mapping[str, JSON], array: Zarr3Array
     ) -> list[tuple[Group, str, int]]:
         names = document.get("dimension_names") or self.names_of_zarr_2(document, array)
         if (
@@ -350,7 +354,7 @@ class _Reading:
             for name, size in zip(names, array.shape, strict=True)
         ]
 
-    def names_of_zarr_2(self, document: Mapping[str, JSON], array: ZarrArray) -> list[JSON]:
+    def names_of_zarr_2(self, document: Mapping[str, JSON], array: Zarr3Array) -> list[JSON]:
         """Return the names that some writers (GDAL) put in Zarr 3; else nothing but Nones."""
         attributes = document.get("attributes")
         names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None

@@ -9,6 +9,7 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.zarr3.array import FILE
+from nczarr_xarray.model import AmbiguousNameError
 from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
 
@@ -47,6 +48,10 @@ def groups(subject: Subject) -> Iterator[Finding]:
     for problem in subject.opened.hierarchy.problems if subject.opened is not None else ():
         if isinstance(problem, UnsupportedError):
             yield _unsupported(problem.object, problem)
+        elif isinstance(problem, AmbiguousNameError):
+            advice = "not all programs open such groups: give each length a name of its own, "
+            advice += "unless a convention (OME-Zarr) wants one name"
+            yield Finding("warning", "dimension-names", problem.object, problem.reason, advice)
         else:
             advice = "readers leave it out or guess: correct the metadata"
             yield Finding("warning", "left-out", problem.object, problem.reason, advice)

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import netcdf_file, netcdf_variables
 from nczarr_xarray.export.classic_types import size_problems
@@ -191,6 +192,39 @@ def test_enums_in_an_aggregation_are_verified(
     said = capsys.readouterr().out
     assert "type /other: only in A" in said
     assert "/e" not in said
+
+
+@pytest.mark.parametrize("kind", ["NETCDF4", "NCZarr", "Zarr2", "Zarr3"])
+@pytest.mark.parametrize("group", [None, "sub"])
+def test_enums_without_names_are_those_of_the_engine(
+    tmp_path: Path, kind: str, group: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every bool of h5py is one; netCDF-C gives them names."""
+    source, target = tmp_path / "x.h5", tmp_path / ("x.nc" if kind == "NETCDF4" else "x")
+    named = {"on": 1, "off": 4}
+    with h5py.File(source, "w") as file:
+        file["mask"] = np.array([True, False, True])
+        file["sub/mask"] = np.array([False, True, True])
+        file.create_dataset("sub/state", data=[1, 4, 1], dtype=h5py.enum_dtype(named, "i2"))
+    copy(source, target, "--format", kind, "--verify")
+    for path in (source, target):
+        ours = xr.open_dataset(path, engine="nczarr", group=group)
+        theirs = xr.open_dataset(source, engine="netcdf4", group=group)
+        for name, variable in theirs.items():
+            assert ours[name].values.tolist() == variable.values.tolist()
+            told = variable.encoding["dtype"].metadata
+            assert ours[name].encoding["dtype"].metadata == told, name
+    assert compare(source, target).equal
+    capsys.readouterr()
+    first, second = (dumped(capsys, path) for path in (source, target))
+    assert first == second
+    assert "_AnonymousEnum1 mask(" in first
+
+
+def dumped(capsys: pytest.CaptureFixture[str], path: Path) -> str:
+    """What ``nczarr dump`` prints of a dataset, without its name."""
+    assert main(["dump", str(path)]) == 0
+    return capsys.readouterr().out.partition("\n")[2]
 
 
 def test_texts_in_classic_netcdf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

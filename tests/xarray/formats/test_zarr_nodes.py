@@ -16,10 +16,14 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
-from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, open_hierarchy
+from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, open_hierarchy, validate
+from tests.support import samples
+from tests.support.copying import copy
 from tests.support.httpserver import Server
 from tests.support.marks import each_once
+from tests.support.promises import as_remote
 from tests.support.trees import write_tree
 from tests.support.zarr2 import ARRAY as ARRAY_2
 from tests.support.zarr2 import GROUP
@@ -416,6 +420,141 @@ def test_unnamed_dimensions_are_called_as_wanted(tmp_path: Path) -> None:
     write_tree(tmp_path, store)
     ds = silently(f"file://{tmp_path}#mode=nczarr,noxarray")
     assert ds.v.dims == ("_Anonymous_Dim_3",)
+
+
+# -- groups without metadata above what is wanted --------------------------------------------
+
+
+def nodes(zarr_format: int, groups: list[str]) -> Store:
+    """The array ``a/b/v``, and some of the groups above it."""
+    if zarr_format == 3:
+        store = array_3("a/b/v", dimension_names=["x"])
+        return store | {key: data for path in groups for key, data in group_3(path).items()}
+    store = array_2("a/b/v") | {"a/b/v/.zattrs": text({"_ARRAY_DIMENSIONS": ["x"]})}
+    return store | {f"{path}/.zgroup".lstrip("/"): GROUP_2 for path in groups}
+
+
+def with_consolidated(store: Store) -> Store:
+    metadata = {key: json.loads(data) for key, data in store.items() if "/.z" in f"/{key}"}
+    return store | {".zmetadata": text({"zarr_consolidated_format": 1, "metadata": metadata})}
+
+
+ABOVE = {"root": [""], "root and a": ["", "a"], "a": ["a"], "none": [], "a/b": ["a/b"]}
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("name", ABOVE)
+def test_groups_between_need_no_metadata(name: str, remote: bool, consolidated: bool) -> None:
+    store = nodes(2, ABOVE[name])
+    below = {key.removeprefix("a/b/"): data for key, data in store.items() if "a/b/" in key}
+    expected = opened(below | {".zgroup": GROUP_2}).load()
+    store = with_consolidated(store) if consolidated else store
+    ds = silently(as_remote(store) if remote else store, group="a/b")
+    xr.testing.assert_identical(ds, expected)
+    for group in ("a/b/v", "nowhere", "nowhere/b", "a/nowhere"):
+        with pytest.raises(DatasetNotFoundError, match="no group '/"):
+            opened(as_remote(store) if remote else store, group=group)
+
+
+@pytest.mark.parametrize("groups", [["", "a/b"], ["a/b"]], ids=repr)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_group_with_metadata_opens_as_engine_zarr_opens_it(
+    zarr_format: int, groups: list[str]
+) -> None:
+    store = nodes(zarr_format, groups)
+    options: dict[str, Any] = {"group": "a/b", "mask_and_scale": False}
+    theirs = xr.open_dataset(as_remote(store), engine="zarr", consolidated=False, **options)
+    xr.testing.assert_equal(silently(store, **options), theirs)
+    assert theirs.v.values.tolist() == DATA.tolist()
+    with pytest.raises(DatasetNotFoundError, match="no group '/a"):
+        opened(store, group="a/nowhere")
+
+
+def test_groups_of_nczarr_have_metadata() -> None:
+    store = samples.vector("dims-nczarr+file-4.10.1")
+    with pytest.raises(DatasetNotFoundError, match="no group '/added'"):
+        opened(store | {f"added/{key}": data for key, data in array_2().items()}, group="added")
+
+
+# -- one name for dimensions of different lengths ------------------------------------------------
+
+
+def lying_along(zarr_format: int, arrays: dict[str, dict[str, int]]) -> Store:
+    """Arrays of 0, 1, 2 ... by name, each with the lengths of its dimensions by their names."""
+    store = group_3() if zarr_format == 3 else {".zgroup": GROUP_2}
+    for path, lengths in arrays.items():
+        names, shape = [name.strip() for name in lengths], [*lengths.values()]
+        data = np.arange(np.prod(shape), dtype="<i4").tobytes()
+        if zarr_format == 3:
+            grid = {"name": "regular", "configuration": {"chunk_shape": shape}}
+            array = array_3(path, shape=shape, chunk_grid=grid, dimension_names=names)
+            store[f"{path}/zarr.json"] = array[f"{path}/zarr.json"]
+            store[f"{path}/c/{'/'.join('0' * len(shape))}"] = data
+        else:
+            store[f"{path}/.zarray"] = array_2(path, shape=shape, chunks=shape)[f"{path}/.zarray"]
+            store[f"{path}/.zattrs"] = text({"_ARRAY_DIMENSIONS": names})
+            store[f"{path}/{'.'.join('0' * len(shape))}"] = data
+    return store
+
+
+PYRAMID = {str(level): {"y": 12 >> level, "x": 20 >> level} for level in range(3)}
+
+AMBIGUOUS: dict[str, tuple[dict[str, dict[str, int]], dict[str, tuple[str, ...]]]] = {
+    "the first": (PYRAMID, {"0": ("y", "x"), "1": ("y_6", "x_10"), "2": ("y_3", "x_5")}),
+    "most": (
+        {"a": {"x": 4}, "b": {"x": 3}, "c": {"x": 3}},
+        {"a": ("x_4",), "b": ("x",), "c": ("x",)},
+    ),
+    "the coordinate": ({"a": {"x": 4}, "x": {"x": 3}}, {"a": ("x_4",), "x": ("x",)}),
+    "names that are taken": (
+        {"a": {"x": 4, "x_3": 2}, "b": {"x": 3}, "c": {"x": 5}, "x_5": {"z": 1}},
+        {"a": ("x", "x_3"), "b": ("x_3_",), "c": ("x_5_",), "x_5": ("z",)},
+    ),
+    "one array": ({"a": {"x": 4, "x ": 3}}, {"a": ("x", "x_3")}),
+}
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_arrays_whose_dimensions_share_names_are_all_read(name: str, zarr_format: int) -> None:
+    arrays, expected = AMBIGUOUS[name]
+    store = lying_along(zarr_format, arrays)
+    ds, message = warned(store)
+    assert {path: ds[path].dims for path in arrays} == expected
+    for path in arrays:
+        shown = zarr.open_array(as_remote(store), path=path)  # the engine "zarr" refuses the group
+        np.testing.assert_array_equal(ds[path], shown[...], err_msg=path)
+    others = {str(dim) for dim in ds.dims} - {dim.strip() for one in arrays.values() for dim in one}
+    assert all(repr(other) in message for other in others)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_dropped_variables_leave_names_to_the_others(zarr_format: int) -> None:
+    store = lying_along(zarr_format, PYRAMID)
+    options: dict[str, Any] = {"drop_variables": ["0", "2"], "mask_and_scale": False}
+    theirs = xr.open_zarr(as_remote(store), consolidated=False, **options)
+    xr.testing.assert_equal(silently(store, **options), theirs)
+    ds, message = warned(store, drop_variables="0")
+    assert [ds[path].dims for path in "12"] == [("y", "x"), ("y_3", "x_5")]
+    assert "6" not in message
+
+
+def test_an_array_that_contradicts_a_declared_dimension_is_read() -> None:
+    store = samples.vector("dims-nczarr+file-4.10.1")
+    ds, message = warned({**store, "t/.zattrs": text({"_ARRAY_DIMENSIONS": ["x"]})})
+    assert (ds.x.dims, ds.t.dims) == (("x",), ("x_5",))
+    assert ds.t.values.tolist() == opened(store).t.values.tolist()
+    assert "'x_5'" in message
+
+
+@pytest.mark.parametrize("kind", ["NCZarr", "Zarr2", "Zarr3", "NETCDF4"])
+def test_tools_follow_the_names(tmp_path: Path, kind: str) -> None:
+    source, target = tmp_path / "image.zarr", tmp_path / ("x.nc" if kind == "NETCDF4" else "x")
+    write_tree(source, lying_along(3, PYRAMID))
+    assert "dimension-names" in {finding.code for finding in validate(source)}
+    copy(source, target, "--format", kind, "--verify")
+    xr.testing.assert_equal(silently(target), warned(source)[0])
 
 
 # -- codecs ----------------------------------------------------------------------------------

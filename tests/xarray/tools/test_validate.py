@@ -107,6 +107,7 @@ TREES: dict[str, Callable[[], Objects]] = {
     "dimension-rank": lambda: structure(dimension_references=["/time", "/x"]),
     "dimension-missing": lambda: structure(dimension_references=["/nowhere"]),
     "dimension-length": lambda: structure(dimension_references=["/x"]),
+    "dimension-names": lambda: {**NCZARR, "t/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}'},
     "root": lambda: edited(NCZARR, ".zattrs", _nczarr_superblock=None),
     "metadata": lambda: edited(NCZARR, "t/.zarray", dtype="<q9"),
     "netcdf-c": lambda: edited(NCZARR, "t/.zarray", order=None),

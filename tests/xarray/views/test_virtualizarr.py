@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ pytest.importorskip("virtualizarr")
 from obspec_utils.registry import ObjectStoreRegistry
 from obstore.store import HTTPStore, LocalStore, MemoryStore
 from virtualizarr import open_virtual_dataset
+from virtualizarr.manifests import manifest
 from virtualizarr.parsers import HDFParser
 from virtualizarr.parsers.typing import Parser
 
@@ -35,6 +37,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The data type:FutureWarning"),
 ]
 LOCAL = ObjectStoreRegistry({"file://": LocalStore()})
+#: Whether manifests hold chunks themselves.
+HOLDS = hasattr(manifest, "INLINED_CHUNK_PATH")
 #: What VirtualiZarr can be asked for: the first is Zarr 2, and all that its older releases write.
 FORMATS: list[dict[str, int]] = [{}]
 if "zarr_format" in inspect.signature(xr.Dataset.vz.to_kerchunk).parameters:  # type: ignore[attr-defined]
@@ -48,12 +52,23 @@ def arrays(group: Any, above: str = "") -> Iterator[str]:
         yield from arrays(below, f"{above}{name}/")
 
 
+def array_at(store: Any, path: str) -> Any:
+    """The array of VirtualiZarr at a path."""
+    *above, name = path.split("/")
+    group = store._group
+    for part in above:
+        group = group.groups[part]
+    return group.arrays[name]
+
+
 def values(store: Any, path: str) -> np.ndarray:
     return np.asarray(zarr.open_group(store, mode="r", zarr_format=3)[path][...])  # type: ignore[index]
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether all bits are the same, whatever the byte order."""
+    """Whether all bits are the same, whatever the byte order, and the layout of structures."""
+    if other.dtype.hasobject or other.dtype.names:
+        return one.shape == other.shape and repr(one.tolist()) == repr(other.tolist())
     plain = [a.astype(a.dtype.newbyteorder("<")) for a in (one, other)]
     return (
         one.shape == other.shape
@@ -73,9 +88,11 @@ def check(path: Path, *, less: bool = False) -> int:
         stored = {v.path.strip("/"): v for group in groups for v in group.variables.values()}
         for name in found:
             assert same(values(store, name), opened.read(stored[name])), name
+    # what is not in the file as it is shown, netCDF shows otherwise than HDF5
+    common = {name for name in found if not getattr(array_at(store, name).manifest, "_inlined", ())}
     try:
         other = HDFParser()(path.as_uri(), LOCAL)
-        theirs = {name: values(other, name) for name in {*found} & {*arrays(other._group)}}
+        theirs = {name: values(other, name) for name in common & {*arrays(other._group)}}
     except Exception:  # noqa: BLE001 - it fails on text, complex attributes and classic files
         theirs = {}
     for name, one in theirs.items():
@@ -139,13 +156,16 @@ def test_what_virtualizarr_makes_of_files(tmp_path: Path, months: list[Path]) ->
 
 @pytest.mark.slow
 def test_a_group_and_what_is_left_out(tmp_path: Path) -> None:
-    inner = xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [3, 4]), "text": ("x", ["é", "ü"])})
+    inner = xr.Dataset({"a": ("x", [1, 2]), "b": ("x", [3, 4])})
     path = tmp_path / "g.nc"
     xr.DataTree.from_dict({"/": inner[["b"]], "/g/h": inner}).to_netcdf(path, engine="netcdf4")
-    with pytest.warns(NCZarrWarning, match=r"left out: /g/h/text"):
+    with netCDF4.Dataset(path, "a") as file:
+        group = file["g/h"]
+        group.createVariable("list", group.createVLType("i4", "list_t"), ("x",))
+    with pytest.warns(NCZarrWarning, match=r"left out: /g/h/list"):
         store = NCZarrParser("g/h", drop_variables=["b"])(path.as_uri(), LOCAL)
     assert list(arrays(store._group)) == ["a"]
-    with pytest.warns(NCZarrWarning, match=r"left out: /g/h/text"):
+    with pytest.warns(NCZarrWarning, match=r"left out: /g/h/list"):
         whole = NCZarrParser()(str(path), LOCAL)  # a plain path will do, too
     assert set(arrays(whole._group)) == {"b", "g/h/a", "g/h/b"}
 
@@ -159,6 +179,83 @@ def test_chunks_that_do_not_exist_read_as_the_fill_value_of_the_file(tmp_path: P
     store = NCZarrParser()(path.as_uri(), LOCAL)
     assert values(store, "v").tolist() == [7, 7, 7, 7, 1, 1]
     assert values(store, "w").tolist() == [netCDF4.default_fillvals["f8"]] * 6
+
+
+def with_texts_and_structures(path: Path) -> Path:
+    pair = np.dtype([("a", "i4"), ("b", "f8")])
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("x", 4)
+        file.createVariable("v", "i4", ("x",))[:] = np.arange(4)
+        texts = np.array(["é", "b", "", "dd"], object)
+        file.createVariable("text", str, ("x",), zlib=True, chunksizes=(3,))[:] = texts
+        file.createVariable("masked", str, ("x",), fill_value="none", chunksizes=(2,))[2] = "z"
+        file.createVariable("part", str, ("x",), chunksizes=(1,))[2] = "here"
+        file.createVariable("never", str, ("x",))
+        file.createVariable("one", str, ())[...] = "one"
+        type_ = file.createCompoundType(pair, "pair")
+        values = np.array([(i, i / 2) for i in range(4)], pair)
+        file.createVariable("pairs", type_, ("x",), zlib=True, chunksizes=(3,))[:] = values
+        file.createVariable("unset", type_, ("x",))
+    return path
+
+
+@pytest.mark.skipif(not HOLDS, reason="VirtualiZarr holds no chunks before 2.7")
+@pytest.mark.filterwarnings("ignore:left out.*_FillValue:nczarr_xarray.NCZarrWarning")
+@pytest.mark.parametrize("options", FORMATS)
+def test_texts_and_structures_are_held_inline(tmp_path: Path, options: dict[str, int]) -> None:
+    path, target = with_texts_and_structures(tmp_path / "t.nc"), tmp_path / "t.json"
+    assert check(path) == 0
+    virtual = open_virtual_dataset(path.as_uri(), registry=LOCAL, parser=NCZarrParser())
+    virtual.vz.to_kerchunk(str(target), format="json", **options)
+    expected = xr.open_dataset(path, engine="netcdf4", mask_and_scale=False)
+    with xr.open_dataset(target, engine="nczarr", mask_and_scale=False) as found:
+        assert set(found.variables) == set(expected.variables)
+        for name, variable in found.variables.items():
+            assert same(variable.values, expected[name].values.astype(object)), name
+
+
+@pytest.mark.skipif(HOLDS, reason="VirtualiZarr holds them")
+def test_texts_and_structures_are_left_out_by_older_releases(tmp_path: Path) -> None:
+    path = with_texts_and_structures(tmp_path / "t.nc")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        store = NCZarrParser()(path.as_uri(), LOCAL)
+    assert list(arrays(store._group)) == ["v"]
+    assert sum("VirtualiZarr 2.7" in str(warning.message) for warning in caught) == 7
+
+
+@pytest.mark.parametrize("file_format", ["NETCDF4", "NETCDF3_64BIT_OFFSET"])
+@pytest.mark.parametrize("loaded", [[], ["c"]], ids=["", "loaded"])
+def test_a_fill_value_of_characters_loses_no_file(
+    tmp_path: Path, file_format: Any, loaded: list[str]
+) -> None:
+    path, target = tmp_path / "c.nc", tmp_path / "c.json"
+    with netCDF4.Dataset(path, "w", format=file_format) as file:
+        file.createDimension("x", 3)
+        file.createDimension("n", 2)
+        file.createVariable("c", "S1", ("x", "n"), fill_value=b"-")[:2] = [["a", "b"], ["c", "-"]]
+        file.createVariable("v", "i2", ("x",), fill_value=np.int16(-1))[1:] = 5
+    with pytest.warns(NCZarrWarning, match=r"left out: /c: attribute '_FillValue'"):
+        virtual = open_virtual_dataset(
+            path.as_uri(), registry=LOCAL, parser=NCZarrParser(), loadable_variables=loaded
+        )
+    virtual.vz.to_kerchunk(str(target), format="json")
+    with (
+        xr.open_dataset(path, engine="netcdf4") as expected,
+        xr.open_dataset(target, engine="nczarr") as found,
+    ):
+        assert found.c.values.tolist() == expected.c.values.tolist()
+        xr.testing.assert_equal(found.v, expected.v)
+
+
+def test_a_fill_value_of_several_elements_loses_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.h5"
+    with h5py.File(path, "w") as file:
+        file["m"] = np.arange(3, dtype="i4")
+        file["m"].attrs["_FillValue"] = np.array([1, 2], "i4")
+    with pytest.warns(NCZarrWarning, match=r"left out: /m: attribute '_FillValue'"):
+        virtual = open_virtual_dataset(path.as_uri(), registry=LOCAL, parser=NCZarrParser())
+    assert list(virtual.variables) == ["m"]
 
 
 def test_what_is_no_file_is_an_error_that_names_it(tmp_path: Path, months: list[Path]) -> None:
