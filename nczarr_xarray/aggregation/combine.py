@@ -26,6 +26,7 @@ from nczarr_xarray.aggregation.held_values import (
     holding,
     safely_filled,
 )
+from nczarr_xarray.aggregation.labels import with_characters
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
@@ -98,7 +99,7 @@ class Combiner:
         equal: Packing = "equal" if self._equally_packed() else "own"
         packing = equal if old is None else old.packing
         found = replace(self.hierarchy, root=root, problems=())
-        return Aggregated(found, self._values, self._tables, packing)
+        return Aggregated(*with_characters(found, self._values), self._tables, packing)
 
     def _lengthened(self, dimension: Dimension) -> Dimension:
         axis = self.grid.axes.get(dimension.path)

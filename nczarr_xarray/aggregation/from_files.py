@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nczarr_fsspec.errors import ExportError
@@ -58,12 +58,15 @@ def combined(
         summaries.begin(before.hierarchy)
         expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
         _check_kept(url, before, expected)
+        held = {path: expected.combined(path, own) for path, own in before.values.items()}
+        before = replace(before, values=held)
     read_files(files, request.wanted, progress.advance, summaries)
-    there = {} if before is None else before.before()
     own = summaries.files[0].layout.dimensions
-    new = frozenset(path for path in there if path not in own)
     first = files[0] if before is None else url
     expected = summaries.files[0].layout if expected is None else expected
+    blocks = {} if before is None else before.before()
+    there = {path: known for path, known in blocks.items() if path in expected.dimensions}
+    new = frozenset(path for path in there if path not in own)
     checked = set()
     for file in summaries.files:
         if id(file.layout) not in checked:

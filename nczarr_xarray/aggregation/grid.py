@@ -329,7 +329,7 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
 
 def _key(block: np.ndarray, exact: bool) -> object:
     """Return what equal blocks have in common; conversion of units is not `exact`."""
-    if block.dtype.kind == "O":
+    if block.dtype.kind in "OS":
         return tuple(block.tolist())
     if block.dtype.kind in "iu":
         return "i", block.astype(np.int64).tobytes()
