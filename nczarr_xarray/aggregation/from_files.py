@@ -14,7 +14,7 @@ from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.held_values import unrounded
 from nczarr_xarray.aggregation.reading import Summaries, read_files
-from nczarr_xarray.aggregation.summary import Layout, describe
+from nczarr_xarray.aggregation.summary import Layout, Summary, describe
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import column
 
@@ -62,7 +62,7 @@ def combined(
         texts = {path: expected.combined(path, own) for path, own in before.values.items()}
         before = replace(before, values=texts)
     read_files(files, request.wanted, progress.advance, summaries)
-    files_read = summaries.files
+    files_read: Sequence[Summary] = summaries.files
     layouts = [*{id(file.layout): file.layout for file in files_read}.values()]
     own = files_read[0].layout.dimensions
     first = files[0] if before is None else url

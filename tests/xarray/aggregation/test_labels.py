@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ VERSIONS = ("0.4", "0.6.2", "1.13")
 def write(
     path: Path,
     time: int,
-    labels: dict[str, tuple[str | None, list[str]]],
+    labels: Mapping[str, tuple[str | None, list[str]]],
     length: int = 2,
     length_name: str = "strlen",
     data: bool = False,
