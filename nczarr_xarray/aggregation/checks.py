@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, UnsupportedError
 from nczarr_xarray.aggregation.summary import Layout, VariableForm
 from nczarr_xarray.dataset.units import Convert, conversion
-from nczarr_xarray.model import NC_DEFAULT_FILL
+from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES
 
 #: Conversion of times is not exact: a result that is so close to one with few decimals is meant
 #: to be that one. Others, such as seven hours in days, are not rounded.
 DECIMALS, _NOISE = 9, 1e-11
-#: Types whose values become double where units are converted.
+#: Types of coordinates that may differ between files.
 _NUMBERS = frozenset(NC_DEFAULT_FILL) - {"char", "string"}
 
 
@@ -22,8 +26,6 @@ def check_layouts(
     target: str,
     layout: Layout,
     new: frozenset[str],
-    *,
-    is_master: bool,
 ) -> None:
     """Raise if two files have variables that do not fit together.
 
@@ -35,8 +37,6 @@ def check_layouts(
         The other one.
     new
         Dimensions of the first that others do not have, for they follow each other along it.
-    is_master
-        Whether the first is an aggregation, whose coordinates may have become double.
 
     Raises
     ------
@@ -55,8 +55,6 @@ def check_layouts(
                 "the file out",
             )
     for path, form in there.items():
-        if is_master and _became_double(form, own[path]):
-            form = form._replace(nc_type=own[path].nc_type)
         difference = _difference(form, own[path])
         if difference is not None:
             mine, theirs = difference
@@ -67,6 +65,19 @@ def check_layouts(
             raise ExportError(target, f"{path}: {error.object} {error.reason}") from None
         except ValueError as error:
             raise ExportError(target, f"{path} {error} (as in {first})") from None
+
+
+def promoted(expected: Layout, layouts: Sequence[Layout]) -> Layout:
+    """Return a layout in which types of coordinates hold those of all files."""
+    forms = []
+    for form in expected.forms:
+        found = (layout.form(form.path) for layout in layouts)
+        types = {form.nc_type, *(own.nc_type for own in found if own is not None)}
+        if len(types) > 1 and types <= _NUMBERS and form.is_coordinate and not form.packing:
+            nc_type = str(netcdf_type(np.result_type(*(NC_DTYPES[one] for one in types))))
+            form = form._replace(nc_type=nc_type, stored_type=nc_type)
+        forms.append(form)
+    return replace(expected, forms=tuple(forms))
 
 
 def converter(own: VariableForm, wanted: VariableForm) -> Convert | None:
@@ -84,13 +95,31 @@ def converter(own: VariableForm, wanted: VariableForm) -> Convert | None:
     return conversion(own.units, own.calendar, wanted.units, wanted.calendar)
 
 
-def converted(values: np.ndarray, own: VariableForm, wanted: VariableForm) -> np.ndarray:
-    """Return values of a coordinate in the units of the first file.
+def typed(target: str, values: np.ndarray, wanted: VariableForm) -> np.ndarray:
+    """Return numbers in the type that the aggregation has of them; `ExportError` if it cannot."""
+    dtype = NC_DTYPES.get(wanted.stored_type)
+    if dtype is None or values.dtype.kind not in "iuf" or values.dtype == dtype:
+        return values
+    with np.errstate(invalid="ignore"):
+        found = values.astype(dtype)
+        is_same = values.dtype.kind == "f" or (found.astype(values.dtype) == values).all()
+    if not is_same:
+        raise ExportError(
+            target,
+            f"has values of {wanted.path} that are no {wanted.stored_type}, the type that holds "
+            "those of other files",
+        )
+    return found
 
-    They keep their type if that holds them.
+
+def converted(
+    target: str, values: np.ndarray, own: VariableForm, wanted: VariableForm
+) -> np.ndarray:
+    """Return values of a coordinate of a file in the units and the type of the aggregation.
+
+    They keep that type if it holds them in these units.
     """
-    if wanted.stored_type == "double" and values.dtype.kind in "iuf":
-        values = values.astype(np.float64, copy=False)
+    values = typed(target, values, wanted)
     convert = converter(own, wanted)
     if convert is None:
         return values
@@ -116,9 +145,11 @@ def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
 
     In other units they would be packed anew, and rounded: packing is made for the values of a file.
     """
+    if not own.packing and not wanted.packing:
+        return True
     if (own.stored_type, own.packing) != (wanted.stored_type, wanted.packing):
         return False
-    return not own.packing or converter(own, wanted) is None
+    return converter(own, wanted) is None
 
 
 def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
@@ -137,17 +168,24 @@ def _without(form: VariableForm, new: frozenset[str]) -> VariableForm:
     return form._replace(dimensions=tuple(d for d in form.dimensions if d not in new))
 
 
-def _became_double(expected: VariableForm, form: VariableForm) -> bool:
-    """Tell whether values of a file may have become those of an aggregation by conversion."""
-    is_double = expected.is_coordinate and expected.stored_type == "double"
-    return is_double and expected.units is not None and form.stored_type in _NUMBERS
+def _is_held(form: VariableForm, expected: VariableForm) -> bool:
+    """Tell whether a type that holds both is that of the aggregation."""
+    return (
+        expected.is_coordinate
+        and not expected.packing
+        and {
+            form.nc_type,
+            expected.nc_type,
+        }
+        <= _NUMBERS
+    )
 
 
 def _difference(expected: VariableForm, form: VariableForm) -> tuple[str, str] | None:
     """Return what a variable is, and what it should be, if that is not the same."""
     if form.dimensions != expected.dimensions:
         return _dimensions(form), _dimensions(expected)
-    if form.nc_type != expected.nc_type:
+    if form.nc_type != expected.nc_type and not _is_held(form, expected):
         return f"is {form.nc_type}", f"is {expected.nc_type}"
     if (form.units is None) != (expected.units is None):
         return _units(form), _units(expected)

@@ -24,8 +24,10 @@ from nczarr_xarray.aggregation.held_values import (
     as_held,
     default_filled,
     holding,
+    of_type,
     safely_filled,
 )
+from nczarr_xarray.aggregation.labels import with_characters
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
@@ -98,7 +100,7 @@ class Combiner:
         equal: Packing = "equal" if self._equally_packed() else "own"
         packing = equal if old is None else old.packing
         found = replace(self.hierarchy, root=root, problems=())
-        return Aggregated(found, self._values, self._tables, packing)
+        return Aggregated(*with_characters(found, self._values), self._tables, packing)
 
     def _lengthened(self, dimension: Dimension) -> Dimension:
         axis = self.grid.axes.get(dimension.path)
@@ -183,6 +185,8 @@ class Combiner:
     def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
         variable = without_enum(variable)  # names of numbers may differ
+        if form.is_coordinate and form.nc_type != variable.nc_type:
+            variable = of_type(variable, form.nc_type)
         attributes = self._attributes(f"{path}:", variable.attributes)
         dimensions = self._own_dimensions(variable, form)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
@@ -258,7 +262,7 @@ class Combiner:
         if form.dimensions or not self._is_small(form):
             return False
         found = [
-            converted(file.value(form.path), file.layout.form(form.path) or form, form)
+            converted(file.target, file.value(form.path), file.layout.form(form.path) or form, form)
             for file in self._distinct(form)
         ]
         return any(not _equal(found[0], other) for other in found[1:])

@@ -184,5 +184,6 @@ def _checked(
         if isinstance(value, NCZarrError):
             raise ExportError(target, f"has a coordinate that cannot be read: {value}")
         native = variable.dtype.newbyteorder("=")
-        found.append(np.array(value, native, order="C", copy=None))
+        values = np.array(value, native, order="C", copy=None)
+        found.append(description.layout.combined(variable.path, values))
     return tuple(found)

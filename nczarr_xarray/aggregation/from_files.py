@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.checks import check_layouts, check_packing
+from nczarr_xarray.aggregation.checks import check_layouts, check_packing, promoted
 from nczarr_xarray.aggregation.combine import Combiner
 from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
+from nczarr_xarray.aggregation.held_values import unrounded
 from nczarr_xarray.aggregation.reading import Summaries, read_files
-from nczarr_xarray.aggregation.summary import Layout, describe
+from nczarr_xarray.aggregation.summary import Layout, Summary, describe
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import column
 
@@ -58,29 +59,35 @@ def combined(
         summaries.begin(before.hierarchy)
         expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
         _check_kept(url, before, expected)
+        texts = {path: expected.combined(path, own) for path, own in before.values.items()}
+        before = replace(before, values=texts)
     read_files(files, request.wanted, progress.advance, summaries)
-    there = {} if before is None else before.before()
-    own = summaries.files[0].layout.dimensions
-    new = frozenset(path for path in there if path not in own)
+    files_read: Sequence[Summary] = summaries.files
+    layouts = [*{id(file.layout): file.layout for file in files_read}.values()]
+    own = files_read[0].layout.dimensions
     first = files[0] if before is None else url
-    expected = summaries.files[0].layout if expected is None else expected
+    expected = promoted(files_read[0].layout if expected is None else expected, layouts)
+    files_read, held = unrounded(files_read, {} if before is None else before.values, expected)
+    if before is not None:
+        before = replace(before, values=held)
+    blocks = {} if before is None else before.before()
+    there = {path: known for path, known in blocks.items() if path in expected.dimensions}
+    new = frozenset(path for path in there if path not in own)
     checked = set()
-    for file in summaries.files:
+    for file in files_read:
         if id(file.layout) not in checked:
-            check_layouts(
-                first, expected, file.target, file.layout, new, is_master=before is not None
-            )
+            check_layouts(first, expected, file.target, file.layout, new)
             if before is not None and before.packing == "equal":
                 check_packing(first, expected, file.target, file.layout)
             checked.add(id(file.layout))
-    grid = Arranger(summaries.files, expected, request.asked, request.gaps, there, url).grid()
-    check_places(grid, summaries.files, gaps=request.gaps, partly=before is not None)
+    grid = Arranger(files_read, expected, request.asked, request.gaps, there, url).grid()
+    check_places(grid, files_read, gaps=request.gaps, partly=before is not None)
     hierarchy = summaries.hierarchy
     assert hierarchy is not None
     return Combiner(
         hierarchy,
         expected,
-        summaries.files,
+        files_read,
         column([*addresses]),
         grid,
         frozenset(summaries.differing),

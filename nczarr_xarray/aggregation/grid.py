@@ -10,7 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning, caller_level
 from nczarr_xarray.aggregation.axes import Axis, by_coordinate, nothing_along
-from nczarr_xarray.aggregation.checks import DECIMALS, converted
+from nczarr_xarray.aggregation.checks import DECIMALS, converted, typed
 from nczarr_xarray.aggregation.summary import Layout, Summary
 
 
@@ -162,7 +162,8 @@ class Arranger:
         wanted = self.expected.form(dimension)
         assert wanted is not None
         before = self.before.get(dimension)
-        blocks = [] if before is None else before.blocks()
+        stored = [] if before is None else before.blocks()
+        blocks = [typed(self.url, block, wanted) for block in stored]
         exact = wanted.calendar is None or self._units(dimension) == {wanted.units}
         known = {_key(block, exact): number for number, block in enumerate(blocks)}
         same: dict[tuple[int, int], int] = {}
@@ -173,7 +174,7 @@ class Arranger:
             if number is None:
                 own = layout.form(dimension)
                 assert own is not None
-                block = np.atleast_1d(converted(values, own, wanted))
+                block = np.atleast_1d(converted(file.target, values, own, wanted))
                 number = known.setdefault(_key(block, exact), len(blocks))
                 if number == len(blocks):
                     blocks.append(block)
@@ -329,7 +330,7 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
 
 def _key(block: np.ndarray, exact: bool) -> object:
     """Return what equal blocks have in common; conversion of units is not `exact`."""
-    if block.dtype.kind == "O":
+    if block.dtype.kind in "OS":
         return tuple(block.tolist())
     if block.dtype.kind in "iu":
         return "i", block.astype(np.int64).tobytes()

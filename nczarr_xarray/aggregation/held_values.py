@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
-from nczarr_xarray.aggregation.summary import VariableForm, is_index
+from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, is_index
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.table import (
     fill_of,
@@ -44,16 +45,18 @@ def as_held(
         If there are data that stand for missing data in the master.
     """
     marks = stated_numbers(variable)
-    is_plain = own.units == wanted.units and own.marks == marks
+    same = own.units == wanted.units and own.stored_type == wanted.stored_type
+    is_plain = same and own.marks == marks
     if is_plain or is_index(variable) or values.dtype.kind not in "iuf":
-        return converted(values, own, wanted)
+        return converted(target, values, own, wanted)
     missing = missing_in(values, own.missing)
     if missing is None:
-        found = converted(values, own, wanted)
+        found = converted(target, values, own, wanted)
     elif missing.all():
         return np.full(values.shape, fill_of(variable))
     else:  # a number that stands for missing data has no units
-        found = converted(np.where(missing, values[~missing][0], values), own, wanted)
+        known = np.where(missing, values[~missing][0], values)
+        found = converted(target, known, own, wanted)
         found = np.where(missing, fill_of(variable), found)
     reason = taken_for_missing(found, missing, marks)
     if reason is not None:
@@ -61,20 +64,64 @@ def as_held(
     return found
 
 
+def unrounded(
+    files: Sequence[Summary], held: Mapping[str, np.ndarray], wanted: Layout
+) -> tuple[Sequence[Summary], Mapping[str, np.ndarray]]:
+    """Return what files and a master have of coordinates, in double precision where a file has it.
+
+    Parameters
+    ----------
+    held
+        What the master holds.
+    wanted
+        The layout that holds those of all files: a coordinate that is float in one and double in
+        another is double in it. If the float one is the double one rounded, they are the same.
+    """
+    double = {form.path for form in wanted.forms if form.stored_type == "double"}
+    own = [(path, file.value(path)) for file in files for path in double & file.layout.small.keys()]
+    everything = [*own, *((path, held[path]) for path in double & held.keys())]
+    mixed = {path for path, values in everything if values.dtype == np.float32}
+    precise: dict[Any, np.ndarray] = {}
+
+    def key(path: str, values: np.ndarray) -> Any:
+        with np.errstate(over="ignore"):
+            return path, values.shape, values.astype(np.float32).tobytes()
+
+    for path, values in everything:
+        if path in mixed and values.dtype == np.float64:
+            precise.setdefault(key(path, values), values)
+
+    def found(path: str, values: np.ndarray) -> np.ndarray:
+        is_rounded = path in mixed and values.dtype == np.float32
+        return precise.get(key(path, values), values) if is_rounded else values
+
+    if not precise:
+        return files, held
+    summaries = [
+        file._replace(values=tuple(map(found, file.layout.small, file.values))) for file in files
+    ]
+    return summaries, {path: found(path, values) for path, values in held.items()}
+
+
 def holding(variable: Variable, values: np.ndarray) -> Variable:
     """Return a variable whose type holds values that may have been converted."""
     if values.dtype.kind != "f" or values.dtype == variable.dtype.newbyteorder("="):
         return variable
-    dtype = NC_DTYPES["double"]
+    return of_type(variable, "double")
+
+
+def of_type(variable: Variable, nc_type: str) -> Variable:
+    """Return a variable of another type of numbers, with its marks of missing data."""
+    dtype = NC_DTYPES[nc_type]
     marks = {
-        name: Attribute(name, "double", own.value.astype(dtype))
+        name: Attribute(name, nc_type, own.value.astype(dtype))
         for name in sorted(MARKS)
         if (own := variable.attributes.get(name)) is not None
         and isinstance(own.value, np.ndarray)
         and own.value.dtype.kind in "iuf"
     }
     attributes = {**variable.attributes, **marks}
-    return replace(variable, nc_type="double", dtype=dtype, attributes=attributes)
+    return replace(variable, nc_type=nc_type, dtype=dtype, attributes=attributes)
 
 
 def default_filled(variable: Variable, where: str, unmarked: str | None) -> Variable:

@@ -11,6 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
+from nczarr_xarray.aggregation.labels import joined, text_dimensions
 from nczarr_xarray.dataset.time_units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
@@ -32,7 +33,7 @@ class VariableForm(NamedTuple):
     path
         Of the variable.
     dimensions
-        Paths of its dimensions.
+        Paths of its dimensions; those of texts, where it is labels that are characters.
     nc_type
         netCDF's name of the type of its values, unpacked if it is no coordinate.
     stored_type
@@ -97,6 +98,12 @@ class Layout:
     def form(self, path: str) -> VariableForm | None:
         """Return a variable; None if there is none."""
         return self._by_path.get(path)
+
+    def combined(self, path: str, values: np.ndarray) -> np.ndarray:
+        """Return values of a variable as they are combined: texts, if they are labels."""
+        form = self.form(path)
+        is_label = form is not None and len(form.dimensions) < values.ndim
+        return joined(values) if is_label else values
 
 
 class Summary(NamedTuple):
@@ -167,10 +174,11 @@ def describe(
     """
     root = hierarchy.root
     variables = {v.path: (group, v) for group in root.walk() for v in group.variables.values()}
+    texts = text_dimensions(root.all_variables())
     coordinates = {
         path
         for path, (_, v) in variables.items()
-        if is_index(v) or (not v.dimensions and path.strip("/") in scalars)
+        if is_index(v) or (not texts.get(path, v.dimensions) and path.strip("/") in scalars)
     }
     parents: dict[str, Variable] = {}
     names_of: dict[str, set[str]] = {}
@@ -188,7 +196,10 @@ def describe(
     dimensions: dict[str, int] = {}
     for path, (_, variable) in variables.items():
         _check(target, variable)
-        dimensions |= {d.path: d.size for d in variable.dimensions}
+        own = variable.dimensions
+        if path in coordinates and len(texts.get(path, own)) <= 1:
+            own = texts.get(path, own)  # the length of text may differ
+        dimensions |= {d.path: d.size for d in own}
         parent = parents.get(path)
         units, calendar = _units(variable)
         inherits = units is None and parent is not None
@@ -200,7 +211,7 @@ def describe(
         forms.append(
             VariableForm(
                 path,
-                tuple(d.path for d in variable.dimensions),
+                tuple(d.path for d in own),
                 str((variable if path in coordinates else unpacked(variable)).nc_type),
                 str(variable.nc_type),
                 units,
@@ -225,9 +236,10 @@ def has_few_bytes(variable: Variable) -> bool:
 
 
 def is_index(variable: Variable) -> bool:
-    """Tell a variable that is the coordinate of its only dimension."""
-    dimensions = variable.dimensions
-    return len(dimensions) == 1 and dimensions[0].path == variable.path
+    """Tell a variable that is the coordinate of its only dimension, besides a length of text."""
+    first, *others = [dimension.path for dimension in variable.dimensions] or [""]
+    is_text = variable.nc_type == "char" and len(others) == 1
+    return first == variable.path and (not others or is_text)
 
 
 def _units(variable: Variable) -> tuple[str | None, str | None]:

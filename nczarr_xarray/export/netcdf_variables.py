@@ -262,3 +262,18 @@ def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
         said = row.options(config) if row.options else {}
         options |= {**said, "shuffle": options["shuffle"] or said.get("shuffle", False)}
     return options
+
+
+def left_out(codecs: Iterable[CodecConfig]) -> list[str]:
+    """Return the ids of netCDF's codecs that a file does not get, or another one instead.
+
+    netCDF4-python shuffles for zlib only.
+    """
+    found, compressor = [], _filters(codecs).get("compression")
+    for config in codecs:
+        row = codec(config["id"])
+        said = row.options(config) if row.options else {}
+        own = row.netcdf.name if row.netcdf else None
+        if said.get("compression", own) != own or (row.id == "shuffle" and compressor != "zlib"):
+            found.append(row.id)
+    return found

@@ -55,7 +55,12 @@ def plan_new(
         )
     fragments = request.fragment_format or kind
     classic = "netCDF3" in (kind, fragments)
-    divider = Divider(classic=classic, most=request.most, shape=request.subarray_shape)
+    divider = Divider(
+        classic=classic,
+        are_files=(not place.is_tree, fragments != "NCZarr"),
+        most=request.most,
+        shape=request.subarray_shape,
+    )
     asked = Options(request.encoding or {}, request.unlimited_dims, request.encoded)
     parts = divider.parts(place.url, dataset, asked)
     replaces = request.mode == "w"

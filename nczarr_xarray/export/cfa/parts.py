@@ -27,6 +27,7 @@ from nczarr_xarray.export.classic_types import (
 )
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter, Options
+from nczarr_xarray.export.netcdf_variables import left_out
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
@@ -143,14 +144,24 @@ class Divider:
     ----------
     classic
         Whether classic netCDF is written.
+    are_files
+        Whether the master is a file, and whether fragments are.
     most
         Bytes that a fragment may have.
     shape
         Lengths of fragments that are asked for.
     """
 
-    def __init__(self, *, classic: bool, most: int, shape: SubarrayShape | None) -> None:
+    def __init__(
+        self,
+        *,
+        classic: bool,
+        are_files: tuple[bool, bool],
+        most: int,
+        shape: SubarrayShape | None,
+    ) -> None:
         self.classic = classic
+        self.are_files = are_files
         self.most = most
         self.shape = shape
 
@@ -201,6 +212,14 @@ class Divider:
                 variable = replace(variable, array=plain)
             except ValueError as error:
                 exporter.problems.append(f"{variable.path}: {error}")
+        elif variable.name in options.encoding and self.are_files[edges is not None]:
+            shuffle = options.encoding[variable.name].get("shuffle")
+            lacking = [one for one in left_out(array.codecs) if shuffle or one != "shuffle"]
+            if lacking:
+                exporter.problems.append(
+                    f"{variable.path}: netCDF-4 files are not written with {lacking[0]} as it is "
+                    "asked for: ask for zlib, or write fragment_format='NCZarr'"
+                )
         chunked = _asks_for_chunks(options, variable.name)
         item = item._replace(variable=variable)
         for name in (variable.name, *(d.name for d in variable.dimensions)):

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -344,6 +345,27 @@ def test_compression_is_that_of_the_encoding(tmp_path: Path) -> None:
         assert file["lat"].chunking() == "contiguous"
 
 
+@pytest.mark.parametrize(
+    ("asked", "filters"),
+    [
+        ({"compression": "zstd", "complevel": 9}, [(32015, (9,))]),
+        ({"compression": "bzip2"}, [(307, (4,))]),
+        ({"zlib": True, "shuffle": False, "fletcher32": True}, [(3, ()), (1, (4,))]),
+        ({"zlib": True}, [(2, (4,)), (1, (4,))]),
+    ],
+)
+def test_compression_that_was_asked_for_is_in_files(
+    asked: dict[str, Any], filters: list[Any], tmp_path: Path
+) -> None:
+    to_cfa(
+        sample()[["tas"]], tmp_path / "m.nca", encoding={"tas": asked}, subarray_shape=(4, 6, 10)
+    )
+    with h5py.File(next((tmp_path / "m").iterdir())) as file:
+        found = file["tas"].id.get_create_plist()
+        stored = [found.get_filter(n) for n in range(found.get_nfilters())]
+    assert [(number, tuple(values)) for number, _, values, _ in stored] == filters
+
+
 @pytest.mark.parametrize("form", ["CFA4", "CFA3"])
 def test_values_are_rounded_in_the_master_and_in_fragments(form: Any, tmp_path: Path) -> None:
     values = np.linspace(1, 2, 24, dtype="f4").reshape(4, 6)
@@ -399,6 +421,9 @@ def test_in_memory(tmp_path: Path) -> None:
         ({"encoding": {"x": {}}}, "no such variable"),
         ({"encoding": {"tas": {"zilb": True}}}, "unexpected encoding parameters"),
         ({"format": "CFA3", "encoding": {"tas": {"zlib": True}}}, "no compression"),
+        ({"encoding": {"tas": {"compression": "blosc_lz4"}}}, "/tas: .*blosc.*ask for zlib"),
+        ({"encoding": {"lat": {"compression": "blosc_lz4"}}}, "/lat: .*blosc.*ask for zlib"),
+        ({"encoding": {"tas": {"zstd": True, "shuffle": True}}}, "/tas: .*shuffle.*ask for zlib"),
     ],
 )
 def test_refused(options: Any, match: str, tmp_path: Path) -> None:
