@@ -36,6 +36,7 @@ from xarray.coding.variables import BoolTypeArray
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 from xarray.core.indexing import (
     ExplicitIndexer,
+    ExplicitlyIndexed,
     LazilyIndexedArray,
     MemoryCachedArray,
     VectorizedIndexer,
@@ -102,10 +103,21 @@ VLEN_STRING: np.dtype = _create_vlen_dtype(str)
 
 def load_asynchronously(variable: Variable) -> None:
     """Let `load_async` work through the two decoding steps that xarray left without it."""
+    for layer in _layers(variable):
+        if type(layer) in _ASYNCHRONOUS:
+            layer.__class__ = _ASYNCHRONOUS[type(layer)]
+
+
+def _layers(variable: Variable) -> Iterator[Any]:
+    """Yield the lazy arrays of a variable's data, each of which is around the next.
+
+    Others have an ``array``, too, in which nothing of xarray is: an index of pandas raises an error
+    if it has no such thing.
+    """
     data: Any = variable._data
-    while hasattr(data, "array"):
-        data.__class__ = _ASYNCHRONOUS.get(type(data), type(data))
-        data = data.array
+    while isinstance(data, ExplicitlyIndexed):
+        yield data
+        data = getattr(data, "array", None)
 
 
 #: See `in_turn`.
@@ -123,11 +135,14 @@ def in_turn(variables: Sequence[Variable]) -> Iterator[None]:
 
 
 def stored_array(variable: Variable) -> Any:
-    """Return what a variable's data come from, below the arrays by which xarray decodes them."""
-    data: Any = variable._data
-    while hasattr(data, "array"):
-        data = data.array
-    return data
+    """Return the innermost lazy array of a variable, below those by which xarray decodes it.
+
+    None if its data are in memory or are dask's.
+    """
+    found = None
+    for found in _layers(variable):  # noqa: B007
+        pass
+    return found
 
 
 #: Begins to load a variable; a coroutine that keeps what it loads where xarray will look for it.
