@@ -32,14 +32,22 @@ from xarray.coding.strings import (
     check_vlen_dtype,
 )
 from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
+from xarray.coding.times import (
+    _encode_cf_datetime_within_map_blocks,
+    _encode_cf_timedelta_within_map_blocks,
+    infer_calendar_name,
+)
 from xarray.coding.variables import BoolTypeArray
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 from xarray.core.indexing import (
     ExplicitIndexer,
+    ExplicitlyIndexed,
     LazilyIndexedArray,
     MemoryCachedArray,
     VectorizedIndexer,
 )
+
+from nczarr_fsspec.errors import ExportError
 
 __all__ = [
     "TO_ZARR_IGNORES_COMPRESSOR",
@@ -103,10 +111,21 @@ VLEN_STRING: np.dtype = _create_vlen_dtype(str)
 
 def load_asynchronously(variable: Variable) -> None:
     """Let `load_async` work through the two decoding steps that xarray left without it."""
+    for layer in _layers(variable):
+        if type(layer) in _ASYNCHRONOUS:
+            layer.__class__ = _ASYNCHRONOUS[type(layer)]
+
+
+def _layers(variable: Variable) -> Iterator[Any]:
+    """Yield the lazy arrays of a variable's data, each of which is around the next.
+
+    Others have an ``array``, too, in which nothing of xarray is: an index of pandas raises an error
+    if it has no such thing.
+    """
     data: Any = variable._data
-    while hasattr(data, "array"):
-        data.__class__ = _ASYNCHRONOUS.get(type(data), type(data))
-        data = data.array
+    while isinstance(data, ExplicitlyIndexed):
+        yield data
+        data = getattr(data, "array", None)
 
 
 #: See `in_turn`.
@@ -129,11 +148,14 @@ def holds_missing(variable: Variable) -> bool:
 
 
 def stored_array(variable: Variable) -> Any:
-    """Return what a variable's data come from, below the arrays by which xarray decodes them."""
-    data: Any = variable._data
-    while hasattr(data, "array"):
-        data = data.array
-    return data
+    """Return the innermost lazy array of a variable, below those by which xarray decodes it.
+
+    None if its data are in memory or are dask's.
+    """
+    found = None
+    for found in _layers(variable):  # noqa: B007
+        pass
+    return found
 
 
 #: Begins to load a variable; a coroutine that keeps what it loads where xarray will look for it.
@@ -237,7 +259,8 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
         variables = {
-            name: _fine_times(_calculable(name, variable)) for name, variable in variables.items()
+            name: _fine_times(name, _calculable(name, variable))
+            for name, variable in variables.items()
         }
         filled, missing = set_aside(variables.items())
         changed, stored = as_read(variables)
@@ -302,23 +325,49 @@ def _calculable(name: Any, variable: Variable) -> Variable:
     return found
 
 
-def _fine_times(variable: Variable) -> Variable:
+def _fine_times(name: Any, variable: Variable) -> Variable:
     """Return times and durations with the resolution of their units, where that is finer.
 
     xarray (2026.9) would divide them by zero, and store NaT or infinity. So it would with blocks of
     dask whose resolution is coarser than dask has told, from which xarray takes the units.
     """
-    kind, units = variable.dtype.kind, str(variable.encoding.get("units"))
-    if kind not in "mM":
+    kind, encoding = variable.dtype.kind, variable.encoding
+    units, lazy = str(encoding.get("units")), variable.chunks is not None
+    if kind not in "mM" and not (kind == "O" and lazy and " since " in units):
         return variable
     unit = _FINE_UNITS.get(units.partition(" since ")[0].strip().lower())
-    finer = variable.dtype if unit is None else np.dtype(f"{kind}8[{unit}]")
+    finer = variable.dtype if unit is None or kind == "O" else np.dtype(f"{kind}8[{unit}]")
     finer = max(variable.dtype, finer)
-    if variable.chunks is not None:
-        return variable.copy(data=variable.data.map_blocks(_cast_times, finer, dtype=finer))
+    if lazy:
+        how = tuple(encoding.get(key) for key in ("units", "calendar", "dtype"))
+        blocks = variable.data.map_blocks(_storable_times, finer, str(name), how, dtype=finer)
+        return variable.copy(data=blocks)
     if finer == variable.dtype:
         return variable
     return variable.copy(data=_cast_times(variable.values, finer))
+
+
+def _storable_times(
+    times: np.ndarray, finer: np.dtype, name: str, how: tuple[Any, Any, Any]
+) -> np.ndarray:
+    """Return a block of dask with a finer resolution; `ExportError` if units cannot hold it.
+
+    In memory, xarray chooses finer units.
+    """
+    units, calendar, dtype = how
+    try:
+        found = _cast_times(times, finer)
+        if units is not None and dtype is not None and found.size:
+            if found.dtype.kind == "m":
+                _encode_cf_timedelta_within_map_blocks(found, units, dtype)
+            else:
+                calendar = calendar or infer_calendar_name(found)
+                _encode_cf_datetime_within_map_blocks(found, units, calendar, dtype)
+    except (ValueError, OverflowError) as error:
+        reason = f"blocks of dask have times that {units!r} as {dtype} cannot hold"
+        advice = "give other units or another dtype by encoding=, or load the variable"
+        raise ExportError(name, f"{reason} ({error}): {advice}") from error
+    return found
 
 
 def _cast_times(times: np.ndarray, finer: np.dtype) -> np.ndarray:
@@ -360,18 +409,19 @@ def _typed(variable: Variable, name: Any) -> Variable:
     if variable.chunks is None:
         typed: Variable = ensure_dtype_not_object(variable, name=name)
         return typed
-    return variable.copy(data=variable.data.map_blocks(_texts, dtype=VLEN_STRING))
+    return variable.copy(data=variable.data.map_blocks(_texts, str(name), dtype=VLEN_STRING))
 
 
-def _texts(block: Any) -> Any:
+def _texts(block: Any, name: str) -> Any:
     """Return objects that must be text; what is missing is empty, as xarray has it."""
     block = np.asarray(block, object)  # of a scalar, dask has the object itself
     texts = np.where(pd.isna(block), "", block).astype(VLEN_STRING)
     for value in texts.ravel().tolist():
         if not isinstance(value, str):
-            raise ValueError(  # noqa: TRY004 - of a value, not of an argument
+            raise ExportError(
+                name,
                 f"dask's arrays of objects are taken for text, and this one holds {value!r:.60}: "
-                "convert it with astype"
+                "convert it with astype",
             )
     return texts
 

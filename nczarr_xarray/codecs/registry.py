@@ -47,19 +47,22 @@ def _level(default: int) -> Callable[[tuple[int, ...]], dict[str, Any]]:
     return lambda values: {"level": values[0] if values else default}
 
 
-def _compression(name: str, below: int = 4) -> Callable[[CodecConfig], dict[str, Any]]:
-    """Return arguments of `createVariable` for a compressor with a level."""
+def _compression(
+    name: str, levels: range, other: int = 4
+) -> Callable[[CodecConfig], dict[str, Any]]:
+    """Return arguments of `createVariable` for a compressor; `other` for a level not in netCDF."""
 
     def options(config: CodecConfig) -> dict[str, Any]:
         level = config.get("level", 4)
-        return {"compression": name, "complevel": level if level >= 0 else below}
+        return {"compression": name, "complevel": level if level in levels else other}
 
     return options
 
 
 def _zstd_options(config: CodecConfig) -> dict[str, Any]:
     # 0 is the level that zstd takes itself; of netCDF4-python, no compression
-    return _compression("zstd", below=1)({"level": config.get("level", _OF_ZSTD) or _OF_ZSTD})
+    level = config.get("level", _OF_ZSTD) or _OF_ZSTD
+    return _compression("zstd", range(1, 23), other=1)({"level": level})
 
 
 def _flag(name: str) -> Callable[[CodecConfig], dict[str, Any]]:
@@ -120,10 +123,12 @@ def _szip_told(config: CodecConfig) -> Any:
 
 
 def _szip_options(config: CodecConfig) -> dict[str, Any]:
+    told = _szip_told({"mask": None, **config})
+    pixels = told["pixels_per_block"]
     return {
         "compression": "szip",
-        "szip_coding": "nn" if config["mask"] & szip.NEAREST else "ec",
-        "szip_pixels_per_block": config["pixels-per-block"],
+        "szip_coding": told["coding"],
+        "szip_pixels_per_block": pixels if pixels in range(2, 33, 2) else 8,
     }
 
 
@@ -197,7 +202,7 @@ TABLE: tuple[Codec, ...] = (
         encode=compress.of_elements(compress.deflate),
         hdf5=HDF5Filter(1, lambda values: {"level": values[0]}),
         netcdf=with_level("zlib", "zlib", range(10), shuffled=True, told_below=6),
-        options=_compression("zlib"),
+        options=_compression("zlib", range(10)),
         compressor=True,
         zarr3=_zarr3_gzip,
         lossless=True,
@@ -239,7 +244,7 @@ TABLE: tuple[Codec, ...] = (
         decode=compressor(decompress.bunzip2),
         hdf5=HDF5Filter(307, _level(9)),
         netcdf=with_level("bz2", "bzip2", range(1, 10), shuffled=True),
-        options=_compression("bzip2"),
+        options=_compression("bzip2", range(1, 10)),
         compressor=True,
         lossless=True,
         rate=55e6,
@@ -268,7 +273,7 @@ TABLE: tuple[Codec, ...] = (
         id="gzip",
         decode=compressor(decompress.gunzip),
         encode=compress.of_elements(compress.gzip),
-        options=_compression("zlib"),
+        options=_compression("zlib", range(10)),
         compressor=True,
         zarr3=_zarr3_gzip,
         lossless=True,

@@ -63,7 +63,7 @@ def kept_codecs(
         try:
             config = _adapted(_config(codec), array, profile)
             problem = _problem(config, array, profile)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             problem = str(error)
         if problem is None:
             kept.append(config)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError, StoreError
+from nczarr_xarray.backend.compat import stored_array
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
@@ -68,11 +69,21 @@ def write_blocks(path: str, data: Any, writer: BlockWriter, *, counted: bool) ->
 
 
 def refuse_other_chunks(url: str, dataset: xr.Dataset) -> None:
-    """Raise `ExportError` for lazy arrays that cannot be written.
+    """Raise `ExportError` for arrays that cannot be written.
 
     dask does not compute some, such as those of cubed, or does not know how long their blocks are.
+    numpy makes no array of others, such as those of sparse.
     """
     for name, variable in dataset.variables.items():
+        if stored_array(variable) is None:
+            held = getattr(variable.data, "_meta", variable.data)  # dask's are like its blocks
+            try:
+                np.asarray(held[(slice(0),) * held.ndim])
+            except (RuntimeError, TypeError) as error:
+                kind = f"{type(held).__module__.partition('.')[0]}.{type(held).__name__}"
+                reason = f"{name} is of type {kind}, of which numpy makes no array ({error})"
+                advice = "convert it (as_numpy; .map_blocks, if dask has it in its blocks)"
+                raise ExportError(url, f"{reason}: {advice}") from error
         if variable.chunks is not None and np.isnan(variable.shape).any():
             raise ExportError(
                 url,

@@ -54,6 +54,52 @@ TARGETS = {
 OPTIONS = {"old": ("--compat", "4.9.2"), "portable": ("--portable",)}
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "codec",
+    [
+        '{"id": "zlib", "level": Infinity}',
+        '{"id": "zlib", "level": "high"}',
+        '{"id": "zlib", "level": 50}',
+        '{"id": "zstd", "level": 99999999999999999999}',
+        '{"id": "bz2", "level": []}',
+    ],
+)
+def test_a_level_that_cannot_be_is_none_of_a_copy(tmp_path: Path, codec: str, target: str) -> None:
+    """Reading takes no level, so that the source is whole."""
+    values = xr.Dataset({"v": ("x", np.arange(100))})
+    made = numcodecs.get_codec({"id": json.loads(codec)["id"]})
+    values.to_zarr(
+        tmp_path / "x.zarr",
+        zarr_format=2,
+        consolidated=False,
+        encoding={"v": {"compressors": made}},
+    )
+    document = json.loads((tmp_path / "x.zarr/v/.zarray").read_text())
+    document["compressor"] = "here"
+    stated = json.dumps(document).replace('"here"', codec)
+    (tmp_path / "x.zarr/v/.zarray").write_text(stated)
+    written = TARGETS[target].format(tmp_path)
+    copied(tmp_path / "x.zarr", written, *OPTIONS.get(target, ()), "--verify")
+    with xr.open_dataset(written, engine="nczarr") as ds:
+        xr.testing.assert_equal(ds.load(), values)
+
+
+@pytest.mark.parametrize("target", ["nczarr", "pure", "netcdf"])
+@pytest.mark.parametrize("stated", ["Infinity", '"x"', "50"])
+def test_a_filter_that_cannot_be_undone_is_an_error_of_ours(
+    tmp_path: Path, stated: str, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    xr.Dataset({"v": ("x", np.arange(9))}).to_zarr(
+        tmp_path / "x.zarr", zarr_format=2, consolidated=False
+    )
+    document = json.loads((tmp_path / "x.zarr/v/.zarray").read_text())
+    document["filters"] = [{"id": "delta", "dtype": "here"}, {"id": "szip", "mask": "here"}]
+    (tmp_path / "x.zarr/v/.zarray").write_text(json.dumps(document).replace('"here"', stated))
+    assert main(["copy", str(tmp_path / "x.zarr"), TARGETS[target].format(tmp_path)]) == 1
+    assert "nczarr: v/.zarray: codec" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("kind", "target"), each_once(list(CODECS), list(TARGETS)))
 def test_no_codec_of_the_source_stops_a_copy(tmp_path: Path, kind: str, target: str) -> None:
     if kind.startswith("zarr"):

@@ -630,6 +630,77 @@ def test_times_of_a_coarser_resolution_than_dask_was_told(kind: str, tmp_path: P
         np.testing.assert_array_equal(back["v"].values, np.tile(block, 4))
 
 
+HOURS = np.array(["2000-01-01T00", "2000-01-01T05"], "M8[ns]")
+
+
+@pytest.mark.filterwarnings("ignore:Times can't be serialized")
+@pytest.mark.filterwarnings("ignore:Timedeltas can't be serialized")
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "reason"),
+    [
+        (HOURS, {"units": "days since 2000-01-01", "dtype": "i4"}, "faithfully"),
+        (HOURS, {"units": "days since 2000-01-01", "dtype": "i8"}, "faithfully"),
+        (HOURS - HOURS[0], {"units": "days", "dtype": "i8"}, "faithfully"),
+        (np.array(["9999-01-01", "2000-01-01"], "M8[s]"),
+         {"units": "nanoseconds since 2000-01-01", "dtype": "i8"}, "out of the range"),
+        (np.array(["a", 1], object), {}, "holds 1: convert it with astype"),
+    ],
+)  # fmt: skip
+def test_blocks_that_their_encoding_cannot_hold(
+    values: Any, encoding: dict[str, Any], reason: str, later: bool, tmp_path: Path
+) -> None:
+    ds = xr.Dataset({"good": ("x", da.zeros(2)), "v": ("x", da.from_array(values, chunks=1))})
+    ds["v"].encoding = encoding
+    with pytest.raises(ExportError, match=rf"\bv: .*{reason}"):
+        dask.compute(to_nczarr(ds, tmp_path / "d", compute=not later))
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_dates_that_their_encoding_cannot_hold(later: bool, tmp_path: Path) -> None:
+    dates = xr.date_range("2000-01-01", periods=2, freq="5h", calendar="noleap", use_cftime=True)
+    ds = xr.Dataset({"v": ("x", da.from_array(dates.values, chunks=1))})
+    encoding: Any = {"v": {"units": "days since 2000-01-01", "dtype": "i8"}}
+    with pytest.raises(ExportError, match=r"\bv: .*faithfully"):
+        dask.compute(to_nczarr(ds, tmp_path / "d", encoding=encoding, compute=not later))
+    ds["v"].encoding = encoding["v"]  # inherited, it is left out
+    to_nczarr(ds, tmp_path / "e")
+    with xr.open_dataset(tmp_path / "e", engine="nczarr") as back:
+        assert back["v"].values.tolist() == dates.values.tolist()
+
+
+class Strange(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array that numpy makes none of, as those of sparse and cupy are."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.ndim, self.dtype = shape, len(shape), np.dtype("f8")
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("use todense")
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+        return NotImplemented
+
+    def __array_function__(self, *_: Any) -> Any:
+        return NotImplemented
+
+    def __getitem__(self, key: Any) -> Any:
+        return Strange(
+            tuple(len(range(*k.indices(n))) for k, n in zip(key, self.shape, strict=True))
+        )
+
+
+@pytest.mark.parametrize("options", [{"mode": "w"}, {"append_dim": "x"}, {"mode": "r+"}])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_arrays_that_are_none_of_numpy(options: dict[str, Any], lazy: bool, tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", np.arange(3.0))}), tmp_path / "d")
+    data = Strange((3,))
+    values = da.from_array(np.zeros(3)).map_blocks(lambda _: data, meta=data) if lazy else data
+    with pytest.raises(ExportError, match=r"v is of type tests\.Strange, .*as_numpy"):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), tmp_path / "d", **options)
+    assert opened(str(tmp_path / "d"))["v"].values.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("to_netcdf", [False, True])
 def test_a_block_that_is_being_written_when_another_fails(
