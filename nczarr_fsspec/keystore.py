@@ -302,7 +302,7 @@ class RemoteStore(KeyStore, OnLoop):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_gate", "_room", "seen")
+        own = ("_gate", "_room", "_root_asked", "seen")
         return {name: value for name, value in self.__dict__.items() if name not in own}
 
     async def gather(

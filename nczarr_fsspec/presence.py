@@ -4,12 +4,42 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, NamedTuple, TypeAlias
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 
 #: Seconds for which a remote array is believed to be there though chunks are missing.
 _BELIEVED = 1.0
+
+#: Ends an error that comes of a change by others.
+CHANGED = "the dataset was changed after it was opened: open it again"
+
+#: Raises `StoreError` if bytes are not those of the array that was opened (`changed`).
+Recognize: TypeAlias = Callable[[KeyStore, bytes], None]
+#: Does so for what the array is now, on the loop of the store.
+Watch: TypeAlias = Callable[[RemoteStore], Coroutine[Any, Any, None]]
+
+
+class Document(NamedTuple):
+    """What describes an array in a store.
+
+    Attributes
+    ----------
+    key
+        Where it is.
+    recognize, watch
+        For where chunks are missing, and for all reads over a network; None if nothing is known
+        of it.
+    needed
+        Whether it has to be there.
+    """
+
+    key: str
+    recognize: Recognize | None = None
+    watch: Watch | None = None
+    needed: bool = True
 
 
 class Presence:
@@ -20,49 +50,66 @@ class Presence:
     store
         Has the array.
     documents
-        Keys of documents, one of which has the array's metadata; none if that need not be so.
+        One of them has the array's metadata, if they are needed.
     """
 
-    def __init__(self, store: RemoteStore, *documents: str) -> None:
+    def __init__(self, store: RemoteStore, *documents: Document) -> None:
         self._store = store
-        self._documents = documents
+        self._documents = [document for document in documents if document.needed]
         #: when one of them was seen last
         self._seen = -math.inf
 
     async def check(self) -> None:
-        """Raise `StoreError` if the array was removed: all of its chunks would be fill values.
+        """Raise `StoreError` if the array was removed, or is another one.
 
-        Runs on the store's loop; the array is believed to be there for a while.
+        All of its chunks would be fill values. Runs on the store's loop; the array is believed to
+        be there for a while.
         """
         store = self._store
         if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
             return
-        found = await store.gather_objects(self._documents)
-        for document in found:
-            if isinstance(document, StoreError):
-                raise document
+        found = await store.gather_objects([document.key for document in self._documents])
+        for document, data in zip(self._documents, found, strict=True):
+            if isinstance(data, StoreError):
+                raise data
+            if data is not None and document.recognize is not None:
+                document.recognize(store, data)
         if found and found == [None] * len(found):
-            raise _removed(store, self._documents[0])
+            raise removed(store, self._documents[0].key)
         self._seen = time.monotonic()
 
 
 class LocalPresence:
     """Does as `Presence` for an array on this machine."""
 
-    def __init__(self, store: LocalStore, document: str | None) -> None:
+    def __init__(self, store: LocalStore, document: Document | None) -> None:
         self._store = store
         self._document = document
+        #: of the document that was recognized last
+        self._stamp: Hashable = None
 
     def check(self) -> None:
-        """Raise `StoreError` if the array was removed: all of its chunks would be fill values."""
+        """Raise `StoreError` if the array was removed, or is another one."""
         store, document = self._store, self._document
-        if document is None or store.stamp(document) is not None:
+        if document is None or not document.needed:
             return
-        if store.get(document, slice(0, 1)) is None:
-            store.check_place()  # whose reason says more
-            raise _removed(store, document)
+        stamp = store.stamp(document.key)
+        if stamp is not None and stamp == self._stamp:
+            return
+        data = store.get(document.key, most=store.max_metadata)
+        store.check_place()  # whose reason says more
+        if data is None:
+            raise removed(store, document.key)
+        if document.recognize is not None:
+            document.recognize(store, data)
+        self._stamp = stamp
 
 
-def _removed(store: KeyStore, document: str) -> StoreError:
-    reason = f"{document} is not there any more, and chunks are missing"
-    return StoreError(store.url, reason)
+def removed(store: KeyStore, document: str) -> StoreError:
+    """Return the error for an array that is not there any more."""
+    return StoreError(store.url, f"{document} is not there any more, and chunks are missing")
+
+
+def changed(store: KeyStore, document: str, how: str) -> StoreError:
+    """Return the error for an array in the place of which there is another one now."""
+    return StoreError(store.url, f"{document} is another one now ({how}); {CHANGED}")

@@ -28,9 +28,12 @@ from nczarr_fsspec.changes.recovery import (
     read_journal,
     succession,
 )
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
+
+#: How often another writer may be faster.
+_TURNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +136,13 @@ def complete_template(store: WritableStore) -> None:
 def _make_valid(store: WritableStore, journal: Journal) -> None:
     """Put a journal when there is no other one any more, and carry it out."""
     with succession(store, journal).turn(-1, journal.transaction):
-        finish_journal(store)
-        while not store.create(JOURNAL, journal.dump()):
+        for _ in range(_TURNS):
             finish_journal(store)
+            if store.create(JOURNAL, journal.dump()):
+                break
+        else:
+            reason = f"other writers made their changes valid {_TURNS} times before this one"
+            raise ConflictError(store.url, f"{reason}; try again when they write less often")
         try:
             carry_out(store, journal)
         except StoreError as error:

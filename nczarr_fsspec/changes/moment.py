@@ -12,6 +12,7 @@ after every change (`stamped`) and means nothing in JSON.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,12 +76,10 @@ class Mark:
     @classmethod
     def of(cls, root: Hashable, state: Sequence[Any]) -> Mark:
         """Return the mark of some objects, without what a server says of missing ones."""
-        if isinstance(root, StoreError) or (isinstance(root, bytes) and root.lstrip()[:1] != b"{"):
-            root = None
         ours: list[bytes | None] = []
         for key, data in zip(STATE_KEYS, state, strict=True):
             ours.append(data if is_state(data, key) else None)
-        return cls(root, tuple(ours))
+        return cls(_known(root), tuple(ours))
 
     @property
     def busy(self) -> bool:
@@ -94,10 +93,32 @@ def look(store: KeyStore) -> Mark:
     if isinstance(store, LocalStore):
         # the root first: a change that began and ended before the journal is requested was
         # complete before anything else is read
-        root = store.stamp(ROOT) or store.get_many([ROOT])[0]
+        root = root_of(store)
         return Mark.of(root, store.get_many(STATE_KEYS))
     root, *state = store.get_many((ROOT, *STATE_KEYS))
     return Mark.of(root, state)
+
+
+def root_of(store: LocalStore) -> Hashable:
+    """Return what a `Mark` has of the root, as it is now."""
+    return _known(store.stamp(ROOT) or store.get_many([ROOT])[0])
+
+
+async def root_of_remote(store: RemoteStore) -> Hashable:
+    """Do as `root_of` on the loop of a store; reads at the same time share one request."""
+    loop = asyncio.get_running_loop()
+    owner, asked = store.__dict__.get("_root_asked", (None, None))
+    if owner is not loop or asked.done():
+        asked = loop.create_task(store.gather_objects([ROOT]))
+        store.__dict__["_root_asked"] = loop, asked
+    (root,) = await asyncio.shield(asked)
+    return _known(root)
+
+
+def _known(root: Hashable) -> Hashable:
+    """Return the root without what a server says of a missing one."""
+    no_document = isinstance(root, bytes) and root.lstrip()[:1] != b"{"
+    return None if no_document or isinstance(root, StoreError) else root
 
 
 class Reading:

@@ -60,17 +60,19 @@ def finish_journal(store: WritableStore) -> None:
     """
     reader = store.reader()
     seen: object = None
+    ours: set[str] = set()
     try:
         while (journal := read_journal(reader)) is not None:
             line = succession(store, journal)
             at_work, number = line.end(journal.owner, journal.transaction)
-            if at_work is None:
+            if at_work is None and journal.transaction not in ours:
                 with line.turn(number) as entered:
                     if entered and read_journal(reader) == journal:
                         carry_out(store, journal)
                 if entered:  # by this process or, meanwhile, by another one
                     forget(store, journal.transaction)
-                continue
+                    ours.add(journal.transaction)
+                    continue
             left = len(store.keys_below(f"{STAGED}/{journal.transaction}"))
             if seen != (journal.transaction, left):
                 seen = journal.transaction, left

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import count
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
@@ -20,6 +19,8 @@ from nczarr_fsspec.writable import WritableStore
 
 #: Stands for a successor that has ended: the process before it has given up, but lives on.
 _RELEASED = b"released"
+#: Processes that may have taken over from each other.
+MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +60,16 @@ class Succession:
         Raises
         ------
         StoreError
-            If the line cannot be read.
+            If the line cannot be read, or has no end.
         """
         reader, last = self.store.reader(), _at_work(first, work)
-        for number in count():
+        for number in range(MOST):
             data = reader.get_one(self.key(number))
             if data is None:
-                break
+                return last, number
             last = None if data == _RELEASED else _at_work(*_parse(data))
-        return last, number
+        reason = f"there are {MOST} objects of processes that took over, or the service answers"
+        raise StoreError(f"{self.store.url}/{self.start}", f"{reason} something for any key")
 
     @contextmanager
     def turn(self, number: int, work: str = "") -> Iterator[bool]:

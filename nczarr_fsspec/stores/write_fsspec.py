@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
 from nczarr_fsspec.owner import temporary_name, writer_of
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
+from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
     is_async,
@@ -253,21 +254,37 @@ class FsspecWriter(WritableStore):
     async def _create(self, data: bytes, path: str) -> bool:
         if await self._read(path, 1) is not None:  # a service may ignore conditions, or refuse them
             return False
+        whole, wait = self._transport.timeout.whole, _policy.FIRST_WAIT
         with self._naming(path, "written", "put", len(data)):
-            put = partial(self._call_making_folder, path, "pipe_file", path, data, nbytes=len(data))
-            try:
-                await put(mode="create")
-            except Exception as error:
-                if s3_code(error) == _NO_CONDITIONS:
-                    await put()
+            for _ in range(_policy.ATTEMPTS):
+                if await self._create_once(data, path):
                     return True
-                if not isinstance(error, FileExistsError) and s3_code(error) not in _EXISTS:
-                    raise
+                # The answer of the first try may have been lost, and a library below has tried
+                # again: aiohttp does so with a PUT, silently, where a connection ends that was
+                # used before.
+                there = await self._read(path)
+                if there is not None:
+                    return there == data
+                if wait >= whole:
+                    break
+                await asyncio.sleep(wait)  # it was removed, unless the service is wrong
+                wait, whole = 2 * wait, whole - wait
+            reason = "the service says again and again that it is there, and it is not"
+            raise StoreError(path, f"{reason} (412 to a conditional request)")
+
+    async def _create_once(self, data: bytes, path: str) -> bool:
+        """Put what must not be there yet; tell whether the service says that it was not."""
+        put = partial(self._call_making_folder, path, "pipe_file", path, data, nbytes=len(data))
+        try:
+            await put(mode="create")
+        except Exception as error:
+            if s3_code(error) == _NO_CONDITIONS:
+                await put()
+            elif isinstance(error, FileExistsError) or s3_code(error) in _EXISTS:
+                return False
             else:
-                return True
-        # The answer of the first try may have been lost, and a library below has tried again:
-        # aiohttp does so with a PUT, silently, where a connection ends that was used before.
-        return await self._read(path) == data
+                raise
+        return True
 
     async def _delete(self, path: str) -> None:
         with self._naming(path, "deleted", "delete"):
@@ -354,7 +371,8 @@ class FsspecWriter(WritableStore):
         ----------
         nbytes
             Of the body, if `call` sends one. To S3, its time is limited here: botocore's limits
-            begin when all of it was sent, and it is not sent before the server asks for it.
+            begin when all of it was sent, and it is not sent before the server asks for it. Without
+            a body, a call may be several requests, such as a listing, which have the whole time.
 
         Raises
         ------
@@ -363,9 +381,14 @@ class FsspecWriter(WritableStore):
         """
         transport = self._transport
         fs, limits = transport.shared.fs, transport.timeout
-        longest, bounded = math.inf, is_s3(fs) and nbytes is not None
+        longest, bounded = math.inf, is_s3(fs)
         if nbytes is not None and limits.rate:
             longest = limits.connect + limits.first_byte + nbytes / limits.rate
+
+        if bounded:
+            from nczarr_fsspec.transport.s3client import check_bodies
+
+            await check_bodies(fs, self._root)
 
         async def attempt(left: float) -> T:
             number = keys_number(fs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
@@ -25,6 +26,17 @@ from nczarr_fsspec.transport.s3connections import Connections
 #: what botocore's connections are called among its settings, and how many it has unless told
 _POOL = "max_pool_connections"
 _POOL_SIZE = 10
+#: what the body of an answer has to be where its status alone does not say what was done: some
+#: services and proxies send 200 before that, and then end
+_BODIES = {
+    "CompleteMultipartUpload": b"CompleteMultipartUploadResult",
+    "CopyObject": b"CopyObjectResult",
+    "CreateMultipartUpload": b"InitiateMultipartUploadResult",
+    "DeleteObjects": b"DeleteResult",
+    "ListObjectsV2": b"ListBucketResult",
+    "UploadPartCopy": b"CopyPartResult",
+}
+_ROOT = re.compile(rb"(?:\s|<\?[^>]*>|<!--.*?-->)*<(?:[\w.-]+:)?([\w.-]+)", re.DOTALL)
 #: the continuation tokens that the running listing has sent
 _tokens: ContextVar[set[str] | None] = ContextVar("_tokens", default=None)
 
@@ -91,6 +103,33 @@ def _loader(folders: str | None) -> Any:
     return create_loader(folders)
 
 
+async def check_bodies(fs: AbstractFileSystem, path: str) -> None:
+    """Have the client for a path check answers whose body says whether the request was carried out.
+
+    A listing in which a page would come twice is an error then, too.
+    """
+    with suppress(Exception):  # which s3fs raises again
+        await fs.set_session()
+        events = (await fs.get_s3(fs.split_path(path)[0])).meta.events
+        for operation in _BODIES:
+            events.register(
+                f"before-parse.s3.{operation}", _check_body, unique_id=f"nczarr-{operation}"
+            )
+        event = "before-parameter-build.s3.ListObjectsV2"
+        events.register(event, _note_token, unique_id="nczarr-tokens")
+
+
+def _check_body(operation_model: Any, response_dict: dict[str, Any], **_: Any) -> None:
+    """Make an answer without its result one of status 500, after which it is tried again."""
+    wanted = _BODIES[operation_model.name]
+    if response_dict["status_code"] != 200:
+        return
+    found = _ROOT.match(response_dict["body"])
+    if found is None or found[1] != wanted:
+        response_dict["status_code"] = 500
+        response_dict["body"] = b"<Error><Code>AnswerWithout%b</Code></Error>" % wanted
+
+
 async def list_below(fs: AbstractFileSystem, path: str, delimiter: str = "/") -> list[str]:
     """Return the names below a path, without asking for the path itself where there are none.
 
@@ -100,11 +139,7 @@ async def list_below(fs: AbstractFileSystem, path: str, delimiter: str = "/") ->
         If the service sends a continuation again, as one does that ignores it: the listing would
         never end, and s3fs goes on with it.
     """
-    with suppress(Exception):  # which s3fs raises again
-        await fs.set_session()
-        client = await fs.get_s3(fs.split_path(path)[0])
-        event = "before-parameter-build.s3.ListObjectsV2"
-        client.meta.events.register(event, _note_token, unique_id="nczarr-tokens")
+    await check_bodies(fs, path)
     before = _tokens.set(set())
     try:
         entries = await fs._lsdir(path, delimiter=delimiter, refresh=True)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.presence import Document
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.grid_read import GridPieces, GridRead
 from nczarr_xarray.chunks.plan import Plan
@@ -50,7 +51,7 @@ class ChunkReader:
         As of `RemoteKeys`.
     """
 
-    def __init__(self, array: Array, store: KeyStore | File, document: str | None) -> None:
+    def __init__(self, array: Array, store: KeyStore | File, document: Document | None) -> None:
         self._array = array
         self._source = source = source_of(store, document)
         self._scheme: Grid | Strided

@@ -7,17 +7,18 @@ be in flight is the business of the store or file below.
 from __future__ import annotations
 
 import itertools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange, read_into
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.presence import LocalPresence, Presence
+from nczarr_fsspec.presence import Document, LocalPresence, Presence
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share
@@ -31,6 +32,10 @@ _LARGE, _PART = 1 << 24, 1 << 21
 #: to open each in vain takes longer.
 _MANY = 64
 
+#: Seconds for which what was watched while chunks were fetched is believed.
+_SOON = 1.0
+
+T = TypeVar("T")
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
 #: Bytes of a chunk as they are stored; None if there is no such key.
 EncodedChunk: TypeAlias = "bytes | memoryview | None"
@@ -164,7 +169,7 @@ class LocalKeys(LocalSource):
         As of `RemoteKeys`.
     """
 
-    def __init__(self, store: LocalStore, document: str | None) -> None:
+    def __init__(self, store: LocalStore, document: Document | None) -> None:
         self._store = store
         self._presence = LocalPresence(store, document)
 
@@ -220,13 +225,13 @@ class RemoteKeys(RemoteSource):
     Parameters
     ----------
     document
-        The key of the array's metadata. If it is gone, chunks are not missing, but removed. None
-        if it need not be there.
+        The array's metadata. If they are needed and gone, chunks are not missing, but removed.
     """
 
-    def __init__(self, store: RemoteStore, document: str | None) -> None:
+    def __init__(self, store: RemoteStore, document: Document | None) -> None:
         self._store = store
         self._presence = Presence(store, *(() if document is None else (document,)))
+        self._watch = None if document is None else document.watch
 
     async def locate(self, locating: Locating) -> ChunkTable:
         return at_once(locating)
@@ -267,18 +272,37 @@ class RemoteKeys(RemoteSource):
 
         most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
         in_flight = min(len(keys), store.concurrency, most_chunks)
-        await gather_or_cancel(*(work() for _ in range(in_flight)))
+        if not keys:
+            return
+        await self._watched(*(work() for _ in range(in_flight)))
         if lacking:
             await self._presence.check()
 
     async def fetch_one(self, table: ChunkTable, most: int) -> EncodedChunk:
         """Fetch the only chunk of a table, a small one; None if there is no such key."""
         ((key, part),) = _keys_and_parts(table)
-        async with self._store.gate():
-            data = await self._store.get(key, part, most)
+
+        async def get() -> EncodedChunk:
+            async with self._store.gate():
+                return await self._store.get(key, part, most)
+
+        (data,) = await self._watched(get())
         if data is None:
             await self._presence.check()
         return data
+
+    async def _watched(self, *fetching: Coroutine[Any, Any, T]) -> list[T]:
+        """Await what fetches chunks and see meanwhile that they are those of the array.
+
+        That is done at the same time, so that it costs no time, and again if it takes long.
+        """
+        watch, store, begin = self._watch, self._store, time.monotonic()
+        if watch is None:
+            return await gather_or_cancel(*fetching)
+        *found, _ = await gather_or_cancel(*fetching, watch(store))
+        if time.monotonic() - begin > _SOON:
+            await watch(store)
+        return found
 
     async def divides(self, table: ChunkTable) -> bool:
         return await self._store.divides(_keys(table))
@@ -353,7 +377,7 @@ class RemoteFile(RemoteSource):
             await receive(np.arange(len(data)), data)
 
 
-def source_of(store: KeyStore | File, document: str | None) -> LocalSource | RemoteSource:
+def source_of(store: KeyStore | File, document: Document | None) -> LocalSource | RemoteSource:
     """Return what brings chunks out of an open store, or file.
 
     Parameters

@@ -107,12 +107,18 @@ class Opened:
         # those that read metadata only do without the engine
         from nczarr_xarray.dataset.variable import VariableReader
 
-        mark = None if self.reading is None else self.reading.mark
-        unchecked = self.hierarchy.unchecked
-        trusted = unchecked is None and bool(self.hierarchy.consolidated)
-        return VariableReader(
-            self.store, variable, unchecked, mark, trusted=trusted, exact=self.exact
-        )
+        hierarchy, reading, array = self.hierarchy, self.reading, variable.array
+        trusted = bool(hierarchy.consolidated) and not hierarchy.unchecked
+        as_opened = None
+        if reading is not None and reading.mark is not None and array is not None:
+            from nczarr_xarray.dataset.as_opened import AsOpened
+
+            found = reading.objects if hierarchy.documents is None else hierarchy.documents
+            unchecked = hierarchy.unchecked
+            as_opened = AsOpened(
+                reading.mark, array.described, found, unchecked=unchecked, trusted=trusted
+            )
+        return VariableReader(self.store, variable, as_opened, trusted=trusted, exact=self.exact)
 
     def read(self, variable: Variable, key: tuple[Index, ...] | None = None) -> np.ndarray:
         """Read an orthogonal selection of `variable`; all of it for None."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.grid import Grid
@@ -120,8 +119,7 @@ class StoredChunks:
             for number, stored in zip(numbers, data, strict=True):
                 found[number] = stored
 
-        fetching = source.fetch(table, decoder.most, decoder.nbytes, receive)
-        await gather_or_cancel(fetching, self._reader.compare())
+        await source.fetch(table, decoder.most, decoder.nbytes, receive)
         return found
 
 

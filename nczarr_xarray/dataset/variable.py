@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.presence import CHANGED, Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
@@ -27,7 +27,9 @@ from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
 from nczarr_xarray.model import Selections, Variable
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.changes.moment import Mark
+    from nczarr_xarray.dataset.as_opened import AsOpened
+
+T = TypeVar("T")
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
 _MOST_AT_HAND = 1 << 20
@@ -48,8 +50,8 @@ class VariableReader:
 
     Parameters
     ----------
-    unchecked
-        Documents of consolidated metadata that the array's own are to be compared with.
+    as_opened
+        What the array of a tree was when that was opened, if others may change it.
     trusted
         Whether the array's own metadata need not be there.
     exact
@@ -61,8 +63,7 @@ class VariableReader:
         self,
         store: KeyStore | DataFile,
         variable: Variable,
-        unchecked: Mapping[str, Any] | None = None,
-        mark: Mark | None = None,
+        as_opened: AsOpened | None = None,
         *,
         trusted: bool = False,
         exact: bool = False,
@@ -78,14 +79,13 @@ class VariableReader:
         self.dtype = variable.dtype.newbyteorder("=")
         #: whether a selection of all is one of all that is stored
         self._is_whole = self.array is not None and self.array.shape == self.shape
-        self._mark = mark
+        self.as_opened = as_opened
         #: as of `nczarr_xarray.chunks.sources.RemoteKeys`
-        self.document = None if trusted or array is None else array.described
+        self.document: Document | None = None
+        if array is not None:
+            recognize, watch = as_opened and as_opened.recognize, as_opened and as_opened.watch
+            self.document = Document(array.described, recognize, watch, needed=not trusted)
         self._reader: ChunkReader | Selections | None = None
-        # what .zmetadata says of the array, until it has been compared with the array's own
-        self._expected: Any = None
-        if unchecked is not None and array is not None:
-            self._expected = unchecked.get(array.described)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
@@ -166,8 +166,12 @@ class VariableReader:
 
         Its missing chunks would be fill values.
         """
-        if isinstance(self.store, LocalStore):
+        if not isinstance(self.store, LocalStore):
+            return
+        if self.as_opened is None:
             self.store.check_place()
+        else:
+            self.as_opened.check(self.store)
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""
@@ -217,10 +221,10 @@ class VariableReader:
             return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
         reading = reader.reading_whole() if self._selects_all(key) else None
         if reading is not None:
-            return self._values(await self._compared(reading))
+            return self._values(await reading)
         padded = self._padded(key, points)
         plan = self._plan(padded.key, points)
-        data = await self._compared(reader.read_remote(plan, remember=remember))
+        data = await reader.read_remote(plan, remember=remember)
         conversion = array.conversion if array is not None else None
         if conversion is not None and isinstance(store, DataFile):
             if conversion.needs_libhdf5:
@@ -269,7 +273,7 @@ class VariableReader:
         if not isinstance(reader, ChunkReader):
             raise FormatError(self.path, "is read by another library, or of other datasets")
         plan = self._plan(self._padded(self._full(key), points=False).key, points=False)
-        await gather_or_cancel(reader.fetch_remote(plan), self.compare())
+        await reader.fetch_remote(plan)
 
     def _at_hand(self) -> VariableReader | None:
         """Return what reads the same from memory; None if it is not there, or much."""
@@ -289,25 +293,25 @@ class VariableReader:
     def explain(self, error: NCZarrError) -> None:
         """Add to an error which dataset it is about, and if that has changed since its opening."""
         error.found_in(self.store.url)
-        if self.error is None and self._has_changed():
-            error.reason += "; the dataset was changed after it was opened: open it again"
+        if self.error is None and not error.reason.endswith(CHANGED) and self._has_changed():
+            error.reason += f"; {CHANGED}"
 
     def _has_changed(self) -> bool:
         if not isinstance(self.store, KeyStore):
             return False
         try:
-            self.check_place()
+            if isinstance(self.store, LocalStore):
+                self.store.check_place()
         except StoreError:  # which is all that tells two trees of Zarr 3 apart
             return True
-        if self._mark is None:
+        if self.as_opened is None:
             return False
         from nczarr_fsspec.changes.moment import look
 
         with suppress(StoreError):
-            now = look(self.store)
+            now, before = look(self.store), self.as_opened.mark
             # a root that is not there any more may only be out of reach, as the rest is
-            out_of_reach = now.root is None and self._mark.root is not None
-            return now != self._mark and not out_of_reach
+            return now != before and not (now.root is None and before.root is not None)
         return False
 
     def _padded(self, key: tuple[Any, ...], points: bool) -> PaddedSelection:
@@ -328,32 +332,6 @@ class VariableReader:
         # a dimension without length has no chunks either
         chunks = [max(1, length) for length in self.array.chunk_shape]
         return plan(key, self.array.shape, chunks)
-
-    async def _compared(self, reading: Coroutine[Any, Any, np.ndarray]) -> np.ndarray:
-        """Await what reads, and compare the array's metadata meanwhile."""
-        if self._expected is None:
-            return await reading
-        data: np.ndarray
-        data, _ = await gather_or_cancel(reading, self.compare())
-        return data
-
-    async def compare(self) -> None:
-        """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
-        expected = self._expected
-        if expected is None:
-            return
-        from nczarr_xarray.formats.nczarr.jsontext import loads, same
-
-        store = self.store
-        assert self.array is not None
-        assert isinstance(store, RemoteStore)
-        key = self.array.described
-        async with store.gate():
-            data = await store.get(key, most=store.max_metadata)
-        if data is None or not same(loads(data, key), expected):
-            gone = "does not exist" if data is None else "has changed"
-            raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
-        self._expected = None  # other reads may be waiting above for the same
 
     def _values(self, data: np.ndarray) -> np.ndarray:
         """Return stored elements as values: fixed-size bytes of NC_STRING become str."""

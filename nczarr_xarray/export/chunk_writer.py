@@ -15,6 +15,7 @@ import numpy as np
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.presence import Document
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.encoder import Encoder
@@ -46,7 +47,7 @@ class OldChunks:
     def __init__(self, store: KeyStore, array: ChunkedArray) -> None:
         self.store = store
         self.array = array
-        self._reader = ChunkReader(array, store, array.described)
+        self._reader = ChunkReader(array, store, Document(array.described))
 
     def __reduce__(self) -> tuple[type[OldChunks], tuple[KeyStore, ChunkedArray]]:
         return type(self), (self.store, self.array)

@@ -107,9 +107,10 @@ class Zarr:
         with collection_paused():
             mask = options.use_zarr_fill_value_as_mask
             hierarchy = build(nodes, naming, pure=pure, fill_is_mask=mask)
-        if consolidated is None and nodes.consolidated is not None and not nodes.complete:
-            return replace(hierarchy, unchecked=nodes.consolidated.documents)
-        return hierarchy
+        if nodes.consolidated is None:
+            return hierarchy
+        unchecked = consolidated is None and not nodes.complete
+        return replace(hierarchy, documents=nodes.consolidated.documents, unchecked=unchecked)
 
 
 #: In the order in which they are tried; the last one of each kind takes what is left.

@@ -306,9 +306,10 @@ class Hierarchy:
     hidden
         What a file holds that netCDF's interface does not show, which a copy
         therefore lacks.
+    documents
+        Those of consolidated metadata by key, if a tree was read from them.
     unchecked
-        Documents of consolidated metadata by key, which an array's own are to be
-        compared with when it is read.
+        Whether an array's own are to be compared with them when it is read.
     """
 
     root: Group
@@ -317,7 +318,8 @@ class Hierarchy:
     consolidated: bool | None = None
     problems: tuple[NCZarrError, ...] = ()
     hidden: tuple[NCZarrError, ...] = ()
-    unchecked: Mapping[str, Any] | None = None
+    documents: Mapping[str, Any] | None = None
+    unchecked: bool = False
 
     def left_out(self, paths: Collection[str] | None = None) -> list[NCZarrError]:
         """Return the problems for which something is left out.

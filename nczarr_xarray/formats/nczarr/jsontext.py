@@ -252,3 +252,30 @@ def same(one: JSON, other: JSON) -> bool:
         except InvalidOperation:
             return False
     return bool(one == other)
+
+
+def difference(before: JSON, after: JSON) -> str | None:
+    """Say how a later description of an array makes chunks mean something else than before.
+
+    None if it does not: the array may have become longer.
+    """
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return None if same(before, after) else "it is another document"
+    for name in (*before, *(after.keys() - before.keys())):
+        old, new = before.get(name), after.get(name)
+        if not (same(old, new) or (name == "shape" and _is_longer(old, new))):
+            return f"{name} was {_shown(old)} and is {_shown(new)}"
+    return None
+
+
+def _is_longer(old: JSON, new: JSON) -> bool:
+    """Tell whether a shape is that of an array that was lengthened."""
+    try:
+        lengths = zip(map(int, old), map(int, new), strict=True)
+        return all(before <= after for before, after in lengths)
+    except (ValueError, TypeError):
+        return False
+
+
+def _shown(value: JSON) -> str:
+    return "missing" if value is None else f"{dumps(value):.80}"

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +17,12 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.presence import LocalPresence, Presence
+from nczarr_fsspec.presence import Document, LocalPresence, Presence, changed
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.attributes import float_of
-from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, difference, dumps, loads
 from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
 from nczarr_xarray.model import Array, CodecConfig
 
@@ -210,13 +211,23 @@ def _readable(store: KeyStore, described: Zarr3Array) -> Any:
     array = array_in(view, path, with_whole_blosc(metadata))
     view.most = _most_stored(described)
     # those of the root may have a copy, and be the only ones
-    own = f"{path}/{FILE}".lstrip("/")
+    own = Document(f"{path}/{FILE}".lstrip("/"), partial(_recognize, path, metadata))
+    others = (Document(FILE),) if path else ()
     if isinstance(store, RemoteStore):
-        view.presence = Presence(store, own, FILE)
+        view.presence = Presence(store, own, *others)
     elif isinstance(store, LocalStore):
-        there = store.get(own, slice(0, 1)) is not None
-        view.presence = LocalPresence(store, own if there else FILE)
+        there = store.get(own.key, slice(0, 1)) is not None
+        view.presence = LocalPresence(store, own if there else Document(FILE))
     return array
+
+
+def _recognize(path: str, metadata: dict[str, Any], store: KeyStore, data: bytes) -> None:
+    """Raise `StoreError` if an array is described by other `metadata` now."""
+    key = f"{path}/{FILE}".lstrip("/")
+    now = _with_bytes(plain({**loads(data, key), "attributes": {}}, key))
+    how = difference(*(loads(json.dumps(one).encode(), key) for one in (metadata, now)))
+    if how is not None:
+        raise changed(store, key, how)
 
 
 def array_in(store: Any, path: str, metadata: dict[str, Any]) -> Any:

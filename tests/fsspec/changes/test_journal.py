@@ -779,3 +779,37 @@ def test_the_end_of_a_template_that_was_replaced_meanwhile_means_nothing() -> No
     assert set(state_of(objects).pending) == {"v"}
     recovery.finish_journal(MappingWriter(objects))
     assert objects == {ROOT: COVER, HELD: b"{}", INCOMPLETE: other.dump()}
+
+
+class TestBounds:
+    """No store, whatever it answers, has a writer ask for ever."""
+
+    def test_a_journal_that_cannot_be_put(self) -> None:
+        class Refusing(MappingWriter):
+            calls = 0
+
+            def create(self, key: str, data: Any) -> bool:
+                Refusing.calls += 1
+                return False
+
+        store = Refusing({ROOT: b"{}"})
+        change = Edit.begin(store)
+        change.staged.put("v/0", b"1")
+        with pytest.raises(ConflictError, match="times before this one"):
+            change.commit()
+        assert Refusing.calls <= 1001
+
+    @pytest.mark.parametrize("what", ["nobody may take over", "nothing is deleted"])
+    def test_a_journal_that_stays(self, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Wrong(MappingWriter):
+            def create(self, key: str, data: Any) -> bool:
+                return what != "nobody may take over" and super().create(key, data)
+
+            def delete(self, keys: Iterable[str]) -> None:
+                pass
+
+        monkeypatch.setattr(recovery, "PATIENCE", 0.0)
+        dead = replace(Owner.here(), started="before")
+        store = Wrong({JOURNAL: Journal("t", dead, ("v/0",)).dump()})
+        with pytest.raises(ConflictError, match="has got no further"):
+            recovery.finish_journal(store)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.changes.succession import Succession
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 
@@ -105,3 +107,12 @@ def test_one_of_many_enters() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(enter, range(8))) == [False] * 7 + [True]
+
+
+def test_a_service_that_has_something_under_any_key() -> None:
+    class Anything(MappingWriter):
+        def reader(self) -> Any:
+            return SimpleNamespace(get_one=lambda key: b"<html>")
+
+    with pytest.raises(StoreError, match="something for any key"):
+        Succession(Anything({}), "line.").end(DEAD, "first")

@@ -831,6 +831,7 @@ class _LosesAnAnswer(BaseHTTPRequestHandler):
             state.stored = _without_framing(body)
             self.answer(500, b"<Error><Code>InternalError</Code></Error>")
         else:
+            state.stored = state.stored or b"theirs"
             self.answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
 
     def do_GET(self) -> None:
@@ -848,6 +849,64 @@ class _LosesAnAnswer(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
+
+
+class _Short(BaseHTTPRequestHandler):
+    """An S3 server in front of which something answers 200 without what was asked for.
+
+    `conditions` is the status of puts that must not replace anything.
+    """
+
+    protocol_version = "HTTP/1.1"
+    body: bytes = b""
+    conditions = 200
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.answer(self.conditions if "If-None-Match" in self.headers else 200, self.body)
+
+    do_POST = do_PUT  # noqa: N815 - as http.server calls them
+
+    def do_HEAD(self) -> None:
+        self.answer(200, b"")
+
+    def do_GET(self) -> None:
+        if "list-type" in self.path:
+            self.answer(200, self.body)
+        else:
+            self.answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+    def answer(self, status: int, body: bytes) -> None:
+        vars(self.server)["requests"] = vars(self.server).get("requests", 0) + 1
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", '"e"')
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def short(body: bytes = b"", conditions: int = 200) -> Iterator[tuple[FsspecWriter, Any]]:
+    handler = type("Handler", (_Short,), {"body": body, "conditions": conditions})
+    server: Any = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint = f"http://127.0.0.1:{server.server_port}"
+    fs = s3fs.S3FileSystem(key="k", secret="s", endpoint_url=endpoint)
+    store = FsspecWriter(fs, "bucket/d")
+    try:
+        yield store, server
+    finally:
+        store.close()
+        server.shutdown()
+        server.server_close()
+
+
+def in_folder(reader: Any) -> Any:
+    return reader.run(reader.list(""))
 
 
 def _without_framing(body: bytes) -> bytes:
@@ -943,6 +1002,35 @@ class TestS3:
             store.close()
             server.shutdown()
             server.server_close()
+
+    @pytest.mark.usefixtures("no_waiting")
+    @pytest.mark.parametrize("body", [b"", b"<html/>", b"<?xml version='1.0'?> <Result/>"])
+    @pytest.mark.parametrize(
+        ("what", "call"),
+        [
+            ("moved.*WithoutCopyObjectResult", lambda store: store.move([("a", "b")])),
+            ("deleted.*WithoutDeleteResult", lambda store: store.delete(["a"])),
+            ("listed.*WithoutListBucketResult", lambda store: store.keys_below("")),
+            ("500.*WithoutListBucketResult", lambda store: in_folder(store.reader())),
+            ("written", lambda store: store.put("big", bytes(2000))),
+        ],
+    )
+    def test_a_success_without_its_result_is_none(
+        self, what: str, call: Any, body: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(write_fsspec, "SEVERAL_PARTS", 1000)
+        with short(body) as (store, server), pytest.raises(StoreError, match=what):
+            call(store)
+        assert server.requests <= 40
+
+    @pytest.mark.usefixtures("no_waiting")
+    def test_a_service_that_refuses_all_conditions(self) -> None:
+        """And whatever is asked to be new is not there."""
+        body = b"<Error><Code>PreconditionFailed</Code></Error>"
+        with short(body, 412) as (store, server):
+            with pytest.raises(StoreError, match=r"d/x: cannot be written: .*412"):
+                store.create("x", b"1")
+            assert server.requests <= 40
 
     def test_what_may_not_be_written_or_deleted(self, s3_server: S3Server) -> None:
         s3fs.S3FileSystem(**s3_server.signed()).pipe_file(f"{s3_server.public}/w/x", b"here")

@@ -88,7 +88,7 @@ def test_far_away_what_came_with_the_metadata_is_not_asked_for() -> None:
 
     asyncio.run(RemoteFile(Silent()).fetch(table, 100, 48, receive))
     assert received == dict(enumerate(array.chunks))
-    assert isinstance(source_of(DataFile(MemoryBytes(b"", "memory")), "v"), LocalFile)
+    assert isinstance(source_of(DataFile(MemoryBytes(b"", "memory")), None), LocalFile)
 
 
 def test_a_damaged_chunk_is_named() -> None:

@@ -18,7 +18,7 @@ import xarray as xr
 from nczarr_fsspec.changes import recovery
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.changes.moment import unstamped
-from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_xarray import load_dataset, state, to_nczarr
 from tests.support.httpserver import Server
 from tests.support.interleaving import (
@@ -256,7 +256,7 @@ class TestConsistentLoads:
             with xr.open_dataset(target, engine="nczarr") as dataset:
                 other_variables(3)(target)
                 for _ in range(2):
-                    with pytest.raises(FormatError) as error:
+                    with pytest.raises(NCZarrError) as error:
                         dataset["a"].load()
                     told = "the dataset was changed after it was opened: open it again"
                     assert str(error.value).count(told) == 1
