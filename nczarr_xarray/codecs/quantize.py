@@ -3,7 +3,9 @@
 netCDF does this to values on their way into a variable; it is no codec, and
 nothing undoes it. The functions here give the very bits that netCDF-C 4.10.1
 stores for ``nc_def_var_quantize``, and netCDF4-python for ``least_significant_digit``
-(observed, `tests/xarray/codecs/test_quantize.py`).
+(observed, `tests/xarray/codecs/test_quantize.py`), except for what rounding may not do: infinities
+stay, what is missing stays missing, and no number becomes infinite or missing. netCDF makes zeros
+or NaN of infinities, infinities of the largest numbers, and the fill value of numbers next to it.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ def quantize(
 ) -> np.ndarray:
     """Round floating-point values as ``nc_def_var_quantize`` does.
 
-    Zeros, NaN and the fill value stay as they are. Infinities do not: BitGroom turns every other
-    one into NaN, GranularBitRound all of them into zeros.
+    Zeros, NaN, infinities and the fill value stay as they are, and so do numbers of which rounding
+    would make infinities or the fill value.
 
     Parameters
     ----------
@@ -73,10 +75,8 @@ def quantize(
     """
     check_quantization(values.dtype, mode, digits)
     dtype = values.dtype.newbyteorder("=")
-    nc_type, explicit, _ = _FLOATS[dtype.itemsize]
+    explicit = _FLOATS[dtype.itemsize][1]
     flat = values.astype(dtype).reshape(-1)
-    kept = (flat == (NC_DEFAULT_FILL[nc_type] if fill is None else dtype.type(fill))) | (flat == 0)
-    kept |= np.isnan(flat)
     bits = flat.view(f"u{dtype.itemsize}")
     if mode == "BitGroom":
         tail = _tail(bits.dtype, explicit - math.ceil(digits * _BITS_PER_DIGIT) - 1)
@@ -86,12 +86,16 @@ def quantize(
         dropped = explicit - (digits if mode == "BitRound" else _granular_bits(flat, digits))
         tail = _tail(bits.dtype, dropped)
         rounded = (bits + (tail & ~(tail >> 1))) & ~tail  # a carry may reach the exponent
-    result: np.ndarray = np.where(kept, bits, rounded).view(dtype)
-    return result.reshape(values.shape).astype(values.dtype, copy=False)
+    rounded = np.where(flat == 0, bits, rounded).view(dtype)
+    return _but_not_lost(flat, rounded, fill).reshape(values.shape).astype(values.dtype, copy=False)
 
 
-def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarray:
+def round_decimals(
+    values: np.ndarray, least_significant_digit: int, fill: Any = None
+) -> np.ndarray:
     """Round to the power of two next below ``10**-least_significant_digit``.
+
+    What `quantize` leaves as it is stays here, too.
 
     Parameters
     ----------
@@ -100,6 +104,8 @@ def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarr
     least_significant_digit
         Power of ten of the smallest decimal place that is reliable, negated: 1 means
         tenths, -2 hundreds.
+    fill
+        As for `quantize`.
 
     Returns
     -------
@@ -107,7 +113,18 @@ def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarr
         A new array of the same shape and dtype.
     """
     scale = np.float64(2.0 ** math.ceil(math.log2(10.0**least_significant_digit)))
-    return np.asarray(np.around(scale * values) / scale).astype(values.dtype)
+    with np.errstate(over="ignore"):  # numbers that are too large to have decimals
+        rounded = np.asarray(np.around(scale * values) / scale).astype(values.dtype)
+    return rounded if values.dtype.kind != "f" else _but_not_lost(values, rounded, fill)
+
+
+def _but_not_lost(values: np.ndarray, rounded: np.ndarray, fill: Any) -> np.ndarray:
+    """Return rounded values, and as they were those that stood or would stand for no number."""
+    nc_type = _FLOATS[values.dtype.itemsize][0]
+    missing = values.dtype.type(NC_DEFAULT_FILL[nc_type] if fill is None else fill)
+    kept = ~np.isfinite(values) | ~np.isfinite(rounded) | (values == missing) | (rounded == missing)
+    found: np.ndarray = np.where(kept, values, rounded)
+    return found.astype(values.dtype, copy=False)
 
 
 def _tail(dtype: np.dtype, count: Any) -> Any:

@@ -340,7 +340,7 @@ class Exporter:
             attributes.setdefault("least_significant_digit", int(decimals))
             if source.dtype.kind != "f":
                 return None
-            return partial(round_decimals, least_significant_digit=int(decimals))
+            return partial(round_decimals, least_significant_digit=int(decimals), fill=fill)
         if digits is None:
             return None
         mode = encoding.get("quantize_mode") or "BitGroom"
