@@ -64,6 +64,7 @@ __all__ = [
     "netcdf4_lock",
     "stored_array",
     "time_numbers",
+    "units_of_times",
 ]
 
 
@@ -351,6 +352,24 @@ def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:
     plain = Variable(("times",), known, encoding={**units, "dtype": np.dtype("i8")})
     numbers: np.ndarray = encode_for_netcdf(xr.Dataset({"v": plain}))[0]["v"].to_numpy()
     return numbers
+
+
+def units_of_times(variable: Variable) -> str | None:
+    """Return the units that xarray chooses for times, or None for other values.
+
+    Raises
+    ------
+    ValueError
+        If xarray cannot encode the times.
+    """
+    kind = variable.dtype.kind
+    if kind == "O" and any(hasattr(value, "calendar") for value in variable.to_numpy().flat[:1]):
+        kind = "M"  # dates of cftime
+    if kind not in ("m", "M"):
+        return None
+    plain = Variable(variable.dims, variable.to_numpy())
+    units: str = encode_for_netcdf(xr.Dataset({"v": plain}))[0]["v"].attrs["units"]
+    return units
 
 
 def _typed(variable: Variable, name: Any) -> Variable:

@@ -56,7 +56,9 @@ def plan_new(
     fragments = request.fragment_format or kind
     classic = "netCDF3" in (kind, fragments)
     divider = Divider(classic=classic, most=request.most, shape=request.subarray_shape)
-    asked = Options(request.encoding or {}, request.unlimited_dims, request.encoded)
+    asked = Options(
+        request.encoding or {}, request.unlimited_dims, request.encoded, request.more_along
+    )
     parts = divider.parts(place.url, dataset, asked)
     replaces = request.mode == "w"
 

@@ -119,6 +119,7 @@ def to_cfa(
     if create and append_dim not in dataset.dims:
         reason = f"create=True goes with append_dim, a dimension of the dataset, not {append_dim!r}"
         raise ExportError(place.url, reason)
+    more_along = append_dim
     if create and place.exists():
         encoding = unlimited_dims = None
     elif create:
@@ -136,6 +137,7 @@ def to_cfa(
         unlimited_dims=unlimited_dims,
         naming=naming,
         relative=relative,
+        more_along=more_along,
     )
     request.check(place.url)
     changes = append_dim is not None or region is not None
