@@ -1008,6 +1008,10 @@ def test_times_one_by_one(tmp_path: Path, kind: str, name: str) -> None:
             assert found["bounds"].encoding["units"] == found["time"].encoding["units"]
 
 
+def opened_raw(objects: Any) -> xr.Dataset:
+    return xr.open_dataset(objects, engine="nczarr", decode_times=False)
+
+
 @pytest.mark.parametrize(
     ("encoding", "given"),
     [
@@ -1025,7 +1029,7 @@ def test_units_that_were_chosen_stay(encoding: dict[str, Any], given: bool) -> N
         first["time"].encoding = encoding
     asked = {"time": encoding} if given else None
     to_nczarr(first, objects, append_dim="time", create=True, encoding=asked)
-    with xr.open_dataset(objects, engine="nczarr", decode_times=False) as found:
+    with opened_raw(objects) as found:
         assert found["time"].attrs["units"].startswith(encoding.get("units", "days since 2000"))
         assert found["time"].dtype == encoding.get("dtype", "i8")
 
@@ -1035,9 +1039,9 @@ def test_only_times_that_grow_get_finer_units() -> None:
     day = STEPS["hours"][:1]
     dataset = xr.Dataset({"v": ("time", [1.0]), "w": ("z", day)}, {"time": day})
     to_nczarr(dataset, objects, append_dim="time", create=True)
-    with xr.open_dataset(objects, engine="nczarr", decode_times=False) as found:
+    with opened_raw(objects) as found:
         assert found["time"].attrs["units"] == "seconds since 2000-01-01"
         assert found["w"].attrs["units"] == "days since 2000-01-01 00:00:00"
     to_nczarr(dataset, objects, mode="w")
-    with xr.open_dataset(objects, engine="nczarr", decode_times=False) as found:
+    with opened_raw(objects) as found:
         assert found["time"].attrs["units"] == "days since 2000-01-01 00:00:00"
