@@ -57,6 +57,7 @@ __all__ = [
     "dataarray_to_dataset",
     "encode_for_netcdf",
     "holds_missing",
+    "in_memory",
     "in_turn",
     "load_asynchronously",
     "loads_in_turn",
@@ -135,6 +136,11 @@ def stored_array(variable: Variable) -> Any:
     while hasattr(data, "array"):
         data = data.array
     return data
+
+
+def in_memory(variable: Variable) -> bool:
+    """Tell whether looking at a variable's values reads nothing."""
+    return variable._in_memory
 
 
 #: Begins to load a variable; a coroutine that keeps what it loads where xarray will look for it.

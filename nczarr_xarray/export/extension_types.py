@@ -10,7 +10,7 @@ import xarray as xr
 from xarray.indexes import PandasMultiIndex
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend.compat import stored_array
+from nczarr_xarray.backend.compat import in_memory
 from nczarr_xarray.export.form.lacking import CATEGORIES, ZONES, Lacking
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.model import NC_DEFAULT_FILL
@@ -63,8 +63,7 @@ def without_extension_types(url: str, dataset: xr.Dataset) -> xr.Dataset:
 
 def _zone(variable: xr.Variable) -> Any:
     """Return the zone of times, or None; outside of an index, xarray has them as objects."""
-    in_memory = isinstance(variable, xr.IndexVariable) or type(stored_array(variable)) is np.ndarray
-    if variable.dtype.kind != "O" or not in_memory:  # nothing is read for this
+    if variable.dtype.kind != "O" or not in_memory(variable):  # nothing is read for this
         return getattr(variable.dtype, "tz", None)
     values = variable.to_numpy().ravel()
     if pd.api.types.infer_dtype(values) != "datetime":
@@ -75,11 +74,10 @@ def _zone(variable: xr.Variable) -> Any:
 def _plain(name: str, variable: xr.Variable, lacking: Lacking) -> xr.Variable:
     attributes: dict[str, Any] = {}
     encoding: dict[str, Any] = {}
-    array: Any = (
-        variable.to_index().array  # other ways make floats of integers
-        if variable.ndim == 1
-        else pd.array(variable.to_numpy().ravel(), dtype=variable.dtype)
-    )
+    # other ways make floats of integers; it may have lost the type of a former level of an index
+    array: Any = variable.to_index().array if variable.ndim == 1 else variable.to_numpy().ravel()
+    if not isinstance(variable.dtype, np.dtype):
+        array = pd.array(array, dtype=variable.dtype)
     if isinstance(array.dtype, pd.CategoricalDtype):
         found: Any = np.asarray(array)
         if found.dtype.kind == "O":

@@ -242,8 +242,8 @@ def test_blocks_that_share_chunks(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="meet at 6, inside a chunk"):
         to_nczarr(rows((3, 3)), path, region={"x": slice(3, 9)})
     np.testing.assert_array_equal(opened(path).v, np.arange(1, 10))
-    for number, given in enumerate([{}, {"v": {"zlib": True, "contiguous": False}}]):
-        to_nczarr(rows((3, 4, 3)), tmp_path / f"e{number}", encoding=given)
+    for number, other in enumerate([{}, {"v": {"zlib": True, "contiguous": False}}]):
+        to_nczarr(rows((3, 4, 3)), tmp_path / f"e{number}", encoding=other)
         found = opened(tmp_path / f"e{number}").v
         assert found.encoding["preferred_chunks"] == {"x": 4}
         np.testing.assert_array_equal(found, np.arange(1, 11))
