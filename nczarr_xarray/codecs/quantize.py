@@ -23,6 +23,8 @@ _DIGITS_PER_BIT = math.log(2) / math.log(10)
 #: By itemsize: netCDF type, explicit bits of the significand, most decimal digits (4.10.1 refuses
 #: the seventh of a float, although its documentation allows it).
 _FLOATS = {4: ("float", 23, 6), 8: ("double", 52, 15)}
+#: Digits before and behind the decimal point, of which float64 has the scale.
+_MOST_DECIMALS = 300
 
 
 def check_quantization(dtype: np.dtype, mode: str, digits: int) -> None:
@@ -57,7 +59,7 @@ def quantize(
         Significant decimal digits to keep (float32: 1 to 6, float64: 1 to 15);
         for BitRound significant bits (1 to 23, 1 to 52).
     fill
-        The variable's fill value; None stands for netCDF's default.
+        The variable's fill value, or several; None stands for netCDF's default.
     odd
         Which elements have an odd position, where BitGroom rounds away from zero; at the others
         it rounds towards zero. By default `values` are taken to be what one call of
@@ -111,7 +113,15 @@ def round_decimals(
     -------
     ndarray
         A new array of the same shape and dtype.
+
+    Raises
+    ------
+    FormatError
+        If no number has such a digit.
     """
+    if abs(least_significant_digit) > _MOST_DECIMALS:
+        reason = f"is {least_significant_digit}, not -{_MOST_DECIMALS} to {_MOST_DECIMALS}"
+        raise FormatError("least_significant_digit", reason)
     scale = np.float64(2.0 ** math.ceil(math.log2(10.0**least_significant_digit)))
     with np.errstate(over="ignore"):  # numbers that are too large to have decimals
         rounded = np.asarray(np.around(scale * values) / scale).astype(values.dtype)
@@ -121,8 +131,9 @@ def round_decimals(
 def _but_not_lost(values: np.ndarray, rounded: np.ndarray, fill: Any) -> np.ndarray:
     """Return rounded values, and as they were those that stood or would stand for no number."""
     nc_type = _FLOATS[values.dtype.itemsize][0]
-    missing = values.dtype.type(NC_DEFAULT_FILL[nc_type] if fill is None else fill)
-    kept = ~np.isfinite(values) | ~np.isfinite(rounded) | (values == missing) | (rounded == missing)
+    marks = np.asarray(NC_DEFAULT_FILL[nc_type] if fill is None else fill).astype(values.dtype)
+    kept = ~np.isfinite(values) | ~np.isfinite(rounded)
+    kept |= np.isin(values, marks) | np.isin(rounded, marks)
     found: np.ndarray = np.where(kept, values, rounded)
     return found.astype(values.dtype, copy=False)
 

@@ -151,7 +151,7 @@ def test_round_decimals_as_netcdf4_does(tmp_path: Path, dtype: str, digit: int) 
 def test_no_number_becomes_infinite_or_missing(dtype: str, mode: str) -> None:
     most = np.finfo(dtype).max
     values = np.array([np.inf, np.inf, -np.inf, -np.inf, most, -most, 1.001, 1.001], dtype)
-    result = quantize(values, mode, 2, fill=1.0)
+    result = quantize(values, mode, 2, fill=np.array([7.0, 1.0]))
     assert np.array_equal(np.isinf(result), np.isinf(values))
     assert np.array_equal(np.sign(result), np.sign(values))
     assert (result != 1.0).all()
@@ -176,3 +176,10 @@ def test_decimals_keep_what_is_missing(tmp_path: Path, dtype: str, fill: float, 
         assert np.array_equal(found["v"], [*expected, *expected], equal_nan=True)
     assert np.isnan(expected).tolist() == [True, False, False, False]
     assert abs(expected - values)[1:].max() < 10.0**-digit
+
+
+@pytest.mark.parametrize("digit", [400, -400])
+def test_decimals_that_no_number_has(digit: int) -> None:
+    encoding = {"least_significant_digit": digit}
+    with pytest.raises(FormatError, match="least_significant_digit: is -?400, not -300 to 300"):
+        to_nczarr(xr.Dataset({"v": ("x", [1.0])}), {}, encoding={"v": encoding})
