@@ -65,6 +65,7 @@ __all__ = [
     "dataarray_to_dataset",
     "encode_for_netcdf",
     "holds_missing",
+    "in_memory",
     "in_turn",
     "load_asynchronously",
     "loads_in_turn",
@@ -72,6 +73,7 @@ __all__ = [
     "netcdf4_lock",
     "stored_array",
     "time_numbers",
+    "units_of_times",
 ]
 
 
@@ -156,6 +158,11 @@ def stored_array(variable: Variable) -> Any:
     for found in _layers(variable):  # noqa: B007
         pass
     return found
+
+
+def in_memory(variable: Variable) -> bool:
+    """Tell whether looking at a variable's values reads nothing."""
+    return variable._in_memory
 
 
 #: Begins to load a variable; a coroutine that keeps what it loads where xarray will look for it.
@@ -400,6 +407,24 @@ def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:
     plain = Variable(("times",), known, encoding={**units, "dtype": np.dtype("i8")})
     numbers: np.ndarray = encode_for_netcdf(xr.Dataset({"v": plain}))[0]["v"].to_numpy()
     return numbers
+
+
+def units_of_times(variable: Variable) -> str | None:
+    """Return the units that xarray chooses for times, or None for other values.
+
+    Raises
+    ------
+    ValueError
+        If xarray cannot encode the times.
+    """
+    kind = variable.dtype.kind
+    if kind == "O" and any(hasattr(value, "calendar") for value in variable.to_numpy().flat[:1]):
+        kind = "M"  # dates of cftime
+    if kind not in ("m", "M"):
+        return None
+    plain = Variable(variable.dims, variable.to_numpy())
+    units: str = encode_for_netcdf(xr.Dataset({"v": plain}))[0]["v"].attrs["units"]
+    return units
 
 
 def _typed(variable: Variable, name: Any) -> Variable:

@@ -3,7 +3,9 @@
 netCDF does this to values on their way into a variable; it is no codec, and
 nothing undoes it. The functions here give the very bits that netCDF-C 4.10.1
 stores for ``nc_def_var_quantize``, and netCDF4-python for ``least_significant_digit``
-(observed, `tests/xarray/codecs/test_quantize.py`).
+(observed, `tests/xarray/codecs/test_quantize.py`), except for what rounding may not do: infinities
+stay, what is missing stays missing, and no number becomes infinite or missing. netCDF makes zeros
+or NaN of infinities, infinities of the largest numbers, and the fill value of numbers next to it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ _DIGITS_PER_BIT = math.log(2) / math.log(10)
 #: By itemsize: netCDF type, explicit bits of the significand, most decimal digits (4.10.1 refuses
 #: the seventh of a float, although its documentation allows it).
 _FLOATS = {4: ("float", 23, 6), 8: ("double", 52, 15)}
+#: Digits before and behind the decimal point, of which float64 has the scale.
+_MOST_DECIMALS = 300
 
 
 def check_quantization(dtype: np.dtype, mode: str, digits: int) -> None:
@@ -42,8 +46,8 @@ def quantize(
 ) -> np.ndarray:
     """Round floating-point values as ``nc_def_var_quantize`` does.
 
-    Zeros, NaN and the fill value stay as they are. Infinities do not: BitGroom turns every other
-    one into NaN, GranularBitRound all of them into zeros.
+    Zeros, NaN, infinities and the fill value stay as they are, and so do numbers of which rounding
+    would make infinities or the fill value.
 
     Parameters
     ----------
@@ -55,7 +59,7 @@ def quantize(
         Significant decimal digits to keep (float32: 1 to 6, float64: 1 to 15);
         for BitRound significant bits (1 to 23, 1 to 52).
     fill
-        The variable's fill value; None stands for netCDF's default.
+        The variable's fill value, or several; None stands for netCDF's default.
     odd
         Which elements have an odd position, where BitGroom rounds away from zero; at the others
         it rounds towards zero. By default `values` are taken to be what one call of
@@ -73,10 +77,8 @@ def quantize(
     """
     check_quantization(values.dtype, mode, digits)
     dtype = values.dtype.newbyteorder("=")
-    nc_type, explicit, _ = _FLOATS[dtype.itemsize]
+    explicit = _FLOATS[dtype.itemsize][1]
     flat = values.astype(dtype).reshape(-1)
-    kept = (flat == (NC_DEFAULT_FILL[nc_type] if fill is None else dtype.type(fill))) | (flat == 0)
-    kept |= np.isnan(flat)
     bits = flat.view(f"u{dtype.itemsize}")
     if mode == "BitGroom":
         tail = _tail(bits.dtype, explicit - math.ceil(digits * _BITS_PER_DIGIT) - 1)
@@ -86,12 +88,16 @@ def quantize(
         dropped = explicit - (digits if mode == "BitRound" else _granular_bits(flat, digits))
         tail = _tail(bits.dtype, dropped)
         rounded = (bits + (tail & ~(tail >> 1))) & ~tail  # a carry may reach the exponent
-    result: np.ndarray = np.where(kept, bits, rounded).view(dtype)
-    return result.reshape(values.shape).astype(values.dtype, copy=False)
+    rounded = np.where(flat == 0, bits, rounded).view(dtype)
+    return _but_not_lost(flat, rounded, fill).reshape(values.shape).astype(values.dtype, copy=False)
 
 
-def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarray:
+def round_decimals(
+    values: np.ndarray, least_significant_digit: int, fill: Any = None
+) -> np.ndarray:
     """Round to the power of two next below ``10**-least_significant_digit``.
+
+    What `quantize` leaves as it is stays here, too.
 
     Parameters
     ----------
@@ -100,14 +106,36 @@ def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarr
     least_significant_digit
         Power of ten of the smallest decimal place that is reliable, negated: 1 means
         tenths, -2 hundreds.
+    fill
+        As for `quantize`.
 
     Returns
     -------
     ndarray
         A new array of the same shape and dtype.
+
+    Raises
+    ------
+    FormatError
+        If no number has such a digit.
     """
+    if abs(least_significant_digit) > _MOST_DECIMALS:
+        reason = f"is {least_significant_digit}, not -{_MOST_DECIMALS} to {_MOST_DECIMALS}"
+        raise FormatError("least_significant_digit", reason)
     scale = np.float64(2.0 ** math.ceil(math.log2(10.0**least_significant_digit)))
-    return np.asarray(np.around(scale * values) / scale).astype(values.dtype)
+    with np.errstate(over="ignore"):  # numbers that are too large to have decimals
+        rounded = np.asarray(np.around(scale * values) / scale).astype(values.dtype)
+    return rounded if values.dtype.kind != "f" else _but_not_lost(values, rounded, fill)
+
+
+def _but_not_lost(values: np.ndarray, rounded: np.ndarray, fill: Any) -> np.ndarray:
+    """Return rounded values, and as they were those that stood or would stand for no number."""
+    nc_type = _FLOATS[values.dtype.itemsize][0]
+    marks = np.asarray(NC_DEFAULT_FILL[nc_type] if fill is None else fill).astype(values.dtype)
+    kept = ~np.isfinite(values) | ~np.isfinite(rounded)
+    kept |= np.isin(values, marks) | np.isin(rounded, marks)
+    found: np.ndarray = np.where(kept, values, rounded)
+    return found.astype(values.dtype, copy=False)
 
 
 def _tail(dtype: np.dtype, count: Any) -> Any:

@@ -11,6 +11,7 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.dataset import Options
+from nczarr_xarray.export.extension_types import without_extension_types
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
@@ -229,6 +230,7 @@ def plan_groups(
         raise ExportError(write_target.url, reason)
     new: tuple[Mode, ...] = ("w-", "w", "a", "r+")
     how = mode_of(write_target.url, options.mode, new, options.append_dim, options.region)
+    groups = {p: without_extension_types(write_target.url, one) for p, one in groups.items()}
     for dataset in groups.values():
         refuse_other_chunks(write_target.url, dataset)
     request = WriteRequest(write_target, profile, groups, path, asked, options)

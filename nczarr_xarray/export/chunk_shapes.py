@@ -12,6 +12,8 @@ from typing import NamedTuple
 DEFAULT_BYTES = 4 << 20
 #: Along a single unlimited dimension netCDF-C takes this many bytes.
 _RECORDS_BYTES = 4096
+#: How many times as large blocks may become that are moved to borders of chunks.
+_MOST_GROWTH = 4
 
 
 def default_chunk_shape(
@@ -95,21 +97,15 @@ def cut_to(shape: Iterable[int], chunks: Iterable[int]) -> tuple[int, ...]:
     return tuple(min(chunk, max(1, size)) for chunk, size in zip(chunks, shape, strict=True))
 
 
-def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """Return dask's block lengths as a chunk grid; None if the blocks form no grid.
+def largest_block(blocks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the shape of the largest of dask's blocks (1 where they have no elements).
 
     Parameters
     ----------
     blocks
         Lengths of the blocks along each dimension.
     """
-    chunks = []
-    for lengths in blocks:
-        first = max(lengths[0], 1) if lengths else 1
-        if any(length != first for length in lengths[1:-1]) or (lengths and lengths[-1] > first):
-            return None
-        chunks.append(first)
-    return tuple(chunks)
+    return tuple(max([1, *lengths]) for lengths in blocks)
 
 
 class SharedChunk(NamedTuple):
@@ -166,6 +162,20 @@ def aligned(
         _aligned(lengths, chunk, offset)
         for lengths, chunk, offset in zip(blocks, chunks, start, strict=True)
     )
+
+
+def suits(blocks: Sequence[Sequence[int]], chunks: Sequence[int], itemsize: int) -> bool:
+    """Tell whether an array that has dask's blocks should be stored in chunks of its source.
+
+    So it is if no two blocks share a chunk, or if they make no grid of their own and do not become
+    much larger when they are moved to borders of these chunks.
+    """
+    start, own = (0,) * len(chunks), largest_block(blocks)
+    if shared_chunk(blocks, chunks, start) is None:
+        return True
+    moved = math.prod(largest_block(aligned(blocks, chunks, start)))
+    most = _MOST_GROWTH * max(math.prod(own), DEFAULT_BYTES / itemsize)
+    return shared_chunk(blocks, own, start) is not None and moved <= most
 
 
 def _aligned(lengths: Sequence[int], chunk: int, offset: int) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +13,12 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_xarray.backend.compat import encode_for_netcdf, in_turn, without_indexes
+from nczarr_xarray.backend.compat import (
+    encode_for_netcdf,
+    in_turn,
+    units_of_times,
+    without_indexes,
+)
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.contents import Contents, Item, Rounding
 from nczarr_xarray.export.form.attributes import encode_attribute
@@ -68,11 +75,14 @@ class Options(NamedTuple):
         Names of unlimited dimensions; None for those of the source.
     encoded
         Whether values and attributes are encoded already.
+    append_dim
+        Dimension along which more will come, whether or not it is unlimited.
     """
 
     encoding: Mapping[Hashable, Mapping[str, Any]]
     unlimited: Iterable[Hashable] | None = None
     encoded: bool = False
+    append_dim: Hashable | None = None
 
 
 class Exporter:
@@ -150,6 +160,8 @@ class Exporter:
                 if problem is not None:
                     self.problems.append(f"{where}: {problem}")
                     variable.encoding = {}  # to check the rest
+        if not options.encoded:
+            _make_units_fine(dataset, unlimited | {options.append_dim})
         types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}
         if options.encoded:
             variables, attributes = dict(dataset.variables), dict(dataset.attrs)
@@ -340,13 +352,34 @@ class Exporter:
             attributes.setdefault("least_significant_digit", int(decimals))
             if source.dtype.kind != "f":
                 return None
-            return partial(round_decimals, least_significant_digit=int(decimals))
+            return partial(round_decimals, least_significant_digit=int(decimals), fill=fill)
         if digits is None:
             return None
         mode = encoding.get("quantize_mode") or "BitGroom"
         check_quantization(source.dtype, mode, int(digits))
         attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
         return partial(quantize, mode=mode, digits=int(digits), fill=fill)
+
+
+def _make_units_fine(dataset: xr.Dataset, growing: AbstractSet[Hashable]) -> None:
+    """Give times along dimensions that grow units in which times that come later are integers, too.
+
+    xarray chooses units for those that are there: days for a single one, whatever follows. dask's
+    times, which it does not know, have fine ones.
+    """
+    told = ({**v.attrs, **v.encoding}.get("bounds") for v in dataset.variables.values())
+    bounds = {*map(str, told)}  # which get those of their coordinate
+    for name, variable in dataset.variables.items():
+        encoding = variable.encoding
+        chosen = encoding.get("units") is not None or encoding.get("dtype") not in (None, "i8")
+        if chosen or name in bounds or variable.chunks is not None:
+            continue
+        if growing.isdisjoint(variable.dims):
+            continue
+        with suppress(*_NOT_ENCODABLE):  # what encodes them says why
+            unit, *since = (units_of_times(variable) or "").partition(" since ")
+            if unit in ("days", "hours", "minutes"):
+                variable.encoding = {**encoding, "units": "".join(("seconds", *since))}
 
 
 def _asked_for(variable: xr.Variable) -> str:

@@ -81,7 +81,8 @@ def _new_dataset(request: WriteRequest) -> WriteTask:
 def _collect(exporter: Exporter, request: WriteRequest) -> None:
     """Add all groups to an exporter, and raise the problems that it finds."""
     for path, dataset in request.groups.items():
-        exporter.add(path, dataset, request.asked(path))
+        asked = request.asked(path)._replace(append_dim=request.options.append_dim)
+        exporter.add(path, dataset, asked)
     contents, options = exporter.contents, request.options
     for number, item in enumerate(contents.items):
         if options.align_chunks or not item.chunks_are_asked_for:

@@ -13,8 +13,8 @@ from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.chunk_shapes import (
     cut_to,
     default_chunk_shape,
-    shared_chunk,
-    uniform_chunks,
+    largest_block,
+    suits,
 )
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs, kept_codecs
 from nczarr_xarray.export.form.fills import fill_element
@@ -42,8 +42,6 @@ _INFORMATION = frozenset(
 )
 _ZARR_KEYS = frozenset({"compressor", "compressors", "filters"})
 _CHUNK_KEYS = frozenset({"chunks", "chunksizes", "contiguous"})
-#: Keys that show that data were opened, so that the user did not choose their blocks.
-_TOLD = _CHUNK_KEYS | {"original_shape"}
 QUANTIZE_KEYS = frozenset({"quantize_mode", "significant_digits", "least_significant_digit"})
 _VALUE_KEYS = QUANTIZE_KEYS | {"_nczarr_maxstrlen"}
 QUANTIZE_ATTRIBUTES = {
@@ -95,7 +93,8 @@ class StorageRequest:
     @property
     def chunks_are_asked_for(self) -> bool:
         """Whether the user chose the chunks."""
-        return self.explicit and any(self.encoding.get(key) is not None for key in _CHUNK_KEYS)
+        given = (self.encoding.get(key) for key in _CHUNK_KEYS)
+        return self.explicit and any(one is not None and one is not False for one in given)
 
 
 def netcdf_type(dtype: np.dtype) -> str | None:
@@ -220,14 +219,10 @@ def _chunk_shape(request: StorageRequest, dtype: np.dtype) -> tuple[int, ...]:
         given = encoding.get("chunksizes")
     if given is not None and request.explicit:
         return _checked_chunks(given, shape)
+    blocks, itemsize = request.blocks, 8 if request.dtype.kind == "O" else dtype.itemsize
     inherited = None if given is None else _inherited_chunks(given, request)
-    blocks = request.blocks
     if inherited is not None:
-        if (
-            blocks is None
-            or request.align
-            or shared_chunk(blocks, inherited, (0,) * len(shape)) is None
-        ):
+        if blocks is None or request.align or suits(blocks, inherited, itemsize):
             return inherited
     elif encoding.get("contiguous") and not any(request.unlimited) and blocks is None:
         return tuple(max(1, size) for size in shape)
@@ -236,17 +231,8 @@ def _chunk_shape(request: StorageRequest, dtype: np.dtype) -> tuple[int, ...]:
             "contiguous: it has an unlimited dimension, or dask blocks that would share its only "
             "chunk; leave contiguous out"
         )
-    chunks = None if blocks is None else uniform_chunks(blocks)
-    if chunks is not None:
-        return chunks
-    if inherited is not None:
-        return inherited
-    if blocks is not None and not request.align and not _TOLD & encoding.keys():
-        raise ValueError(
-            "its dask blocks do not make a chunk grid (all equal but the last, which may be "
-            "shorter); use align_chunks=True, give encoding['chunks'] with it, or rechunk the data"
-        )
-    itemsize = 8 if request.dtype.kind == "O" else dtype.itemsize
+    if blocks is not None:  # those that are shorter are moved to borders of these chunks
+        return largest_block(blocks)
     return default_chunk_shape(shape, request.unlimited, itemsize)
 
 

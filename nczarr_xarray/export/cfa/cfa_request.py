@@ -31,6 +31,8 @@ class CfaRequest:
         Bytes of the largest fragment.
     encoded
         Whether the dataset has values and attributes as they are to be stored.
+    more_along
+        Dimension of a new aggregation along which more will come.
     """
 
     most: int
@@ -46,6 +48,7 @@ class CfaRequest:
     naming: Naming = "s3nc2"
     relative: bool | None = None
     encoded: bool = False
+    more_along: Hashable | None = None
 
     @property
     def master_kind(self) -> FileKind:

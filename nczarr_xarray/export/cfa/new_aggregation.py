@@ -61,7 +61,9 @@ def plan_new(
         most=request.most,
         shape=request.subarray_shape,
     )
-    asked = Options(request.encoding or {}, request.unlimited_dims, request.encoded)
+    asked = Options(
+        request.encoding or {}, request.unlimited_dims, request.encoded, request.more_along
+    )
     parts = divider.parts(place.url, dataset, asked)
     replaces = request.mode == "w"
 

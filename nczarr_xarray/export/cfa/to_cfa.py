@@ -15,6 +15,7 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
+from nczarr_xarray.export.extension_types import without_extension_types
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_options import Mode, RegionLike
@@ -114,11 +115,12 @@ def to_cfa(
     check_callback(callback)
     advice = "mode='w' replaces it, append_dim adds to it"
     place = MasterPlace.find(target, storage_options, advice)
-    dataset = _dataset(obj, place.url)
+    dataset = without_extension_types(place.url, _dataset(obj, place.url))
     refuse_other_chunks(place.url, dataset)
     if create and append_dim not in dataset.dims:
         reason = f"create=True goes with append_dim, a dimension of the dataset, not {append_dim!r}"
         raise ExportError(place.url, reason)
+    more_along = append_dim
     if create and place.exists():
         encoding = unlimited_dims = None
     elif create:
@@ -136,6 +138,7 @@ def to_cfa(
         unlimited_dims=unlimited_dims,
         naming=naming,
         relative=relative,
+        more_along=more_along,
     )
     request.check(place.url)
     changes = append_dim is not None or region is not None

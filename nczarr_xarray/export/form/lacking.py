@@ -30,6 +30,8 @@ FLAGS = (
     "enums become integers with flag_values and flag_meanings (a copy from NCZarr or Zarr to "
     "netCDF-4 makes enums of them again)"
 )
+CATEGORIES = "categories become integers with flag_values and flag_meanings"
+ZONES = "times become those of UTC, and the name of their zone is lost"
 WIDENED = "classic netCDF lacks some types: their values become others that can hold them"
 CHARACTERS = "strings become char, with a dimension for their bytes"
 UNSPECIFIED = "char has no type in the specification of Zarr 3: not every reader has zarr-python's"
@@ -42,7 +44,7 @@ MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
 #: Changes without loss: no reader shows the difference, or it can be undone.
 _HARMLESS = frozenset(
-    {_TRAILING, FLAGS, CHARACTERS, WIDENED, UNSPECIFIED, FILLED_TEXT, COMPRESSORS}
+    {_TRAILING, FLAGS, CATEGORIES, CHARACTERS, WIDENED, UNSPECIFIED, FILLED_TEXT, COMPRESSORS}
 )
 
 

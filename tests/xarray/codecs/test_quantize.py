@@ -8,9 +8,11 @@ from typing import Any
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.quantize import quantize, round_decimals
+from nczarr_xarray.export.api import to_nczarr
 from tests.support.marks import each_once
 
 DIGITS = {
@@ -57,6 +59,12 @@ def stored(path: Path, values: np.ndarray, **options: Any) -> np.ndarray:
         return nc["v"][...]
 
 
+def but_not_lost(values: np.ndarray, rounded: np.ndarray, missing: Any) -> np.ndarray:
+    """What netCDF rounds, with infinities, and without numbers that became infinite or missing."""
+    lost = np.isinf(values) | ~np.isfinite(rounded) | (rounded == missing)
+    return np.where(lost, values, rounded).astype(rounded.dtype)
+
+
 @pytest.mark.parametrize(("case", "fill"), each_once(CASES, [None, -9999.0, np.nan, 0.0]), ids=str)
 def test_quantize_as_netcdf_does(
     tmp_path: Path, case: tuple[str, str, int], fill: float | None
@@ -65,6 +73,8 @@ def test_quantize_as_netcdf_does(
     values = floats(dtype)
     options = {"quantize_mode": mode, "significant_digits": digits, "fill_value": fill}
     expected = stored(tmp_path / "x.nc", values, **options)
+    missing = netCDF4.default_fillvals[dtype] if fill is None else fill
+    expected = but_not_lost(values, expected, np.dtype(dtype).type(missing))
     assert quantize(values, mode, digits, fill).tobytes() == expected.tobytes()
 
 
@@ -134,3 +144,42 @@ def test_round_decimals_as_netcdf4_does(tmp_path: Path, dtype: str, digit: int) 
     result = round_decimals(values, digit)
     assert result.dtype == values.dtype
     assert result.astype(expected.dtype).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("mode", ["BitGroom", "GranularBitRound", "BitRound"])
+@pytest.mark.parametrize("dtype", ["f4", ">f4", "f8"])
+def test_no_number_becomes_infinite_or_missing(dtype: str, mode: str) -> None:
+    most = np.finfo(dtype).max
+    values = np.array([np.inf, np.inf, -np.inf, -np.inf, most, -most, 1.001, 1.001], dtype)
+    result = quantize(values, mode, 2, fill=np.array([7.0, 1.0]))
+    assert np.array_equal(np.isinf(result), np.isinf(values))
+    assert np.array_equal(np.sign(result), np.sign(values))
+    assert (result != 1.0).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_decimals_of_the_largest_numbers() -> None:
+    values = np.array([np.inf, -np.inf, 1.5e308, -1.7e308, 0.123])
+    assert round_decimals(values, 3).tolist() == [*values[:4], 0.123046875]
+
+
+@pytest.mark.parametrize(("fill", "digit"), [(-9999.0, -2), (-99.9, 0), (0.0, 1)])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_decimals_keep_what_is_missing(tmp_path: Path, dtype: str, fill: float, digit: int) -> None:
+    values = np.array([np.nan, 1.03, 5678.0, 0.02], dtype)
+    encoding = {"dtype": dtype, "_FillValue": fill, "least_significant_digit": digit}
+    path = str(tmp_path / "x.nczarr")
+    to_nczarr(xr.Dataset({"v": ("x", values)}), path, encoding={"v": encoding})
+    to_nczarr(xr.Dataset({"v": ("x", values)}), path, append_dim="x")
+    expected = round_decimals(values, digit, fill)
+    with xr.open_dataset(path, engine="nczarr") as found:
+        assert np.array_equal(found["v"], [*expected, *expected], equal_nan=True)
+    assert np.isnan(expected).tolist() == [True, False, False, False]
+    assert abs(expected - values)[1:].max() < 10.0**-digit
+
+
+@pytest.mark.parametrize("digit", [400, -400])
+def test_decimals_that_no_number_has(digit: int) -> None:
+    encoding = {"least_significant_digit": digit}
+    with pytest.raises(FormatError, match="least_significant_digit: is -?400, not -300 to 300"):
+        to_nczarr(xr.Dataset({"v": ("x", [1.0])}), {}, encoding={"v": encoding})

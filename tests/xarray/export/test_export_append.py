@@ -24,7 +24,7 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     NCZarrWarning,
 )
-from nczarr_xarray import to_nczarr
+from nczarr_xarray import to_cfa, to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.support.examples import examples
 from tests.support.marks import each_once
@@ -961,3 +961,88 @@ def test_numpy_strings_go_with_all_text(stored: Any, tmp_path: Path) -> None:
     to_nczarr(new.isel(x=[0]), tmp_path / "x", region={"x": slice(1, 2)})
     with opened(tmp_path / "x") as back:
         assert back["v"].to_numpy().tolist() == ["é", "é", "longer"]
+
+
+# -- times that come one by one ------------------------------------------------------------------
+
+STEPS: dict[str, Any] = {
+    "hours": pd.date_range("2000-01-01", periods=4, freq="h"),
+    "seconds": pd.date_range("1969-12-31T23:59:58", periods=4, freq="s"),
+    "months": pd.date_range("1850-01-01", periods=4, freq="MS"),
+    "backwards": pd.date_range("2000-01-01", periods=4, freq="20min")[::-1],
+    "noleap": xr.date_range("0001-02-27", periods=4, freq="6h", calendar="noleap"),
+    "durations": pd.to_timedelta([0, 24, 25, 90], "h"),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("kind", ["nczarr", "unlimited", "zarr", "cfa"])
+def test_times_one_by_one(tmp_path: Path, kind: str, name: str) -> None:
+    times, path = STEPS[name], str(tmp_path / ("x.nca" if kind == "cfa" else "x"))
+    if kind == "zarr":
+        path = f"file://{path}#mode=zarr"
+    bounds = np.stack([np.asarray(times - (times[1] - times[0])), np.asarray(times)], axis=1)
+    for i in range(4):
+        coordinate = ("time", times[i : i + 1], {"bounds": "bounds"})
+        step = xr.Dataset(
+            {
+                "v": (("time", "x"), [[i, i]]),
+                "seen": ("time", times[i : i + 1]),
+                "bounds": (("time", "n"), bounds[i : i + 1]),
+            },
+            {"time": coordinate},
+        )
+        if name == "durations":  # whose bounds xarray (2026.9) does not read as durations
+            step = step.drop_vars("bounds")
+        if kind == "cfa":
+            to_cfa(step, path, append_dim="time", create=True)
+        elif kind == "unlimited" and i == 0:
+            to_nczarr(step, path, unlimited_dims=["time"])
+        else:
+            to_nczarr(step, path, append_dim="time", create=True)
+    with xr.open_dataset(path, engine="nczarr", decode_timedelta=True) as found:
+        assert (found["time"].to_numpy() == np.asarray(times)).all()
+        assert (found["seen"].to_numpy() == np.asarray(times)).all()
+        assert found["time"].encoding["dtype"] == "i8"
+        if name != "durations":
+            assert (found["bounds"].to_numpy() == bounds).all()
+            assert found["bounds"].encoding["units"] == found["time"].encoding["units"]
+
+
+def opened_raw(objects: Any) -> xr.Dataset:
+    return xr.open_dataset(objects, engine="nczarr", decode_times=False)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "given"),
+    [
+        ({"units": "days since 1999-12-31"}, False),
+        ({"units": "days since 1999-12-31"}, True),
+        ({"dtype": "f4"}, True),
+        ({"dtype": "i4"}, True),
+    ],
+)
+def test_units_that_were_chosen_stay(encoding: dict[str, Any], given: bool) -> None:
+    objects: dict[str, bytes] = {}
+    times = STEPS["hours"]
+    first = xr.Dataset({"v": ("time", [1.0])}, {"time": times[:1]})
+    if not given:
+        first["time"].encoding = encoding
+    asked = {"time": encoding} if given else None
+    to_nczarr(first, objects, append_dim="time", create=True, encoding=asked)
+    with opened_raw(objects) as found:
+        assert found["time"].attrs["units"].startswith(encoding.get("units", "days since 2000"))
+        assert found["time"].dtype == encoding.get("dtype", "i8")
+
+
+def test_only_times_that_grow_get_finer_units() -> None:
+    objects: dict[str, bytes] = {}
+    day = STEPS["hours"][:1]
+    dataset = xr.Dataset({"v": ("time", [1.0]), "w": ("z", day)}, {"time": day})
+    to_nczarr(dataset, objects, append_dim="time", create=True)
+    with opened_raw(objects) as found:
+        assert found["time"].attrs["units"] == "seconds since 2000-01-01"
+        assert found["w"].attrs["units"] == "days since 2000-01-01 00:00:00"
+    to_nczarr(dataset, objects, mode="w")
+    with opened_raw(objects) as found:
+        assert found["time"].attrs["units"] == "days since 2000-01-01 00:00:00"

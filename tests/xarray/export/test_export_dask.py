@@ -242,8 +242,11 @@ def test_blocks_that_share_chunks(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="meet at 6, inside a chunk"):
         to_nczarr(rows((3, 3)), path, region={"x": slice(3, 9)})
     np.testing.assert_array_equal(opened(path).v, np.arange(1, 10))
-    with pytest.raises(ExportError, match="do not make a chunk grid"):
-        to_nczarr(rows((3, 4, 3)), tmp_path / "e")
+    for number, other in enumerate([{}, {"v": {"zlib": True, "contiguous": False}}]):
+        to_nczarr(rows((3, 4, 3)), tmp_path / f"e{number}", encoding=other)
+        found = opened(tmp_path / f"e{number}").v
+        assert found.encoding["preferred_chunks"] == {"x": 4}
+        np.testing.assert_array_equal(found, np.arange(1, 11))
 
 
 @pytest.mark.parametrize("change", ["new", "region", "append"])

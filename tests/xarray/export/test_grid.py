@@ -12,8 +12,9 @@ from nczarr_xarray.export.chunk_shapes import (
     DEFAULT_BYTES,
     aligned,
     default_chunk_shape,
+    largest_block,
     shared_chunk,
-    uniform_chunks,
+    suits,
 )
 
 lengths = st.lists(st.integers(1, 9), min_size=1, max_size=6).map(tuple)
@@ -49,21 +50,30 @@ def test_shared_chunks_are_chunks_of_two_blocks(
         assert found.position in ends[found.block + 1 : found.block + 2]
 
 
-@given(blocks=st.lists(lengths, min_size=1, max_size=3), start=st.lists(st.just(0), min_size=3))
-def test_blocks_that_are_a_grid(blocks: list[tuple[int, ...]], start: list[int]) -> None:
-    chunks = uniform_chunks(blocks)
-    if chunks is not None:
-        assert shared_chunk(blocks, chunks, start[: len(blocks)]) is None
-        for axis, chunk in zip(blocks, chunks, strict=True):
-            assert all(length == chunk for length in axis[:-1])
-    else:
-        assert any(len(axis) > 1 for axis in blocks)
+@given(blocks=st.lists(st.integers(0, 9), min_size=1, max_size=6).map(tuple))
+def test_chunks_of_the_largest_block_suit_all(blocks: tuple[int, ...]) -> None:
+    (chunk,) = largest_block([blocks])
+    assert chunk == max(1, *blocks, 0)
+    (moved,) = aligned([blocks], [chunk], [0])
+    assert shared_chunk([moved], [chunk], [0]) is None
+    assert max(moved) < 2 * chunk
+    if all(length == chunk for length in blocks[:-1]):
+        assert moved == blocks or not blocks[-1]
 
 
 def test_grids_of_blocks() -> None:
-    assert uniform_chunks([(4, 4, 2), (3,), (0,), (2, 2)]) == (4, 3, 1, 2)
-    for blocks in ((4, 3, 4), (2, 4), (4, 4, 5), (0, 4)):
-        assert uniform_chunks([blocks]) is None
+    assert largest_block([(4, 4, 2), (3,), (0,), (2, 2), ()]) == (4, 3, 1, 2, 1)
+    small, large = (10, 10, 10), 1000
+    for blocks, chunks, suit in [
+        ((small, small), (10, 10), True),
+        ((small, small), (5, 2), True),
+        ((small, small), (15, 10), False),  # they are a grid of their own
+        (((7, 10, 3), small), (10, 10), True),
+        (((7, 10, 3), small), (20, 10), True),  # larger, but small
+        (((7, *(10,) * 99, 3), (large,)), (10, 100), True),
+        (((7, *(10,) * 99, 3), (large,)), (1000, 10), False),  # one block of everything
+    ]:
+        assert suits(blocks, chunks, large) == suit, (blocks, chunks)
 
 
 @given(
