@@ -10,7 +10,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError, UnsupportedError
 from nczarr_xarray.aggregation.summary import Layout, VariableForm
 from nczarr_xarray.dataset.units import Convert, conversion
-from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES
 
 #: Conversion of times is not exact: a result that is so close to one with few decimals is meant

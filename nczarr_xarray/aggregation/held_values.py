@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.checks import converted
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, is_index
-from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.formats.cfa.table import (
     fill_of,
     missing_in,

@@ -16,7 +16,7 @@ from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.export.storage import netcdf_type, note_text
+from nczarr_xarray.export.form.storage import netcdf_type, note_text
 from nczarr_xarray.formats.cfa.table import PACKING, packing_of
 from nczarr_xarray.formats.nczarr.profiles import PURE
 from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Variable

@@ -73,8 +73,8 @@ def _slice(text: str) -> list[tuple[str, slice]]:
 
 
 def _quantization(text: str) -> list[tuple[str, Quantization]]:
+    from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES
     from nczarr_xarray.export.selection import Quantization
-    from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
 
     name, _, how = text.rpartition("=")
     mode, colon, digits = how.rpartition(":")

@@ -11,12 +11,22 @@ or NaN of infinities, infinities of the largest numbers, and the fill value of n
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.model import NC_DEFAULT_FILL
+
+#: A function that rounds the values of a block before they are encoded.
+Rounding: TypeAlias = Callable[[np.ndarray], np.ndarray]
+#: The attributes by which netCDF tells of each mode.
+QUANTIZE_ATTRIBUTES = {
+    "BitGroom": "_QuantizeBitGroomNumberOfSignificantDigits",
+    "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
+    "BitRound": "_QuantizeBitRoundNumberOfSignificantBits",
+}
 
 _BITS_PER_DIGIT = math.log(10) / math.log(2)
 _DIGITS_PER_BIT = math.log(2) / math.log(10)

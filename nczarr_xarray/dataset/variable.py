@@ -83,7 +83,8 @@ class VariableReader:
         #: as of `nczarr_xarray.chunks.sources.RemoteKeys`
         self.document: Document | None = None
         if array is not None:
-            recognize, watch = as_opened and as_opened.recognize, as_opened and as_opened.watch
+            recognize = None if as_opened is None else as_opened.recognize
+            watch = None if as_opened is None else as_opened.watch
             self.document = Document(array.described, recognize, watch, needed=not trusted)
         self._reader: ChunkReader | Selections | None = None
 

@@ -10,8 +10,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import dataarray_to_dataset
-from nczarr_xarray.export.dataset import Options
-from nczarr_xarray.export.extension_types import without_extension_types
+from nczarr_xarray.export.form.extension_types import without_extension_types
+from nczarr_xarray.export.form.new import Options
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks

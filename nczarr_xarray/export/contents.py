@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import Group, Variable, join
 
 if TYPE_CHECKING:
     import xarray as xr
-
-#: A function that rounds the values of a block before they are encoded.
-Rounding = Callable[[np.ndarray], np.ndarray]
 
 
 class Item(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nczarr_xarray.codecs.shuffle import netcdf_size
-from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape, cut_to
+from nczarr_xarray.export.form.chunk_shapes import balanced_chunk_shape, cut_to
 from nczarr_xarray.model import CodecConfig
 
 

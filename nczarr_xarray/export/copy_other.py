@@ -14,7 +14,8 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
-from nczarr_xarray.export.dataset import Exporter, Options
+from nczarr_xarray.export.dataset import Exporter
+from nczarr_xarray.export.form.new import Options
 from nczarr_xarray.export.new_dataset import plan_contents
 from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_request import aligned_item

@@ -2,53 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from contextlib import suppress
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_xarray.backend.compat import (
-    encode_for_netcdf,
-    in_turn,
-    units_of_times,
-    without_indexes,
-)
-from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
-from nczarr_xarray.export.contents import Contents, Item, Rounding
+from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.fills import fill_attribute
 from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.form.new import Options, encoded
 from nczarr_xarray.export.form.numbers import (
-    adapted,
-    is_packed,
-    keep_whole,
     leave_out,
-    without_cf,
-    without_marks,
 )
-from nczarr_xarray.export.form.text import (
-    decoded,
-    empty_text,
-    longest_text,
-    settle_objects,
-    text_type,
-    whole_text,
-)
-from nczarr_xarray.export.storage import (
-    CF_KEYS,
-    QUANTIZE_ATTRIBUTES,
+from nczarr_xarray.export.form.rounding import asked_rounding
+from nczarr_xarray.export.form.storage import (
     QUANTIZE_KEYS,
-    RELATIONS,
     StorageRequest,
     netcdf_type,
     note_text,
     storage,
+)
+from nczarr_xarray.export.form.text import (
+    decoded,
+    longest_text,
+    text_type,
 )
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
@@ -59,30 +40,6 @@ from nczarr_xarray.model import (
     bytes_of,
     join,
 )
-
-#: Errors of xarray about values and encodings.
-_NOT_ENCODABLE = (ValueError, TypeError, OverflowError, NotImplementedError)
-
-
-class Options(NamedTuple):
-    """The options of a user for one dataset.
-
-    Parameters
-    ----------
-    encoding
-        Encoding by variable.
-    unlimited
-        Names of unlimited dimensions; None for those of the source.
-    encoded
-        Whether values and attributes are encoded already.
-    append_dim
-        Dimension along which more will come, whether or not it is unlimited.
-    """
-
-    encoding: Mapping[Hashable, Mapping[str, Any]]
-    unlimited: Iterable[Hashable] | None = None
-    encoded: bool = False
-    append_dim: Hashable | None = None
 
 
 class Exporter:
@@ -130,87 +87,20 @@ class Exporter:
             if not (name is None or isinstance(name, str)):  # xarray has a name for None
                 self.problems.append(f"{path}: the name {name!r} is not text")
                 return
-        dataset = without_indexes(dataset)
-        unmarked = without_marks(dataset)
-        packed: dict[str, tuple[xr.Variable, bool]] = {}
-        for name, variable in dataset.variables.items():
-            encoding = options.encoding.get(name, variable.encoding)
-            inherited = name not in options.encoding and not options.encoded
-            where = join(path, str(name))
-            if inherited:
-                encoding = adapted(where, variable, encoding)
-            if isinstance(encoding, Mapping):
-                settle_objects(variable, encoding)
-                # a given encoding says how values are stored: it keeps what they belong to
-                came = RELATIONS & variable.encoding.keys() - variable.attrs.keys()
-                kept = {key: variable.encoding[key] for key in came}
-                variable.encoding = kept | whole_text(variable, encoding)
-                for key in RELATIONS - {"coordinates"}:  # of these, xarray wants no None
-                    if variable.encoding.get(key, "") is None:
-                        del variable.encoding[key]
-                if name in unmarked:
-                    variable.encoding.setdefault("_FillValue", None)
-                if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
-                    empty_text(variable)
-            if not options.encoded and is_packed(variable):
-                packed[where] = variable, not inherited
-        with in_turn([variable for variable, _ in packed.values()]):
-            for where, (variable, asked) in packed.items():
-                problem = keep_whole(where, variable, asked=asked)
-                if problem is not None:
-                    self.problems.append(f"{where}: {problem}")
-                    variable.encoding = {}  # to check the rest
-        if not options.encoded:
-            _make_units_fine(dataset, unlimited | {options.append_dim})
-        types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}
-        if options.encoded:
-            variables, attributes = dict(dataset.variables), dict(dataset.attrs)
-        else:
-            variables, attributes = self.encoded(path, dataset, frozenset(options.encoding))
-        for name, value in attributes.items():
+        form = encoded(path, dataset, options, unlimited)
+        self.problems += form.problems
+        for name, value in form.attributes.items():
             self.attribute(group, group.path, name, value)
-        for name, source in variables.items():
+        for name, source in form.variables.items():
             explicit = name in options.encoding
             given = options.encoding.get(name, source.encoding)
             try:
                 if isinstance(given, Mapping):
                     self.variable(group, str(name), source, given, explicit, unlimited)
-                    told = types.get(name)
+                    told = form.types.get(name)
                     self.enum(group, str(name), source.dtype if told is None else told)
             except ValueError as error:
                 self.problems.append(f"{join(group.path, str(name))}: {error}")
-
-    def encoded(
-        self, path: str, dataset: xr.Dataset, asked: Collection[Hashable]
-    ) -> tuple[dict[Any, xr.Variable], dict[Any, Any]]:
-        """Return the result of `encode_for_netcdf`; variables that it cannot encode are left out.
-
-        Parameters
-        ----------
-        asked
-            Variables whose encoding the user gave. Any other variable that cannot be encoded with
-            its encoding is encoded without it.
-        """
-        try:
-            return encode_for_netcdf(dataset)
-        except _NOT_ENCODABLE as error:
-            problems = [f"{path}: {error}"]
-        found: dict[Any, xr.Variable] = {}
-        single = []
-        again = False
-        for name, variable in dataset.variables.items():
-            where = join(path, str(name))
-            try:
-                found |= encode_for_netcdf(xr.Dataset({name: variable.to_base_variable()}))[0]
-            except _NOT_ENCODABLE as error:
-                plain = None if name in asked else without_cf(where, variable.encoding, error)
-                if plain is not None:
-                    variable.encoding, again = plain, True
-                single.append(f"{where}: {error}{_asked_for(variable) if name in asked else ''}")
-        if again:
-            return self.encoded(path, dataset, asked)
-        self.problems += single or problems
-        return found, dict(dataset.attrs)
 
     def unlimited(self, path: str, dataset: xr.Dataset, options: Options) -> frozenset[Hashable]:
         grows = self.profile.generation == "G2A"
@@ -271,7 +161,7 @@ class Exporter:
         if np.ndim(fill) == 1 and np.size(fill) == 1:  # as netCDF stores it
             fill = np.asarray(fill)[0]
         try:
-            rounding = self.rounding(source, encoding, attributes, fill)
+            rounding = asked_rounding(source, encoding, attributes, fill)
         except ValueError as error:
             if explicit:
                 raise
@@ -337,56 +227,6 @@ class Exporter:
             if known is not None or where == "/":
                 return known
             where = where.rpartition("/")[0] or "/"
-
-    def rounding(
-        self,
-        source: xr.Variable,
-        encoding: Mapping[str, Any],
-        attributes: dict[str, Any],
-        fill: Any,
-    ) -> Rounding | None:
-        """Return the quantization that the encoding asks for, and note it in `attributes`."""
-        decimals = encoding.get("least_significant_digit")
-        digits = encoding.get("significant_digits")
-        if decimals is not None:
-            attributes.setdefault("least_significant_digit", int(decimals))
-            if source.dtype.kind != "f":
-                return None
-            return partial(round_decimals, least_significant_digit=int(decimals), fill=fill)
-        if digits is None:
-            return None
-        mode = encoding.get("quantize_mode") or "BitGroom"
-        check_quantization(source.dtype, mode, int(digits))
-        attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
-        return partial(quantize, mode=mode, digits=int(digits), fill=fill)
-
-
-def _make_units_fine(dataset: xr.Dataset, growing: AbstractSet[Hashable]) -> None:
-    """Give times along dimensions that grow units in which times that come later are integers, too.
-
-    xarray chooses units for those that are there: days for a single one, whatever follows. dask's
-    times, which it does not know, have fine ones.
-    """
-    told = ({**v.attrs, **v.encoding}.get("bounds") for v in dataset.variables.values())
-    bounds = {*map(str, told)}  # which get those of their coordinate
-    for name, variable in dataset.variables.items():
-        encoding = variable.encoding
-        chosen = encoding.get("units") is not None or encoding.get("dtype") not in (None, "i8")
-        if chosen or name in bounds or variable.chunks is not None:
-            continue
-        if growing.isdisjoint(variable.dims):
-            continue
-        with suppress(*_NOT_ENCODABLE):  # what encodes them says why
-            unit, *since = (units_of_times(variable) or "").partition(" since ")
-            if unit in ("days", "hours", "minutes"):
-                variable.encoding = {**encoding, "units": "".join(("seconds", *since))}
-
-
-def _asked_for(variable: xr.Variable) -> str:
-    """Return a note of the encoding that xarray has not understood: it seldom says which part."""
-    encoding = variable.encoding
-    said = ", ".join(f"{key}={encoding[key]!r:.60}" for key in sorted(CF_KEYS & encoding.keys()))
-    return f" (the encoding is {said})" if said else ""
 
 
 def _room(source: xr.Variable, fill: Any) -> int:

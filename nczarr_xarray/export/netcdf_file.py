@@ -15,12 +15,12 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.file_target import FileTarget
 from nczarr_xarray.export.form.lacking import COMPRESSORS, Lacking
+from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.memory import room
 from nczarr_xarray.export.netcdf_variables import declare, need_netcdf4, new_file, put
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.rechunk import Rechunking, boxes
 from nczarr_xarray.export.steps import one_pass
-from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import (
     Group,

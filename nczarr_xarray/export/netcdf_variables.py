@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.export.form.fills import fill_value
-from nczarr_xarray.export.stored import StorageProperties
+from nczarr_xarray.export.form.stored import StorageProperties
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

@@ -43,7 +43,7 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
         path, dataset = _one_group(request)
         update = Placement(existing, path, dataset)
         slices = replaced_part(update, region)
-        items = update.forms.items(update.dataset)
+        items = update.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
         update.check()

@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import named_as_stored
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.form.existing import StoredForms
+from nczarr_xarray.export.form.existing import NewValues, StoredForms
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable
 
 Region = Mapping[Any, slice]
@@ -87,6 +87,10 @@ class Placement:
             reason = "cannot store these values; nothing was written"
             raise ExportError(self.existing.url, reason, dict.fromkeys(self.problems))
 
+    def items(self, dataset: xr.Dataset) -> list[Item]:
+        """Return the variables of `dataset`, encoded as the stored ones are."""
+        return [Item(*values) for values in self.forms.encoded(dataset)]
+
     def start(self, item: Item, region: Region) -> tuple[int, ...]:
         """Return the position of the new values in the variable."""
         found = []
@@ -142,7 +146,7 @@ class Placement:
                 self.problems.append(f"{key}: has {name!r} twice; write the whole variable anew")
         others = [key for key in dataset.variables if key not in along]
         self._check_constants(dataset[others].drop_vars(along, errors="ignore"))
-        items = self.forms.items(dataset.drop_vars(others))
+        items = self.items(dataset.drop_vars(others))
         region = {name: slice(dimension.size - dataset.sizes[name], dimension.size)}
         return Growth(dimension, items, [self.start(item, region) for item in items])
 
@@ -191,7 +195,7 @@ class Placement:
         encoded = [
             _rounded(item)
             for variable in (new, stored)
-            for item in forms.items(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
+            for item in forms.encoded(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
         ]
         return not forms.problems and encoded[0].equals(encoded[1])
 
@@ -208,8 +212,7 @@ def _in_stored_order(dataset: xr.Dataset, stored: xr.Dataset) -> xr.Dataset:
     return dataset.assign(turned) if turned else dataset
 
 
-def _rounded(item: Item) -> xr.Variable:
+def _rounded(item: NewValues) -> xr.Variable:
     """Return the values of an item as they are stored."""
-    assert isinstance(item.source, xr.Variable)
     values = item.source.to_numpy()
     return xr.Variable(item.source.dims, item.rounding(values) if item.rounding else values)

@@ -10,12 +10,11 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UsageError
 from nczarr_fsspec.printable import did_you_mean
-from nczarr_xarray.codecs.quantize import check_quantization
+from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.fills import fill_value
-from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
 from nczarr_xarray.formats.needed import NAMING, needed
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
 

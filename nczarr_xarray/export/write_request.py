@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.export.chunk_shapes import aligned, shared_chunk
 from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.form.chunk_shapes import aligned, shared_chunk
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget
@@ -18,7 +18,7 @@ from nczarr_xarray.model import ChunkedArray
 if TYPE_CHECKING:
     import xarray as xr
 
-    from nczarr_xarray.export.dataset import Options
+    from nczarr_xarray.export.form.new import Options
 
 
 @dataclass(slots=True)

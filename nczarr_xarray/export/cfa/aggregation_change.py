@@ -169,7 +169,7 @@ class Change:
         update, region = self.update, self.request.region
         assert region is not None
         slices = replaced_part(update, region)
-        items = update.forms.items(update.dataset)
+        items = update.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         update.check()
         for item, start in zip(items, starts, strict=True):

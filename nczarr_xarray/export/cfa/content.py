@@ -22,10 +22,10 @@ from nczarr_xarray.export.classic_types import (
     dimension_problems,
 )
 from nczarr_xarray.export.contents import Contents, Item
+from nczarr_xarray.export.form.stored import StorageProperties
 from nczarr_xarray.export.form.text import longest
 from nczarr_xarray.export.netcdf_variables import declare, new_file, put
 from nczarr_xarray.export.new_dataset import WRITER
-from nczarr_xarray.export.stored import StorageProperties
 from nczarr_xarray.export.write_task import put_all
 from nczarr_xarray.formats.nczarr.emit import documents
 from nczarr_xarray.formats.nczarr.profiles import Profile

@@ -16,7 +16,7 @@ from nczarr_fsspec.url import CONTROL
 from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.form.attributes import encode_attribute
-from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
 from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as

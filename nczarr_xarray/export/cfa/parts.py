@@ -26,7 +26,8 @@ from nczarr_xarray.export.classic_types import (
     dimension_problems,
 )
 from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.dataset import Exporter, Options
+from nczarr_xarray.export.dataset import Exporter
+from nczarr_xarray.export.form.new import Options
 from nczarr_xarray.export.netcdf_variables import left_out
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile

@@ -15,7 +15,7 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
-from nczarr_xarray.export.extension_types import without_extension_types
+from nczarr_xarray.export.form.extension_types import without_extension_types
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_options import Mode, RegionLike

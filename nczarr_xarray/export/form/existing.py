@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.backend.compat import encode_for_netcdf, without_indexes
-from nczarr_xarray.backend.exact_fill import put_back, set_aside
-from nczarr_xarray.backend.unsigned import read_dtype
+from nczarr_xarray.backend.cf_encoding import (
+    encode_for_netcdf,
+    put_back,
+    read_dtype,
+    set_aside,
+)
+from nczarr_xarray.backend.compat import without_indexes
+from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.dataset.time_units import TimeConversion, same_time_units, time_conversion
-from nczarr_xarray.export.as_stored import rounding_of
-from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
 from nczarr_xarray.export.form.numbers import (
     as_integers,
@@ -31,6 +34,9 @@ from nczarr_xarray.export.form.numbers import (
     refuse_values,
     with_one_fill,
 )
+from nczarr_xarray.export.form.rounding import rounding_of
+from nczarr_xarray.export.form.storage import netcdf_type
+from nczarr_xarray.export.form.stored import netcdf_text
 from nczarr_xarray.export.form.text import (
     as_stored,
     decoded,
@@ -39,8 +45,6 @@ from nczarr_xarray.export.form.text import (
     settle_objects,
     whole_text,
 )
-from nczarr_xarray.export.storage import netcdf_type
-from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Group, Variable, join
 
@@ -48,6 +52,14 @@ from nczarr_xarray.model import ChunkedArray, Group, Variable, join
 _STANDARD = {"standard", "gregorian", "proleptic_gregorian"}
 #: What of an encoding makes dates of numbers.
 _UNITS = frozenset({"units", "calendar"})
+
+
+class NewValues(NamedTuple):
+    """New values of a stored variable, encoded, and how they are rounded before they are stored."""
+
+    variable: Variable
+    source: xr.Variable
+    rounding: Rounding | None
 
 
 class StoredForms:
@@ -76,7 +88,7 @@ class StoredForms:
         self.array_of = array_of
         self.problems: list[str] = []
 
-    def items(self, dataset: xr.Dataset) -> list[Item]:
+    def encoded(self, dataset: xr.Dataset) -> list[NewValues]:
         """Return the variables of `dataset`, encoded as the stored ones are."""
         dataset, numbers, refused = self._in_stored_units(dataset)
         for name, variable in dataset.variables.items():
@@ -216,7 +228,7 @@ class StoredForms:
             return str(variable.error)
         return type_refusal(new, self.stored.variables[name])
 
-    def _item(self, name: str, source: xr.Variable, given: frozenset[Any]) -> Item | None:
+    def _item(self, name: str, source: xr.Variable, given: frozenset[Any]) -> NewValues | None:
         variable = self.group.variables[name]
         array = self.array_of(variable)
         names = self.dimension_names(variable)
@@ -249,7 +261,7 @@ class StoredForms:
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
             return None
-        return Item(variable, source, rounding_of(variable))
+        return NewValues(variable, source, rounding_of(variable))
 
     def dimension_names(self, variable: Variable) -> tuple[Hashable, ...]:
         """Return the dimension names of the dataset, with those that char arrays hide."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.backend.compat import holds_missing, time_numbers
-from nczarr_xarray.backend.unsigned import read_dtype
+from nczarr_xarray.backend.cf_encoding import read_dtype, time_numbers
+from nczarr_xarray.backend.compat import holds_missing
 from nczarr_xarray.export.form.attributes import same_value
 from nczarr_xarray.export.form.fills import number_marks
+from nczarr_xarray.export.form.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.export.form.text import text_type
-from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.model import NC_DTYPES, Variable
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.copy_other import AS_STORED, undecoded
 from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.form.stored import netcdf_text
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.parallel import distributed_client
-from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.formats.cfa.versions import NEWEST
 from nczarr_xarray.model import Group
 

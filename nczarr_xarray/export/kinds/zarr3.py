@@ -11,16 +11,16 @@ from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.chunk_shapes import cut_to
-from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
+from nczarr_xarray.export.form.chunk_shapes import cut_to
+from nczarr_xarray.export.form.codecs import kept_codecs
 from nczarr_xarray.export.form.fills import fill_element, fill_value
 from nczarr_xarray.export.form.lacking import COMPRESSORS, FILLED_TEXT, UNSPECIFIED, Lacking
+from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_target import check_clashes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from nczarr_xarray.export.chunk_shapes import plane_of
+from nczarr_xarray.export.form.chunk_shapes import plane_of
 
 Key: TypeAlias = tuple[int | slice, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from nczarr_xarray.export.chunk_shapes import (
+from nczarr_xarray.export.form.chunk_shapes import (
     DEFAULT_BYTES,
     balanced_chunk_shape,
     equal_lengths,

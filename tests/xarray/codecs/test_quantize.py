@@ -181,5 +181,5 @@ def test_decimals_keep_what_is_missing(tmp_path: Path, dtype: str, fill: float, 
 @pytest.mark.parametrize("digit", [400, -400])
 def test_decimals_that_no_number_has(digit: int) -> None:
     encoding = {"least_significant_digit": digit}
-    with pytest.raises(FormatError, match="least_significant_digit: is -?400, not -300 to 300"):
+    with pytest.raises(FormatError, match=r"least_significant_digit: is -?400, not -300 to 300"):
         to_nczarr(xr.Dataset({"v": ("x", [1.0])}), {}, encoding={"v": encoding})

@@ -556,10 +556,8 @@ def test_bools_that_zarr_python_wrote(tmp_path: Path, lazy: bool) -> None:
         assert found["v"].dtype == bool
         assert found["v"].to_numpy().tolist() == [True, False, True, False]
     numbers = xr.Dataset({"v": ("x", np.array([2], "i1"))})
-    assert refused(tmp_path / "d", numbers, "x") == [
-        "v: is of type int8, stored as bool, which may not hold all of it: give values of that type, "
-        "or write the whole variable anew with mode='a'"
-    ]
+    [problem] = refused(tmp_path / "d", numbers, "x")
+    assert problem.startswith("v: is of type int8, stored as bool, which may not hold all of it")
 
 
 def test_the_same_as_to_zarr(tmp_path: Path) -> None:

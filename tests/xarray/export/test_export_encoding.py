@@ -25,7 +25,7 @@ from nczarr_fsspec.errors import LossWarning
 from nczarr_xarray import ExportError, FormatError, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export.storage import RELATIONS, valid_keys
+from nczarr_xarray.export.form.storage import RELATIONS, valid_keys
 from nczarr_xarray.model import ChunkedArray
 from tests.support.ncwriter import ramp
 from tests.support.netcdf_c import netcdf_model

@@ -22,7 +22,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
-from nczarr_xarray.export.dataset import Options
+from nczarr_xarray.export.form.new import Options
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
 from tests.support.described import became_zlib, bits, convert, described, different, url_of

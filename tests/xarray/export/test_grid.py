@@ -8,7 +8,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_xarray.export.chunk_shapes import (
+from nczarr_xarray.export.form.chunk_shapes import (
     DEFAULT_BYTES,
     aligned,
     default_chunk_shape,

@@ -12,7 +12,7 @@ from xarray.indexes import PandasMultiIndex
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import in_memory
 from nczarr_xarray.export.form.lacking import CATEGORIES, ZONES, Lacking
-from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.model import NC_DEFAULT_FILL
 
 #: All integers up to this one are numbers of float64, which has a value for missing ones.

@@ -10,13 +10,13 @@ import numpy as np
 
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.codecs.registry import encoding_keys
-from nczarr_xarray.export.chunk_shapes import (
+from nczarr_xarray.export.form.chunk_shapes import (
     cut_to,
     default_chunk_shape,
     largest_block,
     suits,
 )
-from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs, kept_codecs
+from nczarr_xarray.export.form.codecs import asked_codecs, inherited_codecs, kept_codecs
 from nczarr_xarray.export.form.fills import fill_element
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
@@ -44,11 +44,6 @@ _ZARR_KEYS = frozenset({"compressor", "compressors", "filters"})
 _CHUNK_KEYS = frozenset({"chunks", "chunksizes", "contiguous"})
 QUANTIZE_KEYS = frozenset({"quantize_mode", "significant_digits", "least_significant_digit"})
 _VALUE_KEYS = QUANTIZE_KEYS | {"_nczarr_maxstrlen"}
-QUANTIZE_ATTRIBUTES = {
-    "BitGroom": "_QuantizeBitGroomNumberOfSignificantDigits",
-    "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
-    "BitRound": "_QuantizeBitRoundNumberOfSignificantBits",
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,171 @@
+"""The form of new variables: what is asked for, or what came with the data, adapted to these."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from nczarr_xarray.backend.cf_encoding import encode_for_netcdf, units_of_times
+from nczarr_xarray.backend.compat import in_turn, without_indexes
+from nczarr_xarray.export.form.numbers import (
+    adapted,
+    is_packed,
+    keep_whole,
+    without_cf,
+    without_marks,
+)
+from nczarr_xarray.export.form.storage import CF_KEYS, RELATIONS
+from nczarr_xarray.export.form.text import empty_text, settle_objects, text_type, whole_text
+from nczarr_xarray.model import join
+
+#: Errors of xarray about values and encodings.
+_NOT_ENCODABLE = (ValueError, TypeError, OverflowError, NotImplementedError)
+
+
+class Options(NamedTuple):
+    """The options of a user for one dataset.
+
+    Parameters
+    ----------
+    encoding
+        Encoding by variable.
+    unlimited
+        Names of unlimited dimensions; None for those of the source.
+    encoded
+        Whether values and attributes are encoded already.
+    append_dim
+        Dimension along which more will come, whether or not it is unlimited.
+    """
+
+    encoding: Mapping[Hashable, Mapping[str, Any]]
+    unlimited: Iterable[Hashable] | None = None
+    encoded: bool = False
+    append_dim: Hashable | None = None
+
+
+class Encoded(NamedTuple):
+    """A dataset in the form in which it is stored.
+
+    Attributes
+    ----------
+    variables, attributes
+        Encoded by CF's rules.
+    types
+        The dtype of each encoding before that.
+    problems
+        Why variables cannot be stored; these are left out.
+    """
+
+    variables: Mapping[Any, xr.Variable]
+    attributes: Mapping[Any, Any]
+    types: Mapping[Any, Any]
+    problems: list[str]
+
+
+def encoded(
+    path: str, dataset: xr.Dataset, options: Options, growing: AbstractSet[Hashable]
+) -> Encoded:
+    """Encode a dataset of the group at `path`; `growing` are its unlimited dimensions."""
+    problems: list[str] = []
+    dataset = without_indexes(dataset)
+    unmarked = without_marks(dataset)
+    packed: dict[str, tuple[xr.Variable, bool]] = {}
+    for name, variable in dataset.variables.items():
+        encoding = options.encoding.get(name, variable.encoding)
+        inherited = name not in options.encoding and not options.encoded
+        where = join(path, str(name))
+        if inherited:
+            encoding = adapted(where, variable, encoding)
+        if isinstance(encoding, Mapping):
+            settle_objects(variable, encoding)
+            # a given encoding says how values are stored: it keeps what they belong to
+            came = RELATIONS & variable.encoding.keys() - variable.attrs.keys()
+            kept = {key: variable.encoding[key] for key in came}
+            variable.encoding = kept | whole_text(variable, encoding)
+            for key in RELATIONS - {"coordinates"}:  # of these, xarray wants no None
+                if variable.encoding.get(key, "") is None:
+                    del variable.encoding[key]
+            if name in unmarked:
+                variable.encoding.setdefault("_FillValue", None)
+            if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
+                empty_text(variable)
+        if not options.encoded and is_packed(variable):
+            packed[where] = variable, not inherited
+    with in_turn([variable for variable, _ in packed.values()]):
+        for where, (variable, asked) in packed.items():
+            problem = keep_whole(where, variable, asked=asked)
+            if problem is not None:
+                problems.append(f"{where}: {problem}")
+                variable.encoding = {}  # to check the rest
+    if not options.encoded:
+        _make_units_fine(dataset, growing | {options.append_dim})
+    types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}
+    if options.encoded:
+        return Encoded(dict(dataset.variables), dict(dataset.attrs), types, problems)
+    variables, attributes = _encoded(path, dataset, frozenset(options.encoding), problems)
+    return Encoded(variables, attributes, types, problems)
+
+
+def _encoded(
+    path: str, dataset: xr.Dataset, asked: Collection[Hashable], problems: list[str]
+) -> tuple[dict[Any, xr.Variable], dict[Any, Any]]:
+    """Return the result of `encode_for_netcdf`; variables that it cannot encode are left out.
+
+    Parameters
+    ----------
+    asked
+        Variables whose encoding the user gave. Any other variable that cannot be encoded with
+        its encoding is encoded without it.
+    """
+    try:
+        return encode_for_netcdf(dataset)
+    except _NOT_ENCODABLE as error:
+        whole = [f"{path}: {error}"]
+    found: dict[Any, xr.Variable] = {}
+    single = []
+    again = False
+    for name, variable in dataset.variables.items():
+        where = join(path, str(name))
+        try:
+            found |= encode_for_netcdf(xr.Dataset({name: variable.to_base_variable()}))[0]
+        except _NOT_ENCODABLE as error:
+            plain = None if name in asked else without_cf(where, variable.encoding, error)
+            if plain is not None:
+                variable.encoding, again = plain, True
+            single.append(f"{where}: {error}{_asked_for(variable) if name in asked else ''}")
+    if again:
+        return _encoded(path, dataset, asked, problems)
+    problems += single or whole
+    return found, dict(dataset.attrs)
+
+
+def _make_units_fine(dataset: xr.Dataset, growing: AbstractSet[Hashable]) -> None:
+    """Give times along dimensions that grow units in which times that come later are integers, too.
+
+    xarray chooses units for those that are there: days for a single one, whatever follows. dask's
+    times, which it does not know, have fine ones.
+    """
+    told = ({**v.attrs, **v.encoding}.get("bounds") for v in dataset.variables.values())
+    bounds = {*map(str, told)}  # which get those of their coordinate
+    for name, variable in dataset.variables.items():
+        encoding = variable.encoding
+        chosen = encoding.get("units") is not None or encoding.get("dtype") not in (None, "i8")
+        if chosen or name in bounds or variable.chunks is not None:
+            continue
+        if growing.isdisjoint(variable.dims):
+            continue
+        with suppress(*_NOT_ENCODABLE):  # what encodes them says why
+            unit, *since = (units_of_times(variable) or "").partition(" since ")
+            if unit in ("days", "hours", "minutes"):
+                variable.encoding = {**encoding, "units": "".join(("seconds", *since))}
+
+
+def _asked_for(variable: xr.Variable) -> str:
+    """Return a note of the encoding that xarray has not understood: it seldom says which part."""
+    encoding = variable.encoding
+    said = ", ".join(f"{key}={encoding[key]!r:.60}" for key in sorted(CF_KEYS & encoding.keys()))
+    return f" (the encoding is {said})" if said else ""
