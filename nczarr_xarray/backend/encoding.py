@@ -113,7 +113,9 @@ def _even(lengths: tuple[int, ...]) -> int | tuple[int, ...]:
 
 def _dtype(variable: Variable) -> Any:
     """Return the `dtype` for writing: ``str`` for text, an enum's names in the metadata."""
-    if variable.dtype.kind == "O" and variable.nc_type == "string":
+    # xarray makes texts of marked bytes, and could write none that is not ASCII as bytes
+    marked = variable.dtype.itemsize > 1 and "_Encoding" in variable.attributes
+    if variable.nc_type == "string" and (variable.dtype.kind == "O" or marked):
         return str
     enum = variable.enum
     if enum is None:

@@ -89,6 +89,8 @@ def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype, profile: Profi
     ValueError
         If `fill` is a text that is too long.
     """
+    if profile.generation == "v2" and nc_type == "string":
+        return None  # xarray would compare it with texts, as bytes; the attribute masks them
     if fill is None:
         if profile.generation == "v2" or nc_type is None:
             return None  # Zarr's readers take a fill value for a mask

@@ -35,17 +35,17 @@ ZONES = "times become those of UTC, and the name of their zone is lost"
 WIDENED = "classic netCDF lacks some types: their values become others that can hold them"
 CHARACTERS = "strings become char, with a dimension for their bytes"
 UNSPECIFIED = "char has no type in the specification of Zarr 3: not every reader has zarr-python's"
-FILLED_TEXT = (
-    "xarray (2026.9) with engine='zarr' opens no dataset of Zarr 3 in which text or char has a "
-    "_FillValue, its own neither; engine='nczarr' does"
+TEXT_MARKS = (
+    "the _FillValue of text becomes its missing_value, as xarray's engine 'zarr' opens nothing of "
+    "Zarr 3 that has one"
 )
+NO_MARKS = "left out: a _FillValue of char or bool, for which xarray opens nothing of Zarr 3"
+NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has no such numbers"
 JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
 MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
 #: Changes without loss: no reader shows the difference, or it can be undone.
-_HARMLESS = frozenset(
-    {_TRAILING, FLAGS, CATEGORIES, CHARACTERS, WIDENED, UNSPECIFIED, FILLED_TEXT, COMPRESSORS}
-)
+_HARMLESS = frozenset({_TRAILING, FLAGS, CATEGORIES, CHARACTERS, WIDENED, UNSPECIFIED, COMPRESSORS})
 
 
 class Lacking:
@@ -130,8 +130,10 @@ class Lacking:
                 self.note("left out: there is no form for their compound type", where)
                 continue
             fill = name == "_FillValue"
-            if not (self.json or fill):
+            if not fill and not self.json:
                 self.note_json(attribute, where)
+            elif not fill and self.json and attribute.json is None and _is_named(attribute):
+                self.note(NAMED_NUMBERS, where)
             if attribute.enum is not None and not (fill and attribute.enum == enum):
                 self.note("values of enums become plain integers", where)
                 attribute = replace(attribute, enum=None)
@@ -168,6 +170,13 @@ class Lacking:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             category = NCZarrWarning if reason in _HARMLESS else LossWarning
             warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=caller_level())
+
+
+def _is_named(attribute: Attribute) -> bool:
+    """Tell whether an attribute has numbers that JSON has not."""
+    value = attribute.value
+    numbers = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return numbers and not bool(np.isfinite(value).all())
 
 
 def _with_marks(missing: Attribute | None, nc_type: str, marks: Sequence[Any]) -> Attribute:

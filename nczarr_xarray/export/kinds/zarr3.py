@@ -17,7 +17,13 @@ from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
 from nczarr_xarray.export.form.chunk_shapes import cut_to
 from nczarr_xarray.export.form.codecs import kept_codecs
 from nczarr_xarray.export.form.fills import fill_element, fill_value
-from nczarr_xarray.export.form.lacking import COMPRESSORS, FILLED_TEXT, UNSPECIFIED, Lacking
+from nczarr_xarray.export.form.lacking import (
+    COMPRESSORS,
+    NO_MARKS,
+    TEXT_MARKS,
+    UNSPECIFIED,
+    Lacking,
+)
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.steps import planned
@@ -64,8 +70,6 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     for item in contents.items:
         if item.variable.nc_type == "char":
             lacking.note(UNSPECIFIED, item.variable.path)
-        if item.variable.nc_type in ("char", "string") and "_FillValue" in item.variable.attributes:
-            lacking.note(FILLED_TEXT, item.variable.path)
     lengths = request.options.shards
     shards = _shards(contents, lengths) if lengths else {}
     documents = emit.documents(contents.root, shards)
@@ -92,7 +96,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
 
 def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacking) -> Item:
     """Decide how a variable is stored: with its chunks and codecs as far as Zarr 3 has them."""
-    variable = netcdf_text(variable)
+    variable = _with_readable_mark(netcdf_text(variable), lacking)
     stored = stored_as(opened, variable)
     dtype = packed(stored.dtype).newbyteorder("=")
     codecs, text = stored.codecs, variable.nc_type == "string"
@@ -121,6 +125,20 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacki
     array = replace(array, codecs=(*text_codec, *codecs) if variable.shape else text_codec)
     source = StoredSource(opened.reader(variable), variable)
     return Item(replace(variable, array=array), source)
+
+
+def _with_readable_mark(variable: Variable, lacking: Lacking) -> Variable:
+    """Return a variable without a ``_FillValue`` with which xarray opens nothing of Zarr 3."""
+    attributes = dict(variable.attributes)
+    if variable.dtype.kind not in "SUObV" or "_FillValue" not in attributes:
+        return variable
+    mark = attributes.pop("_FillValue")
+    if variable.nc_type == "string" and "missing_value" not in attributes:
+        attributes["missing_value"] = replace(mark, name="missing_value")
+        lacking.note(TEXT_MARKS, variable.path)
+    else:
+        lacking.note(NO_MARKS, variable.path)
+    return replace(variable, attributes=attributes)
 
 
 def _fill(variable: Variable, dtype: np.dtype) -> object:

@@ -198,6 +198,8 @@ class _Builder:
             return
         if asked is None:
             meant = self.nodes.writer is None and bool(fill)
+            if variable.dtype.kind == "S" and "_Encoding" in variable.attributes:
+                meant = False  # xarray compares it with texts, of which none is bytes
             if variable.dtype.kind in "mM" and np.isnat(fill):
                 meant = False  # it is missing without an attribute, which no writer could store
             if variable.dtype.kind in "iu" and not _PACKING & variable.attributes.keys():

@@ -1230,7 +1230,7 @@ def test_fractions_of_dask_in_inherited_integers(tmp_path: Path, whole_numbers: 
 def test_a_mark_that_no_element_can_have_is_not_inherited(tmp_path: Path) -> None:
     """As NCO leaves it; cast to the type, it would be 0."""
     dataset = xr.Dataset(
-        {"u1": ("x", np.array([0, 1], "u1")), "f4": ("x", np.float32([1, np.inf]))}
+        {"u1": ("x", np.array([0, 1], "u1")), "f4": ("x", np.array([1, np.inf], "f4"))}
     )
     dataset["u1"].encoding = {"dtype": "u1", "_FillValue": 1e20}
     dataset["f4"].encoding = {"dtype": "f4", "missing_value": 1e300}

@@ -548,11 +548,10 @@ def test_fill_values_of_any_number_and_type(
     assert "missing_value has them all: /two_of_floats, /two_of_integers\n" in told
     left_out = "a_byte_on_char, /a_double_on_floats, /a_long_text_on_char, /text_on_floats"
     assert f"left out: a _FillValue that no element can have: /{left_out}\n" in told
+    how: dict[str, Any] = {"consolidated": False} if engine == "zarr" else {}
     with (
         xr.open_dataset(path, engine="h5netcdf", phony_dims="sort") as source,
-        xr.open_dataset(
-            target, engine=engine, **({"consolidated": False} if engine == "zarr" else {})
-        ) as found,
+        xr.open_dataset(target, engine=engine, **how) as found,
     ):
         assert found.keys() == MARKED.keys()
         for key, (values, _) in MARKED.items():
