@@ -66,6 +66,8 @@ def variable_encoding(
     if array.blocks is not None:
         own = zip(dimension_names, map(_even, array.blocks), strict=True)
         encoding["preferred_chunks"] = dict(own)
+        if array.is_chunked:
+            encoding |= {"contiguous": False, "chunksizes": array.chunk_shape}
     elif variable.shape and array.is_chunked:
         chunks = array.chunk_shape
         encoding["contiguous"] = False

@@ -14,6 +14,7 @@ from nczarr_xarray.export.form.fills import fill_attribute, marks_of
 from nczarr_xarray.formats.nczarr.attributes import is_list_of_one
 from nczarr_xarray.model import (
     NC_DTYPES,
+    AmbiguousNameError,
     Attribute,
     EnumType,
     Hierarchy,
@@ -44,8 +45,20 @@ NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has n
 JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
 MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
+RENAMED = "dimensions keep the names that tell them from others of one name and another length"
 #: Changes without loss: no reader shows the difference, or it can be undone.
-_HARMLESS = frozenset({_TRAILING, FLAGS, CATEGORIES, CHARACTERS, WIDENED, UNSPECIFIED, COMPRESSORS})
+_HARMLESS = frozenset(
+    {
+        _TRAILING,
+        FLAGS,
+        CATEGORIES,
+        CHARACTERS,
+        WIDENED,
+        UNSPECIFIED,
+        COMPRESSORS,
+        RENAMED,
+    }
+)
 
 
 class Lacking:
@@ -73,6 +86,9 @@ class Lacking:
         """Note what was not read, what the model lacks, and enums that the format cannot hold."""
         for problem in hierarchy.left_out():
             self.note("left out, as it cannot be read", str(problem))
+        for problem in hierarchy.problems:
+            if isinstance(problem, AmbiguousNameError):
+                self.note(RENAMED, problem.object)
         for error in hierarchy.hidden:
             self.note(f"left out: {error.reason}", error.object)
         if not self.netcdf4:

@@ -549,11 +549,14 @@ def test_an_array_that_contradicts_a_declared_dimension_is_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["NCZarr", "Zarr2", "Zarr3", "NETCDF4"])
-def test_tools_follow_the_names(tmp_path: Path, kind: str) -> None:
+def test_tools_follow_the_names(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, target = tmp_path / "image.zarr", tmp_path / ("x.nc" if kind == "NETCDF4" else "x")
     write_tree(source, lying_along(3, PYRAMID))
     assert "dimension-names" in {finding.code for finding in validate(source)}
     copy(source, target, "--format", kind, "--verify")
+    assert "dimensions keep the names" in capsys.readouterr().err
     xr.testing.assert_equal(silently(target), warned(source)[0])
 
 

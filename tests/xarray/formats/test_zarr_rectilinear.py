@@ -128,6 +128,19 @@ def test_equals_engine_zarr(
 
 
 @needs_zarr
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_what_was_read_can_be_written(tmp_path: Path, enabled: None, chunks: Any) -> None:
+    """Engine "zarr" refuses to: with regular chunks, the largest."""
+    ds = xr.open_dataset(sharded(tmp_path / "x.zarr"), engine="nczarr", chunks=chunks)
+    ds.nczarr.to_nczarr(tmp_path / "y")
+    ds.to_netcdf(tmp_path / "y.nc", engine="netcdf4")
+    for name in ("y", "y.nc"):
+        written = xr.open_dataset(tmp_path / name, engine="nczarr")
+        xr.testing.assert_equal(written, ds)
+    assert xr.open_dataset(tmp_path / "y", engine="nczarr").v.encoding["chunksizes"] == (4, 7)
+
+
+@needs_zarr
 @pytest.mark.parametrize("options", [[], ["--memory", "1GB"]], ids=["", "memory"])
 @pytest.mark.parametrize("kind", ["NCZarr", "Zarr3", "NETCDF4"])
 def test_copies(tmp_path: Path, enabled: None, kind: str, options: list[str]) -> None:

@@ -875,7 +875,7 @@ class TestReferences:
         assert "/empty: 1000 chunks" in texts[0]
         assert "never been written" in texts[0]
         assert "/lzf: 40 chunks" in texts[1]
-        assert "in a form that Zarr 2 does not know" in texts[1]
+        assert "in a form that Zarr does not know" in texts[1]
         group: Any = zarr.open_group(by_reference(refs), mode="r")
         assert set(group.array_keys()) == {"few", "zero"}
         assert group["few"][:].tolist() == list(range(100))
