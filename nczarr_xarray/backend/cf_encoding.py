@@ -281,18 +281,18 @@ def _inexact_fill(variable: Variable) -> np.generic | None:
     return None if int(float(found)) == int(found) else found
 
 
-class OtherSign(NamedTuple):
-    """How integers are stored that are read with the other sign."""
-
-    dtype: np.dtype
-    unsigned: str
-
-
 def read_dtype(encoding: Mapping[str, Any]) -> np.dtype:
     """Return the dtype as which packed numbers are read, which ``_Unsigned`` says."""
     dtype = np.dtype(encoding.get("dtype"))  # (of None it is float64)
     read = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")))
     return np.dtype(f"{read}{dtype.itemsize}") if read and dtype.kind in "iu" else dtype
+
+
+class OtherSign(NamedTuple):
+    """How integers are stored that are read with the other sign."""
+
+    dtype: np.dtype
+    unsigned: str
 
 
 def as_read(variables: Mapping[Any, Variable]) -> tuple[dict[Any, Variable], dict[Any, OtherSign]]:

@@ -45,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the dataset; return 1 if something of it could not be read."""
     from nczarr_xarray.cli.cdl import dataset_name, write_cdl
 
-    with open_named(args, args.target, args.options) as opened:
+    # as ncdump, which takes no fill value of pure Zarr for an attribute
+    how = {"use_zarr_fill_value_as_mask": False}
+    with open_named(args, args.target, args.options, **how) as opened:
         root = opened.hierarchy.root
         selected = None if args.variables is None else select(root, args.variables.split(","))
         read = None if args.header else replace(opened, exact=True).read

@@ -154,8 +154,10 @@ def _move(text: str) -> list[tuple[str, str]]:
     return [(old, new)]
 
 
-def open_named(args: argparse.Namespace, target: str, options: dict[str, Any]) -> Opened:
-    """Open a dataset that the arguments name, with its storage options.
+def open_named(
+    args: argparse.Namespace, target: str, options: dict[str, Any], **more: Any
+) -> Opened:
+    """Open a dataset that the arguments name, with its storage options, and `more` of others.
 
     Raises
     ------
@@ -165,7 +167,7 @@ def open_named(args: argparse.Namespace, target: str, options: dict[str, Any]) -
     preload(target)
     from nczarr_xarray.dataset.open import open_hierarchy
 
-    return open_hierarchy(target, **opening(args, options))
+    return open_hierarchy(target, **opening(args, options), **more)
 
 
 def opening(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:

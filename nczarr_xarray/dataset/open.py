@@ -57,6 +57,7 @@ def open_hierarchy(
     index_cache: str | os.PathLike[str] | None = None,
     replace: Mapping[str, str] | None = None,
     allow: Allow = None,
+    use_zarr_fill_value_as_mask: bool | None = None,
 ) -> Opened:
     """Open a dataset and read its metadata.
 
@@ -81,6 +82,8 @@ def open_hierarchy(
         other processes when it is closed; made if it is not there.
     replace, allow
         Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
+    use_zarr_fill_value_as_mask
+        Whether the fill values of pure Zarr 2 stand for ``_FillValue``; None if they are likely to.
 
     Returns
     -------
@@ -105,6 +108,7 @@ def open_hierarchy(
             index_cache=index_cache,
             replace=replace,
             allow=allow,
+            use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
         ),
     )
 

@@ -24,7 +24,7 @@ from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, 
 from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
-from nczarr_xarray.export.form.numbers import as_integers
+from nczarr_xarray.export.form.integers import as_integers
 from nczarr_xarray.export.placement import Placement
 from nczarr_xarray.export.regions import replaced_part
 from nczarr_xarray.formats.cfa.versions import OLDEST

@@ -25,13 +25,11 @@ from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.dataset.time_units import TimeConversion, same_time_units, time_conversion
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
+from nczarr_xarray.export.form.integers import as_integers, inexact, refuse_values
 from nczarr_xarray.export.form.numbers import (
-    as_integers,
     becomes_integers,
-    inexact,
     is_scaled,
     overflow_check,
-    refuse_values,
     with_one_fill,
 )
 from nczarr_xarray.export.form.rounding import rounding_of

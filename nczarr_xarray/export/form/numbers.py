@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.backend.cf_encoding import read_dtype, time_numbers
 from nczarr_xarray.backend.compat import holds_missing
 from nczarr_xarray.export.form.attributes import same_value
 from nczarr_xarray.export.form.fills import number_marks
+from nczarr_xarray.export.form.integers import refuse_values
 from nczarr_xarray.export.form.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.export.form.text import text_type
 from nczarr_xarray.model import NC_DTYPES, Variable
@@ -34,10 +34,6 @@ _CAME_WITH = (
     "leave it out (drop_encoding)"
 )
 
-#: What xarray makes of a missing time among integers.
-_NO_TIME = np.iinfo(np.int64).min
-#: Up to here, float64 holds all integers.
-_EXACT = 2**53
 
 #: Numbers that are looked at together.
 _AT_A_TIME = 1 << 20
@@ -330,42 +326,3 @@ def becomes_integers(new: xr.Variable, stored: Variable) -> bool:
     if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
         return False
     return kind == "f" or (kind in "MmO" and dtype != np.int64)
-
-
-def inexact(values: np.ndarray) -> str | None:
-    """Say which of some integers float64 cannot hold; None if it holds all."""
-    large = values[(values > _EXACT) | (values < -_EXACT)].ravel().tolist()
-    different = next((number for number in large if float(number) != number), None)
-    return None if different is None else f"holds the value {different}, which float64 cannot hold"
-
-
-def refuse_values(
-    path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray, advice: str = ""
-) -> np.ndarray:
-    """Return the values of a block, if they pass a check (`FormatError` if not)."""
-    problem = check(block)
-    if problem is not None:
-        raise FormatError(path, problem + advice)
-    return block
-
-
-def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> np.ndarray:
-    """Return encoded values as integers (`FormatError` for a value that `dtype` cannot hold).
-
-    xarray casts without a check: a number that is too large for the type becomes another
-    number, and a missing value becomes one where there is no ``_FillValue``.
-    """
-    whole = np.around(values) if values.dtype.kind == "f" else values
-    limits = np.iinfo(dtype)
-    inside = (whole >= limits.min) & (whole < limits.max + 1)  # no float is the largest int64
-    if exact:  # a fraction of a day is lost if days are stored
-        inside &= whole == values
-    if not np.all(inside):
-        worst = values[~inside].reshape(-1)[0]
-        reason = (
-            "holds missing values, and has no _FillValue to store for them"
-            if worst != worst or worst == _NO_TIME  # noqa: PLR0124 - NaN
-            else f"holds a value that would be stored as {worst:.10g}, which {dtype} cannot hold"
-        )
-        raise FormatError(path, reason)
-    return whole.astype(dtype)
