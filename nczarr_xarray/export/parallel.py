@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError, StoreError
-from nczarr_xarray.backend.compat import stored_array
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
