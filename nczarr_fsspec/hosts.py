@@ -6,10 +6,13 @@ import socket
 import unicodedata
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-#: names and addresses of metadata services, which hand out the credentials of cloud machines
-_METADATA_NAMES = frozenset({"metadata", "instance-data", "metadata.google.internal"})
-_METADATA_ADDRESSES = frozenset(
-    map(ip_address, ("100.100.100.200", "168.63.129.16", "fd00:ec2::254"))
+#: names and addresses of metadata services, which hand out the credentials of cloud machines:
+#: the first part of names that a machine or its cloud knows, other names, addresses, networks
+_METADATA_LABELS = frozenset({"metadata", "instance-data"})
+_METADATA_NAMES = frozenset({"metadata.goog", "metadata.tencentyun.com"})
+_METADATA_ADDRESSES = frozenset(map(ip_address, ("100.100.100.200", "168.63.129.16")))
+_METADATA_NETWORKS = tuple(
+    map(IPv6Network, ("fd00:ec2::/32", "fd20:ce::/32", "fd00:c1::/32", "fd00:42::/32"))
 )
 #: names below these are of a machine, a home or an institution
 _PRIVATE_NAMES = (
@@ -30,6 +33,8 @@ def is_private(host: str) -> bool:
     """
     name = _plain(host)
     address = literal_address(name)
+    if is_metadata_service(name):
+        return True
     if address is not None:
         return not is_public(address)
     return "." not in name or name.endswith(_PRIVATE_NAMES)
@@ -40,8 +45,12 @@ def is_metadata_service(host: str) -> bool:
     name = _plain(host)
     address = literal_address(name)
     if address is None:
-        return name in _METADATA_NAMES
+        label, _, rest = name.partition(".")
+        inside = not rest or f".{rest}".endswith(".internal")
+        return name in _METADATA_NAMES or (inside and label in _METADATA_LABELS)
     inner = _innermost(address)
+    if any(address in network for network in _METADATA_NETWORKS):
+        return True
     return inner.is_link_local or inner in _METADATA_ADDRESSES
 
 

@@ -85,8 +85,8 @@ class LocalPresence:
     def __init__(self, store: LocalStore, document: Document | None) -> None:
         self._store = store
         self._document = document
-        #: of the document that was recognized last
-        self._stamp: Hashable = None
+        #: the stamp and the bytes of the document when it was recognized last
+        self._seen: tuple[Hashable, bytes | None] = None, None
 
     def check(self) -> None:
         """Raise `StoreError` if the array was removed, or is another one."""
@@ -94,15 +94,15 @@ class LocalPresence:
         if document is None or not document.needed:
             return
         stamp = store.stamp(document.key)
-        if stamp is not None and stamp == self._stamp:
+        if stamp is not None and stamp == self._seen[0]:
             return
         data = store.get(document.key, most=store.max_metadata)
         store.check_place()  # whose reason says more
         if data is None:
             raise removed(store, document.key)
-        if document.recognize is not None:
+        if document.recognize is not None and data != self._seen[1]:
             document.recognize(store, data)
-        self._stamp = stamp
+        self._seen = stamp, data
 
 
 def removed(store: KeyStore, document: str) -> StoreError:

@@ -1,7 +1,8 @@
 """netCDF's run-time configuration files: ``.ncrc``, ``.daprc`` and ``.dodsrc``.
 
 A line is ``key=value`` for every URL or ``[url]key=value`` for the URLs below that one; ``#``
-starts a comment line. Files and lookup follow ``drc.c`` of netCDF-C 4.9-4.10, with these
+starts a comment line. Only a few keys count in the working directory (`HARMLESS`), all of which
+netCDF-C trusts. Otherwise files and lookup follow ``drc.c`` of netCDF-C 4.9-4.10, with these
 differences: blanks inside a line are kept, a path in ``[url]`` covers everything below it (the
 declaration in ``ncrc.h`` says so; the code wants it equal), and ``[url]`` may spell an S3 place in
 any way (netCDF-C compares a rewritten URL with one that is not).
@@ -12,12 +13,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from nczarr_fsspec.errors import NCZarrWarning, caller_level
 from nczarr_fsspec.url import NetCDFURL
 
 _log = logging.getLogger(__name__)
@@ -28,6 +31,9 @@ HostPath: TypeAlias = tuple[str, str]
 #: how keys begin that say who the user is
 _SECRETS = ("HTTP.CREDENTIALS.", "HTTP.SSL.CERTIFICATE", "HTTP.SSL.KEY")
 _NAMES = (".ncrc", ".daprc", ".dodsrc")
+#: keys that count in the working directory, too: by no others can a folder that was downloaded
+#: send requests elsewhere, have secrets sent, or say who is trusted
+HARMLESS = frozenset({"AWS.REGION", "HTTP.CONNECTTIMEOUT", "HTTP.TIMEOUT", "HTTP.USERAGENT"})
 _LINE = re.compile(r"(?:\[(?P<url>[^\]]*)\])?\s*(?P<key>[^=\[\s][^=]*)=(?P<value>.*)")
 _PLACE = re.compile(
     r"(?P<scheme>[A-Za-z][\w+.\-]*)://(?:[^/@]*@)?(?P<host>[^/?#]+)(?P<path>[^?#]*)"
@@ -80,26 +86,55 @@ def load_rc(env: Mapping[str, str] | None = None) -> list[Entry]:
 
     None if ``NCRCENV_IGNORE`` is set; the one that ``NCRCENV_RC`` names; else ``.ncrc``,
     ``.daprc`` and ``.dodsrc`` of ``NCRCENV_HOME`` (or the home directory), then of the working
-    directory.
+    directory, of which only `HARMLESS` keys count.
     """
-    env = os.environ if env is None else env
+    own, here = _files(os.environ if env is None else env)
+    if left_out := _keys(here) - HARMLESS:
+        warnings.warn(
+            f"{', '.join(sorted(left_out))} in {', '.join(here)} of the working directory are left "
+            "out, as that may be a folder of somebody else: put these lines into ~/.ncrc, or name "
+            "the file by NCRCENV_RC",
+            NCZarrWarning,
+            stacklevel=caller_level(),
+        )
+    entries = [entry for found in own.values() for entry in found]
+    return entries + [one for found in here.values() for one in found if one.key in HARMLESS]
+
+
+def left_out_here() -> frozenset[str]:
+    """Return the keys of the working directory that do not count, but which netCDF-C follows."""
+    return _keys(_files(os.environ)[1]) - HARMLESS
+
+
+def _keys(files: Mapping[str, Sequence[Entry]]) -> frozenset[str]:
+    return frozenset(entry.key for entries in files.values() for entry in entries)
+
+
+def _files(env: Mapping[str, str]) -> tuple[dict[str, list[Entry]], dict[str, list[Entry]]]:
+    """Return the entries of each file: of those of the user, and of the working directory."""
     if "NCRCENV_IGNORE" in env:
-        return []
+        return {}, {}
     if named := env.get("NCRCENV_RC"):
-        paths = [Path(named)]
-    else:
-        home = env.get("NCRCENV_HOME") or env.get("HOME") or Path.home()
-        paths = [Path(folder, name) for folder in (home, ".") for name in _NAMES]
-    entries = []
-    for path in paths:
-        try:
-            entries += parse_rc(path.read_text("utf-8", errors="replace"), str(path))
-        except FileNotFoundError:
-            if named:
-                _log.warning("%s, named by NCRCENV_RC, does not exist", path)
-        except OSError as error:
-            _log.warning("%s cannot be read: %s", path, error.strerror)
-    return entries
+        found = _entries(Path(named))
+        if found is None:
+            _log.warning("%s, named by NCRCENV_RC, does not exist", named)
+        return {named: found or []}, {}
+    home = Path(env.get("NCRCENV_HOME") or env.get("HOME") or Path.home())
+    own = {str(home / name): _entries(home / name) or [] for name in _NAMES}
+    if os.path.realpath(home) == os.path.realpath("."):
+        return own, {}
+    return own, {name: found for name in _NAMES if (found := _entries(Path(name)))}
+
+
+def _entries(path: Path) -> list[Entry] | None:
+    """Return those of one file; None if there is none."""
+    try:
+        return parse_rc(path.read_text("utf-8", errors="replace"), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("%s cannot be read: %s", path, error.strerror)
+        return []
 
 
 def has_secret_for_all(entries: Sequence[Entry]) -> bool:

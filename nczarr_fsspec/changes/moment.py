@@ -218,7 +218,9 @@ class Reading:
         """
         store = self.store
         if isinstance(store, RemoteStore) and not store.steady:
-            root, *state = await store.gather_objects((ROOT, *STATE_KEYS))
+            root, state = await gather_or_cancel(
+                root_of_remote(store), store.gather_objects(STATE_KEYS)
+            )
             self._moved |= Mark.of(root, state) != self.mark
 
     def holds(self) -> bool:

@@ -26,7 +26,7 @@ class FileVersion(NamedTuple):
     size : int
         Of the file; -1 while no answer stated it.
     date : str
-        When the first answer was sent; ``""`` if `modified` is known to be long past.
+        When the first answer was sent; ``""`` if the version is known to have been there long.
     """
 
     etag: str = ""
@@ -46,7 +46,9 @@ class FileVersion(NamedTuple):
             Of the file, where the answer states it.
         """
         etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
-        date = headers.get("Date") or "-"
+        # S3's tags are digests of what an object holds
+        digest = etag and "x-amz-request-id" in headers
+        date = "" if digest else headers.get("Date") or "-"
         return cls(etag.strip(), modified.strip(), -1 if size is None else size, date)
 
     @classmethod
@@ -58,14 +60,14 @@ class FileVersion(NamedTuple):
 
     @property
     def validator(self) -> str:
-        """One text for all of it; ``""`` if there is neither a tag nor a time long past.
+        """One text by which this version is remembered; ``""`` if it cannot be told from the next.
 
-        Tags that say no more than the time do not count before that is past, either.
+        Many servers make tags of the time in seconds and the size. So no tag but one of S3 counts
+        before that is long past, and none of which the time is not known.
         """
-        past = bool(self.modified) and (not self.date or _is_past(self.modified, self.date))
-        if self.etag:
-            return self.etag if past or not _is_of_time(self.etag, self.modified) else ""
-        return f"{self.modified};{self.size}" if past else ""
+        if self.date and not _is_past(self.modified, self.date):
+            return ""
+        return self.etag or (f"{self.modified};{self.size}" if self.modified else "")
 
     def agreeing(self, later: FileVersion, shown: str) -> FileVersion:
         """Add to this version what a later answer says of it.
@@ -105,12 +107,6 @@ def _is_past(modified: str, date: str) -> bool:
     if sent is None or made is None:
         return False
     return (sent - made).total_seconds() >= SETTLED
-
-
-def _is_of_time(etag: str, modified: str) -> bool:
-    """Tell whether a tag is one of nginx: seconds and size, in hexadecimal digits."""
-    made = moment(modified)
-    return made is not None and _opaque(etag).startswith(f'"{int(made.timestamp()):x}-')
 
 
 def moment(header: str) -> datetime | None:

@@ -60,8 +60,8 @@ class AsOpened:
         known = self._was[document] is not None
         self._unchecked = unchecked and known
         self._must_be_there = known and not trusted
-        #: of the last state in which the array was the same
-        self._root: Hashable = mark.root
+        #: of the last state in which the array was the same; all changes have the same `COVER`
+        self._root: Hashable = None if mark.busy else mark.root
 
     def check(self, store: LocalStore) -> None:
         """Raise `StoreError` if what was read of a store may be of another array.
@@ -71,7 +71,7 @@ class AsOpened:
         store.check_place()
         base = base_of(store)
         assert isinstance(base, LocalStore)
-        if not base.steady and root_of(base) != self._root:
+        if self._may_change(base) and root_of(base) != self._root:
             self._compare(base)
 
     async def watch(self, store: RemoteStore) -> None:
@@ -88,8 +88,12 @@ class AsOpened:
             await self._compare_consolidated(store)
         base = base_of(store)
         assert isinstance(base, RemoteStore)
-        if not base.steady and await root_of_remote(base) != self._root:
+        if self._may_change(base) and await root_of_remote(base) != self._root:
             await in_pool(self._compare, base)
+
+    def _may_change(self, store: KeyStore) -> bool:
+        """Tell whether a change would show in the root, which is none of Zarr 3."""
+        return self.mark.root is not None and not store.steady
 
     async def _compare_consolidated(self, store: RemoteStore) -> None:
         """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""

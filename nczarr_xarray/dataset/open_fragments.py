@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError
 from nczarr_fsspec.filesystem_place import find_beside, find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
-from nczarr_fsspec.rc import has_secret_for_all, load_rc
+from nczarr_fsspec.rc import has_secret_for_all, left_out_here, load_rc
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.target_names import ZIP
 from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
@@ -143,8 +143,15 @@ def _open_dap(url: str, storage_options: Mapping[str, Any] | None) -> Opened:
     ------
     AccessDeniedError
         If netCDF-C, which asks the server, would tell it what rc files have for no host, and only
-        a dataset names the server.
+        a dataset names the server; or if it would follow an rc file of the working directory.
     """
+    if keys := left_out_here():
+        raise AccessDeniedError(
+            redact(url),
+            "is of an OPeNDAP server, which netCDF-C asks, and that would follow "
+            f"{', '.join(sorted(keys))} of the working directory, which may be a folder of "
+            "somebody else: put these lines into ~/.ncrc, or name the file by NCRCENV_RC",
+        )
     if (storage_options or {}).get(ADDRESSED_OPTION) and has_secret_for_all(load_rc()):
         raise AccessDeniedError(
             redact(url),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,6 @@ from nczarr_xarray.model import Selections, Variable
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.as_opened import AsOpened
-
-T = TypeVar("T")
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
 _MOST_AT_HAND = 1 << 20

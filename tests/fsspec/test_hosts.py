@@ -13,9 +13,13 @@ PRIVATE = [
     *("①②⑦.⓪.⓪.①", "127。0。0。1", "１２７.0.0.1"),
 ]
 PUBLIC = ["data.example.org", "8.8.8.8", "[2606:4700::1111]", "s3.eu-west-1.amazonaws.com", "a.b."]
+PUBLIC += ["metadata.example.org", "notmetadata.goog", "instance-data.example.internal.org"]
 METADATA = [
     *("169.254.169.254", "2852039166", "0xA9FEA9FE", "[::ffff:169.254.169.254]", "[fe80::1]"),
     *("[fd00:ec2::254]", "100.100.100.200", "metadata.google.internal.", "METADATA"),
+    *("metadata.goog", "Metadata.Goog.", "instance-data", "instance-data.ec2.internal"),
+    *("instance-data.eu-west-1.compute.internal", "metadata.tencentyun.com", "168.63.129.16"),
+    *("[fd00:ec2::23]", "[fd00:ec2:0:0::fd]", "[fd20:ce::254]", "[fd00:c1::a9fe:a9fe]"),
 ]
 
 

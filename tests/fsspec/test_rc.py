@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nczarr_fsspec.errors import NCZarrWarning
 from nczarr_fsspec.rc import Entry, load_rc, lookup, parse_rc
 from nczarr_fsspec.url import parse_url
 
@@ -99,20 +100,39 @@ def values(env: dict[str, str]) -> list[str]:
 def test_files_and_their_order(folders: tuple[Path, Path]) -> None:
     for folder in folders:
         for name in (".ncrc", ".daprc", ".dodsrc"):
-            (folder / name).write_text(f"K={folder.name}/{name}")
+            (folder / name).write_text(f"{K}={folder.name}/{name}")
     home, _ = folders
     expected = [f"{folder}/{name}" for folder in ("home", "work") for name in NAMES]
     assert values({"HOME": str(home)}) == expected
     assert values({"HOME": "/nowhere", "NCRCENV_HOME": str(home)}) == expected
-    assert lookup(load_rc({"HOME": str(home)}), "K", parse_url("s3://b/k")) == "work/.dodsrc"
+    assert lookup(load_rc({"HOME": str(home)}), K, parse_url("s3://b/k")) == "work/.dodsrc"
 
 
+@pytest.mark.parametrize("name", [".ncrc", ".daprc", ".dodsrc"])
+def test_the_working_directory_is_not_trusted(folders: tuple[Path, Path], name: str) -> None:
+    """It may have been downloaded: two lines would send a login by a proxy, unencrypted."""
+    home, work = folders
+    lines = [
+        *("HTTP.PROXY.SERVER=http://evil:1", "HTTP.SSL.VALIDATE=0", "AWS.PROFILE=evil"),
+        *("[https://h.org]HTTP.NETRC=.netrc", "HTTP.TIMEOUT=6", "HTTP.CONNECTTIMEOUT=5"),
+        *("HTTP.USERAGENT=me", "AWS.REGION=eu1"),
+    ]
+    (work / name).write_text("\n".join(lines))
+    told = f"AWS.PROFILE, HTTP.NETRC, HTTP.PROXY.SERVER, HTTP.SSL.VALIDATE in {name} of the working"
+    with pytest.warns(NCZarrWarning, match=f"{told}.*NCRCENV_RC"):
+        assert values({"HOME": str(home)}) == ["6", "5", "me", "eu1"]
+    # unless it is named, or is the home directory
+    for env in ({"NCRCENV_RC": name}, {"HOME": f"{home}/../work"}, {"NCRCENV_HOME": str(work)}):
+        assert len(values({"HOME": str(home), **env})) == len(lines)
+
+
+K = "HTTP.TIMEOUT"
 NAMES = (".ncrc", ".daprc", ".dodsrc")
 
 
 def test_environment_names_the_only_file_or_none(folders: tuple[Path, Path]) -> None:
     home, work = folders
-    (work / ".ncrc").write_text("K=work")
+    (work / ".ncrc").write_text(f"{K}=work")
     (home / "my.rc").write_text("K=mine")
     env = {"HOME": str(home), "NCRCENV_RC": str(home / "my.rc")}
     assert values(env) == ["mine"]
@@ -126,7 +146,7 @@ def test_missing_and_unreadable_files(
     assert values({"HOME": str(home)}) == []
     assert caplog.text == ""
     (work / ".daprc").mkdir()
-    (work / ".dodsrc").write_bytes(b"\xff\xfe\nK=still read")
+    (work / ".dodsrc").write_bytes(b"\xff\xfe\nAWS.REGION=still read")
     with caplog.at_level(logging.WARNING):
         assert values({"HOME": str(home)}) == ["still read"]
         assert values({"NCRCENV_RC": str(home / "gone.rc")}) == []

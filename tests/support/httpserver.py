@@ -74,8 +74,8 @@ class Server:
         Demand ``user:password``.
     redirect
         Answer 302 to the same path below this prefix.
-    etag
-        Entity tag of all files; ``If-None-Match`` is answered by it.
+    etag, modified
+        Entity tag of all files, by which ``If-None-Match`` is answered, and their time.
     cookie
         Set by every answer.
     tls
@@ -95,6 +95,7 @@ class Server:
     password: str | None = None
     redirect: str | None = None
     etag: str | None = None
+    modified: str = "Sun, 06 Nov 1994 12:00:00 GMT"
     cookie: str | None = None
     relent: bool = True
     tls: ssl.SSLContext | None = None
@@ -186,6 +187,7 @@ class Server:
             request.status, body = self._content(request, content, headers)
         if self.etag is not None and content is not None:
             headers["ETag"] = self.etag
+            headers["Last-Modified"] = self.modified
         if self.cookie is not None:
             headers["Set-Cookie"] = self.cookie
         cut = strikes(self.cut_every)

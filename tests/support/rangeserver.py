@@ -22,6 +22,7 @@ Knobs (all deterministic: the "every Nth" counters count data requests since the
   nocr=1         206 without Content-Range;  badcr=1 -> 206 starting 1 byte too late (header is honest)
   nohead=403|405 HEAD refused;   headnolen=1  HEAD answers without Content-Length
   noetag=1       no validators;  weak=1 -> W/ ETag
+  ahead=S        Date is S seconds ahead of the clock
   etagchange=N   after N data requests the ETag (and Last-Modified) changes
   gzip=1         Content-Encoding: gzip on 200 answers when accepted;  gzip=2 also on 206 (a broken proxy)
   suffix=0       suffix ranges (bytes=-N) not understood -> 200 (as some stores do);  suffix=501
@@ -56,6 +57,7 @@ DEF = dict(
     nohead=0,
     headnolen=0,
     noetag=0,
+    ahead=3600,
     weak=0,
     etagchange=0,
     gzip=0,
@@ -252,6 +254,8 @@ class Server:
         if not c["noetag"]:
             h["ETag"] = etag
             h["Last-Modified"] = formatdate(st.st_mtime + ver, usegmt=True)
+            # its clock is ahead, so that files are never too new to be remembered
+            h["Date"] = formatdate(time.time() + c["ahead"], usegmt=True)
         if not c["noaccept"]:
             h["Accept-Ranges"] = "bytes"
         ranges, rng = None, hdr.get("range", "")

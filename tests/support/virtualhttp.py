@@ -150,7 +150,8 @@ def serving(
             return Reply(latency, empty, 404)
         whole = files[path]
         size, status = len(whole), 200
-        headers = {"ETag": tag}
+        long_past = {"Last-Modified": "Sun, 06 Nov 1994 12:00:00 GMT"}
+        headers = {"ETag": tag, **long_past, "Date": "Sun, 06 Nov 1994 13:00:00 GMT"}
         start, stop = 0, size
         if asked:
             status = 206

@@ -253,7 +253,7 @@ READING = {
         "cache decoder engine grid grid_read padding part pieces plan records result scatter "
         "sources strided strides threads windows",
     ),
-    *under("nczarr_xarray.dataset", "shown variable"),
+    *under("nczarr_xarray.dataset", "as_opened shown variable"),
     *under("nczarr_fsspec", "coroutines errors preload presence printable processors"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],

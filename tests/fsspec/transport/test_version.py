@@ -18,6 +18,15 @@ from nczarr_fsspec.transport.version import FileVersion
 NOON = "Sun, 06 Nov 1994 12:00:00 GMT"
 LATER = "Sun, 06 Nov 1994 12:00:59 GMT"
 SETTLED = "Sun, 06 Nov 1994 12:01:00 GMT"
+#: of nginx, Caddy, WsgiDAV and others
+TAGS = (
+    '"2ebcc540-64"',
+    'W/"2ebcc540-64"',
+    '"j3t5q02s"',
+    '"0cc175b9c0f1b6a831c399e269772661-784123200-100"',
+    '"a"',
+)
+S3 = {"x-amz-request-id": "1"}
 KNOWN = FileVersion('"a"', NOON, 100)
 
 
@@ -51,14 +60,17 @@ def test_the_same_version(later: FileVersion) -> None:
 @pytest.mark.parametrize(
     ("headers", "validator"),
     [
-        ({"ETag": '"a"'}, '"a"'),
-        ({"Last-Modified": NOON, "Date": SETTLED}, f"{NOON};100"),
         # within the same minute it may be written again, with the same time
-        ({"Last-Modified": NOON, "Date": LATER}, ""),
-        ({"Last-Modified": NOON}, ""),
-        # nginx makes tags of seconds and sizes, which say no more than the time does
-        ({"ETag": '"2ebcc540-64"', "Last-Modified": NOON, "Date": LATER}, ""),
-        ({"ETag": '"2ebcc540-64"', "Last-Modified": NOON, "Date": SETTLED}, '"2ebcc540-64"'),
+        *(({"Last-Modified": NOON, **date}, "") for date in ({"Date": LATER}, {})),
+        ({"Last-Modified": NOON, "Date": SETTLED}, f"{NOON};100"),
+        # many servers make tags of seconds and sizes, which say no more than the time does
+        *(({"ETag": tag, "Last-Modified": NOON, "Date": LATER}, "") for tag in TAGS),
+        *(({"ETag": tag, "Last-Modified": NOON, "Date": SETTLED}, tag) for tag in TAGS),
+        *(({"ETag": tag, "Date": SETTLED}, "") for tag in TAGS),
+        *(({"ETag": tag, "Last-Modified": NOON}, "") for tag in TAGS),
+        # those of S3 are digests
+        ({"ETag": TAGS[0], "Last-Modified": NOON, "Date": LATER, **S3}, TAGS[0]),
+        ({"Last-Modified": NOON, "Date": LATER, **S3}, ""),
         ({}, ""),
     ],
 )

@@ -13,6 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -646,3 +647,19 @@ class TestLocal:
         ds.close()
         with pytest.raises(DatasetNotFoundError, match=r"c1\.nc"):
             ds.v1.load()
+
+
+def test_a_file_that_is_written_twice_in_a_second(tmp_path: Path) -> None:
+    """Behind a server whose tags are times and sizes, as Caddy and WsgiDAV have them."""
+
+    def content(name: str) -> bytes:
+        xr.Dataset({name: ("x", np.arange(9.0))}).to_netcdf(tmp_path / name, engine="scipy")
+        return (tmp_path / name).read_bytes()
+
+    now = formatdate(usegmt=True)
+    with Server({"/x.nc": content("a")}, etag='"t2r6sb144"', modified=now) as server:
+        for name in "ab":
+            server.files["/x.nc"] = content(name)
+            with xr.open_dataset(f"{server.url}/x.nc", engine="nczarr") as ds:
+                assert list(ds) == [name]
+                assert ds[name].values.tolist() == list(range(9))

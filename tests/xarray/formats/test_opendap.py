@@ -100,6 +100,17 @@ def test_what_netcdf_would_send_to_all(
         assert "hunter22" not in str(caught.value)
 
 
+def test_what_netcdf_would_read_in_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NCRCENV_RC", raising=False)
+    (tmp_path / ".dodsrc").write_text("HTTP.PROXY.SERVER=http://127.0.0.1:1")
+    told = r"netCDF-C asks, and that would follow HTTP\.PROXY\.SERVER of the working"
+    with pytest.raises(AccessDeniedError, match=told):
+        DatasetsOfFragments(open_with).open("http://h.test/x#dap2", {}, "x", depth=1, entire=False)
+
+
 @pytest.mark.parametrize("address", ["dods://h.org/x", "dap4://h.org/x", "https://h.org/x#dap2"])
 def test_servers_that_a_dataset_names_are_addressed(address: str) -> None:
     policy = AddressPolicy.of("/d/m.nca")
