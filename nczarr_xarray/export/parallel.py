@@ -73,6 +73,8 @@ def refuse_other_chunks(url: str, dataset: xr.Dataset) -> None:
     dask does not compute some, such as those of cubed, or does not know how long their blocks are.
     numpy makes no array of others, such as those of sparse.
     """
+    from nczarr_xarray.backend.compat import stored_array  # copies do without xarray
+
     for name, variable in dataset.variables.items():
         if stored_array(variable) is None:
             held = getattr(variable.data, "_meta", variable.data)  # dask's are like its blocks
