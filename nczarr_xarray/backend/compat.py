@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -64,6 +64,7 @@ __all__ = [
     "ExplicitIndexer",
     "Index",
     "LazilyIndexedArray",
+    "PreferredChunks",
     "StoreBackendEntrypoint",
     "Variable",
     "VectorizedIndexer",
@@ -246,6 +247,28 @@ def without_indexes(dataset: xr.Dataset) -> xr.Dataset:
 def named_as_stored(dataset: xr.Dataset) -> xr.Dataset:
     """Return a dataset whose variable called None, if it has one, has the name in files."""
     return dataset.rename({None: NONE_VAR_NAME}) if None in dataset.variables else dataset
+
+
+class PreferredChunks(dict[Any, Any]):
+    """Chunks as ``encoding["preferred_chunks"]``: those that may not be separated, and larger ones.
+
+    xarray makes blocks of dask where nothing else is asked for, and warns of chunks that are
+    separated. For the blocks, it asks with a default, the length of the dimension.
+
+    Parameters
+    ----------
+    stored
+        Lengths of what is stored, by name of the dimension.
+    blocks
+        Lengths of what is read together by default.
+    """
+
+    def __init__(self, stored: Mapping[Any, Any], blocks: Mapping[Any, Any]) -> None:
+        super().__init__(stored)
+        self.blocks = {**blocks}
+
+    def get(self, dimension: Any, default: Any = None) -> Any:
+        return super().get(dimension) if default is None else self.blocks.get(dimension, default)
 
 
 def dataarray_to_dataset(array: xr.DataArray) -> xr.Dataset:

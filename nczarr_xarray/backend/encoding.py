@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR, PreferredChunks
 from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec, of_zarr3
 from nczarr_xarray.dataset.shown import attribute_value
-from nczarr_xarray.model import Attribute, CodecConfig, Variable, element_of
+from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable, element_of
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
 #: several chunks.
@@ -60,10 +60,20 @@ def variable_encoding(
     array = variable.array
     if classic:
         encoding["dtype"] = variable.dtype.newbyteorder("=")
+    if array is None or (classic and not isinstance(array, FragmentArray)):
         return encoding
-    if array is None:
-        return encoding
-    if array.blocks is not None:
+    if isinstance(array, FragmentArray):
+        stored, blocks = (
+            dict(zip(dimension_names, map(_even, lengths), strict=True))
+            for lengths in (array.lengths, array.blocks)
+        )
+        encoding["preferred_chunks"] = PreferredChunks(stored, blocks)
+        sample = array.sample()
+        if sample is not None and sample.is_chunked and sample.shape:
+            encoding["contiguous"] = False
+            encoding["chunksizes"] = tuple(map(min, sample.chunk_shape, variable.shape))
+            array = sample
+    elif array.blocks is not None:
         own = zip(dimension_names, map(_even, array.blocks), strict=True)
         encoding["preferred_chunks"] = dict(own)
         if array.is_chunked:
@@ -86,7 +96,8 @@ def variable_encoding(
         encoding.update(_filters(of_zarr3(array.codecs)))
     else:
         encoding.update(_filters(array.codecs))
-        if array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
+        is_own = array is variable.array
+        if is_own and array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
             order = array.dtype.newbyteorder("=").byteorder
             native = array.dtype.isnative
             encoding["endian"] = "native" if native else ("big" if order == "=" else "little")

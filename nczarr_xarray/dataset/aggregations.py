@@ -12,7 +12,7 @@ from nczarr_xarray.dataset.fragment_opener import Opener, Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import decode, find
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.variables import aggregated, is_master
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Hierarchy
 
@@ -36,7 +36,7 @@ def with_aggregations(
         What the caller opens, by which relative addresses are understood.
     """
     found = find(opened.hierarchy)
-    if not found:
+    if not is_master(opened.hierarchy):
         return opened
     if not (options.tree and not options.path) and any(one.error for one in found):
         everything = replace(options, group=None, tree=True, only=None)

@@ -15,7 +15,7 @@ from nczarr_fsspec.printable import printable
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFragment
-from nczarr_xarray.model import FragmentPlace
+from nczarr_xarray.model import Array, FragmentArray, FragmentPlace
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -96,6 +96,29 @@ class FragmentDatasets:
                 found = self._other.open(where, options, place.name, depth=depth, entire=entire)
             self.keep(place, found, entire=entire)
         return found
+
+    def first(self, array: FragmentArray) -> FragmentPlace | None:
+        """Return the place of the first fragment; None if there is none."""
+        addresses = array.fragments.addresses
+        number = next((number for number, one in enumerate(addresses) if one), None)
+        if number is None or array.fragments.values is not None:
+            return None
+        return array.fragments.places(number)[0]
+
+    def sample(self, array: FragmentArray) -> Array | None:
+        place = self.first(array)
+        if place is None or self.path(place) is None or array.fragments.mappings:
+            return None
+        try:
+            # it is not kept: what is read of it is what it holds then
+            where, depth = self._resolved(place), self._depth + 1
+            options = self.policy.options(where)
+            found = self._other.open(where, options, place.name, depth=depth, entire=False)
+        except NCZarrError:
+            return None
+        found.reader.store.close()
+        stored = found.variable.array
+        return stored if len(found.variable.shape) == len(array.shape) else None
 
     def known(self, place: FragmentPlace, *, entire: bool) -> Opening | None:
         """Return what was opened before; what was opened entirely serves both."""

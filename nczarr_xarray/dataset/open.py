@@ -28,7 +28,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
-from nczarr_xarray.formats.cfa.variables import marked
+from nczarr_xarray.formats.cfa.variables import is_master
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.objects import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
@@ -306,7 +306,7 @@ def _with_aggregations(
     master: Any,
 ) -> Opened:
     """Return an open dataset with the data of fragments; most datasets have none."""
-    if next(marked(opened.hierarchy), None) is None:
+    if not is_master(opened.hierarchy):
         return opened
     from nczarr_xarray.dataset.aggregations import with_aggregations
     from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments

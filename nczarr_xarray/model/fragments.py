@@ -203,6 +203,9 @@ class FragmentOpener(Protocol):
     def selections(self, array: FragmentArray) -> Selections:
         """Return what reads selections of an aggregation."""
 
+    def sample(self, array: FragmentArray) -> Array | None:
+        """Return how the first fragment is stored, if it is on this machine and can be opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class FragmentArray(Array):
@@ -261,10 +264,22 @@ class FragmentArray(Array):
     def is_chunked(self) -> bool:
         return False
 
+    def sample(self) -> Array | None:
+        """Return how the first fragment is stored: see `FragmentOpener.sample`."""
+        return None if self.opener is None else self.opener.sample(self)
+
+    def _edges(self) -> list[np.ndarray]:
+        return [_edges(*bounds) for bounds in zip(self.fragments.starts, self.shape, strict=True)]
+
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Lengths of fragments, per dimension, and what lies before and between them with them."""
+        return tuple(tuple(np.diff(edges).tolist()) for edges in self._edges())
+
     @property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
         """Fragments, several together where they are small."""
-        edges = [_edges(*bounds) for bounds in zip(self.fragments.starts, self.shape, strict=True)]
+        edges = self._edges()
         joined = [1] * len(edges)
 
         def nbytes() -> int:

@@ -95,7 +95,9 @@ class TestDatasets:
 
     def test_the_variable_that_dask_reads_in_blocks_of_fragments(self) -> None:
         with open_master("cfdm1133_cf113/agg_rel.nca") as ds:
-            assert ds["tas"].encoding["preferred_chunks"] == {"time": 8, "lat": 6, "lon": 10}
+            preferred = ds["tas"].encoding["preferred_chunks"]
+            assert preferred == {"time": (3, 5), "lat": 6, "lon": (4, 6)}
+            assert preferred.blocks == {"time": 8, "lat": 6, "lon": 10}
             assert "chunksizes" not in ds["tas"].encoding
 
     def test_the_suffix_says_that_it_is_ours(self) -> None:
@@ -362,8 +364,6 @@ class TestCommands:
         options = ["--cfa-version", version, "--max-object-size", "400"]
         assert main(["copy", str(DATA / case), str(target), *options]) == 0
         with xr.open_dataset(target, engine="nczarr") as ds, open_master(case) as source:
-            assert f"CF{'A' * (version != '1.13')}-{version}" in ds.attrs.pop("Conventions")
-            del source.attrs["Conventions"]
             xr.testing.assert_identical(ds.load(), source.load())
         with nczarr_xarray.open_hierarchy(target) as opened:
             array = opened.hierarchy.root.variables["tas"].array

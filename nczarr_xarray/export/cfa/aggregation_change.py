@@ -17,7 +17,12 @@ from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_tables import edges_between
-from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
+from nczarr_xarray.export.cfa.master import (
+    aggregation,
+    conventions,
+    dialect_called,
+    plain_conventions,
+)
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
@@ -272,7 +277,8 @@ class Change:
                 fragments = fragments.with_block(new, piece.first)
             tables.append(fragments)
             everything += aggregation(variable, fragments, self.dialect)
-        master = Content(self.attributes, everything, self.dimensions.values())
+        attributes = conventions(self.attributes, self.dialect) if tables else self.attributes
+        master = Content(attributes, everything, self.dimensions.values())
         gone = self.existing.removable(keys_in(place, tables))
         return Draft(self.existing.kind, master, flows, gone)
 

@@ -215,12 +215,12 @@ class ExistingMaster:
             variable.dtype, tuple(max(1, n) for n in variable.shape), contiguous=True
         )
         opener = array.opener
-        numbers = (n for n, address in enumerate(array.fragments.addresses) if address)
-        first = next(numbers, None)
-        if first is None or not isinstance(opener, FragmentDatasets):
+        first = opener.first(array) if isinstance(opener, FragmentDatasets) else None
+        if first is None:
             return plain
+        assert isinstance(opener, FragmentDatasets)
         try:
-            fragment = opener.open(array.fragments.places(first)[0]).variable
+            fragment = opener.open(first).variable
         except NCZarrError:
             return plain
         if fragment.array is None or len(fragment.shape) != len(variable.shape):

@@ -20,6 +20,7 @@ from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
 from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as
+from nczarr_xarray.formats.cfa.variables import DATA_CONVENTIONS
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -205,7 +206,10 @@ def _term(term: Term, owner: str) -> Member:
 def conventions(
     attributes: Mapping[str, Attribute], dialect: WritableDialect
 ) -> dict[str, Attribute]:
-    """Return the attributes of a dataset, with the conventions that a master follows."""
+    """Return the attributes of a dataset, with the conventions that a master follows.
+
+    Those that the data follow are noted, if they are others.
+    """
     words = (text_in(attributes, "Conventions") or "").replace(",", " ").split()
     wanted = dialect.conventions.replace(",", " ").split()
     kinds = {word.partition("-")[0] for word in wanted} | {"CFA"}
@@ -213,7 +217,11 @@ def conventions(
     if not any(word.startswith("CF-") for word in (*kept, *wanted)):
         kept.insert(0, _CF)  # readers look for both
     text = " ".join([*wanted, *kept] if "CF" in kinds else [*kept, *wanted])
-    return {**attributes, "Conventions": Attribute("Conventions", "char", text)}
+    found = {**attributes, "Conventions": Attribute("Conventions", "char", text)}
+    if text_in(attributes, "Conventions") != text:
+        own = attributes.get("Conventions") or Attribute("Conventions", "char", "")
+        found[DATA_CONVENTIONS] = replace(own, name=DATA_CONVENTIONS)
+    return found
 
 
 def plain_conventions(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:

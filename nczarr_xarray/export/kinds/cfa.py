@@ -77,9 +77,11 @@ def _with_texts(dataset: xr.Dataset, stored: Group) -> xr.Dataset:
 
 def _by_chunks(dataset: xr.Dataset) -> xr.Dataset:
     """Return a dataset with arrays of dask, whose blocks the workers of a cluster read."""
-    chunked = {
-        name: variable.chunk(variable.encoding.get("preferred_chunks") or {})
-        for name, variable in dataset.variables.items()
-        if variable.ndim
-    }
+    chunked = {}
+    for name, variable in dataset.variables.items():
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        if variable.ndim:  # by blocks, where several chunks are read together
+            chunked[name] = variable.chunk(
+                {d: preferred.get(d, n) for d, n in variable.sizes.items()}
+            )
     return dataset.assign({name: chunked[name] for name in dataset.data_vars if name in chunked})

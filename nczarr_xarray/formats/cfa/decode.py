@@ -13,8 +13,8 @@ from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Scoped, WritableDialect, text_in
-from nczarr_xarray.formats.cfa.variables import marked
-from nczarr_xarray.model import Group, Hierarchy, Variable
+from nczarr_xarray.formats.cfa.variables import DATA_CONVENTIONS, marked
+from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 #: Dialects that are written, too.
 WRITABLE: tuple[WritableDialect, ...] = (Cfa062(), Cf113(), Cfa04())
@@ -101,7 +101,20 @@ def decode(
             dtype=variable.dtype.newbyteorder("="),
         )
     root = _changed(hierarchy.root, changed, hidden - changed.keys(), groups)
+    root = replace(root, attributes=_of_data(root.attributes))
     return replace(hierarchy, root=root, problems=tuple(problems))
+
+
+def _of_data(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+    """Return the attributes of a dataset with the conventions of its data."""
+    own = attributes.get(DATA_CONVENTIONS)
+    if own is None:
+        return attributes
+    found = {**attributes, "Conventions": replace(own, name="Conventions")}
+    del found[DATA_CONVENTIONS]
+    if text_in(found, "Conventions") == "":
+        del found["Conventions"]
+    return found
 
 
 def _is_private(variable: Variable) -> bool:

@@ -8,6 +8,13 @@ from nczarr_xarray.model import FragmentArray, Group, Hierarchy, Variable
 
 #: One of these is an attribute of every aggregation variable.
 _MARKS = frozenset({"cfa_array", "cfa_group", "aggregated_data"})
+#: Says in a master which ``Conventions`` its data have, if the master has others; "" if none.
+DATA_CONVENTIONS = "aggregated_conventions"
+
+
+def is_master(hierarchy: Hierarchy) -> bool:
+    """Tell whether what was read of a dataset is, or may be, of a master."""
+    return DATA_CONVENTIONS in hierarchy.root.attributes or any(marked(hierarchy))
 
 
 def marked(hierarchy: Hierarchy) -> Iterator[tuple[Group, Variable]]:

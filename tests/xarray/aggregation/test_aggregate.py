@@ -494,7 +494,6 @@ def test_what_xarray_makes_of_the_same_files(tmp_path: Path) -> None:
     aggregate(files, tmp_path / "m.nca")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ours:
         with xr.open_mfdataset(sorted(files), engine="netcdf4") as theirs:
-            assert ours.attrs.pop("Conventions") == "CF-1.13"
             xr.testing.assert_identical(ours.load(), theirs.load())
 
 
@@ -636,8 +635,10 @@ def test_conventions_stay_when_files_are_added(
     later.assign_coords(t=later["t"].astype("i4")).nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
         assert found["v"].values.tolist() == [0, 1, 2, 3]
+        assert found.attrs["Conventions"] == said
+    with netCDF4.Dataset(tmp_path / "m.nca") as file:
         own = f"CF-1.6 ACDD-1.3 CFA-{version}"
-        assert found.attrs["Conventions"] == ("CF-1.13 ACDD-1.3" if version == "1.13" else own)
+        assert file.Conventions == ("CF-1.13 ACDD-1.3" if version == "1.13" else own)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
