@@ -94,7 +94,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return threads.submit(self._run, future).result()
 
     def _run(self, future: Any) -> Any:
-        """Run a future, and after an error end what it has begun: zarr-python leaves tasks alone."""
+        """Run a future; after an error, end what it has begun: zarr-python leaves tasks alone."""
         run = super().run_until_complete
         try:
             return run(future)

@@ -353,7 +353,7 @@ def test_blosc_of_numcodecs_in_front_of_other_codecs(tmp_path: Path) -> None:
 
 
 def test_reading_while_python_ends_is_an_error_of_ours(tmp_path: Path) -> None:
-    """The threads that zarr-python decodes with have ended before functions of atexit are called."""
+    """Threads in which zarr-python decodes end before functions of atexit are called."""
     path = str(tmp_path / "x.zarr")
     xr.Dataset({"v": ("x", np.arange(9.0))}).to_zarr(path, zarr_format=3, consolidated=False)
     code = f"""
