@@ -93,9 +93,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         with ThreadPoolExecutor(1) as threads:  # this thread has a loop that runs, as in Jupyter
             return threads.submit(self._run, future).result()
 
-    def _run(self, future: Any) -> Any:
+    def _run(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
         """Run a future; after an error, end what it has begun: zarr-python leaves tasks alone."""
-        run = super().run_until_complete
+        run: Callable[[Any], T] = super().run_until_complete
         try:
             return run(future)
         except BaseException:
