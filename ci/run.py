@@ -18,6 +18,11 @@ installed first (as root), and whatever a test needs must be there.
 
 from __future__ import annotations
 
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - what is imported below fails without a reason
+    sys.exit(f"ci/run.py needs Python 3.11 or later, and this is {sys.version.split()[0]}")
+
 import argparse
 import os
 import re
@@ -25,7 +30,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Sequence

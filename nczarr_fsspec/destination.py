@@ -20,6 +20,7 @@ from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
+    about_icechunk,
     file_kind,
     from_home,
     local_path,
@@ -277,7 +278,8 @@ def open_destination(
         return Destination("objects", "mapping", store=MappingWriter(target))
     raise URLError(
         shown,
-        "is not a path, URL, mapper or mutable mapping that a dataset can be written to",
+        "is not a path, URL, mapper or mutable mapping that a dataset can be written to"
+        + about_icechunk(target),
     )
 
 

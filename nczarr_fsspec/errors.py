@@ -81,6 +81,12 @@ def too_large(obj: str, most: int) -> TooLargeError:
     )
 
 
+def refuse_pointer(obj: str, data: Any) -> None:
+    """Raise `FormatError` if the bytes of an object are a pointer of Git LFS to it."""
+    if bytes(data[:23]) == b"version https://git-lfs":
+        raise FormatError(obj, "is a pointer of Git LFS: git lfs pull gets the object itself")
+
+
 class DatasetNotFoundError(StoreError, FileNotFoundError):
     """There is no dataset (or no such group) at the target."""
 

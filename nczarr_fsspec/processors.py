@@ -32,7 +32,7 @@ def quota(root: str) -> int:
     """Return the processor limit of the control groups, rounded up as joblib and dask do."""
     least = sys.maxsize
     try:
-        lines = Path(root, "proc/self/cgroup").read_text().splitlines()
+        lines = Path(root, "proc/self/cgroup").read_text("utf-8").splitlines()
     except (OSError, ValueError):  # not Linux, say
         return least
     for line in lines:
@@ -48,7 +48,9 @@ def quota(root: str) -> int:
         for place in (path, *path.parents):
             files = [Path(root, "sys/fs/cgroup", folder, place, name) for name in names]
             with suppress(OSError, ValueError):  # no such file, or "max"
-                quota, period = map(int, " ".join(file.read_text() for file in files).split())
+                quota, period = map(
+                    int, " ".join(file.read_text("utf-8") for file in files).split()
+                )
                 if quota > 0 and period > 0:
                     least = min(least, -(-quota // period))
     return least

@@ -26,6 +26,7 @@ from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
+    about_icechunk,
     file_kind,
     from_home,
     local_path,
@@ -148,7 +149,7 @@ def _resolve(
     raise URLError(
         f"{type(target).__name__} object",
         "is not a path, URL, mapper, mapping, store, binary file or content of one that a dataset "
-        f"can be opened from{_SEVERAL if several else ''}",
+        f"can be opened from{_SEVERAL if several else about_icechunk(target)}",
     )
 
 
@@ -300,9 +301,11 @@ def split_local_options(
     for option in (MAX_WHOLE_OPTION, TIMEOUT_OPTION, CONFIG_OPTION, *KEEPING_OPTIONS):
         rest.pop(option, None)  # which are for remote fragments
     if rest and not others:
+        meant = meant_url(shown)
         raise URLError(
             shown,
-            f"of storage_options, only {FOLLOW_OPTION} and {MAX_METADATA_OPTION} apply to local "
+            meant
+            or f"of storage_options, only {FOLLOW_OPTION} and {MAX_METADATA_OPTION} apply to local "
             f"files; leave out {', '.join(map(str, rest))}",
         )
     if not isinstance(follow, bool):

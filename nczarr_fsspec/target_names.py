@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url
+from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, without_brackets
 
 #: modes of what is not one classic or HDF5 file
 TREES = frozenset({"nczarr", "zarr", "zip"})
@@ -48,7 +48,7 @@ def file_kind(start: bytes) -> str:
 
 def names_url(target: str) -> bool:
     """Tell whether a target is a URL. A path that exists is taken as it is, whatever it is like."""
-    return is_url(target) and not os.path.exists(target)
+    return is_url(without_brackets(target)) and not os.path.exists(target)
 
 
 def meant_url(path: str, mark: str = "#") -> str:
@@ -65,6 +65,16 @@ def meant_url(path: str, mark: str = "#") -> str:
     if mark in path:
         return f"only a URL has a fragment: write file://{os.path.abspath(from_home(path))}"
     return ""
+
+
+def about_icechunk(target: object) -> str:
+    """Return what to do with an object of Icechunk that is no store; "" for any other."""
+    if type(target).__module__.partition(".")[0] != "icechunk":
+        return ""
+    return (
+        ": to read, give the store of a session (session.store); Icechunk holds Zarr 3 only, so "
+        "write with to_icechunk of icechunk.xarray, or to_zarr(session.store)"
+    )
 
 
 def from_home(path: str) -> str:
@@ -141,6 +151,7 @@ class LocalFile(NamedTuple):
     @classmethod
     def of(cls, target: str) -> LocalFile | None:
         """Look at a path or a URL; None if it is remote."""
+        target = without_brackets(target)
         if is_url(target):
             if not target.startswith("file:"):
                 return None

@@ -49,6 +49,8 @@ _UNSERVED = (
 
 # A scheme has two letters at least: "C:\x" and "C://x" are Windows paths.
 _IS_URL = re.compile(r"(?i)file:/|[a-z][a-z0-9+.\-]+(?:://|::)")
+# What netCDF-C takes for a fragment, too: words in brackets before the URL.
+_BRACKETS = re.compile(r"(?i)((?:\[[^\[\]]*\])+)(?=[a-z][a-z0-9+.\-]+:)")
 # "::" links a chain, except inside an IPv6 address.
 _CHAIN_LINK = re.compile(r"(?i)(?<!\[)::(?![0-9a-f:.]{0,45}(?:%[^\[\]/?#]{0,45})?\])")
 _SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.\-]+(?=:)")
@@ -140,6 +142,15 @@ def is_url(text: str) -> bool:
     return _IS_URL.match(text) is not None
 
 
+def without_brackets(text: str) -> str:
+    """Return a URL with words in brackets before it, ``[mode=nczarr]file:...``, with a fragment."""
+    found = _BRACKETS.match(text)
+    if found is None:
+        return text
+    words = found[1][1:-1].replace("][", "&")
+    return f"{text[found.end() :]}{'&' if '#' in text else '#'}{words}"
+
+
 def parse_url(text: str) -> NetCDFURL:
     """Parse a netCDF URL or any URL of fsspec, chained ones included.
 
@@ -152,7 +163,7 @@ def parse_url(text: str) -> NetCDFURL:
     URLError
         If `text` is no URL, or its fragment, host or port cannot be understood.
     """
-    url = _parsed(text.strip(" "))
+    url = _parsed(without_brackets(text.strip(" ")))
     # which file that is depends on the working directory
     return _local(url) if url.target_protocol == "file" else url
 

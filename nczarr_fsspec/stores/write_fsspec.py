@@ -22,6 +22,7 @@ from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
+    how_to_log_in,
     is_async,
     is_s3,
     keys_number,
@@ -419,7 +420,8 @@ class FsspecWriter(WritableStore):
             try:
                 yield
             except StoreError as error:
-                raise StoreError(shown, f"cannot be {what}: {error.reason}") from None
+                reason = error.reason.removeprefix("cannot be read: ")
+                raise StoreError(shown, f"cannot be {what}: {reason}") from None
             except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
                 reason = f"cannot be {what}: {_explained(self._fs, error)}"
                 raise StoreError(shown, reason) from None
@@ -442,7 +444,6 @@ def _explained(fs: AbstractFileSystem, error: Exception) -> str:
     code = s3_code(error)
     text += f" ({code})" if code not in text else ""
     if wants_credentials(fs, error):
-        text += (
-            "; choose credentials that may write: AWS_PROFILE, #aws.profile=NAME or storage_options"
-        )
+        choose = "choose credentials that may write: AWS_PROFILE, #aws.profile=NAME"
+        text += how_to_log_in(fs, error, f"; {choose} or storage_options")
     return text

@@ -103,8 +103,8 @@ class Archive:
 
     @cached_property
     def children(self) -> dict[str, frozenset[str]]:
-        """Names directly below every prefix."""
-        return child_names(self.members)
+        """Names directly below every prefix; without a dataset, of what there is instead."""
+        return child_names(self.members or self.others)
 
     def digest(self) -> str:
         """Return names, places and checksums of all members, as a short text."""

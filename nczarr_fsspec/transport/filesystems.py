@@ -26,6 +26,8 @@ _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", r
 EXPIRED = "the credentials have expired"
 #: how S3 says that keys were good for a while only; an answer to HEAD has its status alone
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "400"})
+#: how S3 says that it does not know the key, or that the secret is not the one of the key
+_WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 #: what to say where access is denied, by protocol
 _LOGINS = {
     "s3": (
@@ -167,10 +169,18 @@ def status_of(error: Exception) -> str:
     return code
 
 
-def how_to_log_in(fs: AbstractFileSystem) -> str:
-    """Return what messages say of credentials for `fs`; empty for other kinds."""
+def how_to_log_in(fs: AbstractFileSystem, error: Exception, missing: str = "") -> str:
+    """Return what messages say of credentials for `fs`; empty for other kinds.
+
+    Parameters
+    ----------
+    missing
+        What to say instead if they are not simply wrong.
+    """
+    if s3_code(error) in _WRONG_KEYS:
+        return "; the key or the secret is wrong: correct AWS_PROFILE or storage_options"
     kind = "s3" if is_s3(fs) else next((name for name in protocols(fs) if name in _LOGINS), "")
-    return _LOGINS.get(kind, "")
+    return missing or _LOGINS.get(kind, "")
 
 
 def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
@@ -180,7 +190,7 @@ def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
     reason = f"cannot be read: {without_secrets(fs, error)}"
     denied = _is_denied(error)
     if denied or wants_credentials(fs, error):
-        reason += how_to_log_in(fs)
+        reason += how_to_log_in(fs, error)
     kind = AccessDeniedError if denied else StoreError
     raise kind(describe(fs, path), reason) from None
 

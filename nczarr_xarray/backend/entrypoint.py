@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
     from nczarr_fsspec.addresses import Allow
 
+#: Arguments of other engines, and what they may be besides None: nothing else is done here.
+_OF_OTHERS: dict[str, tuple[Any, ...]] = {
+    "phony_dims": ("sort",),  # the names that netCDF-C gives
+    "decode_vlen_strings": (True,),
+    "format": ("NETCDF4",),
+    "lock": (False, True),
+    "mode": ("r",),
+    **dict.fromkeys(("autoclose", "auto_complex", "invalid_netcdf"), (False,)),
+    **dict.fromkeys(("clobber", "diskless", "persist", "mmap"), (False,)),
+    **dict.fromkeys(("driver", "driver_kwds", "open_kwargs"), ()),
+    **dict.fromkeys(("chunk_store", "synchronizer", "zarr_format", "zarr_version"), ()),
+}
 _OPENING = (
     "group",
     "storage_options",
@@ -68,6 +80,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         index_cache: str | os.PathLike[str] | None = None,
         replace: Mapping[str, str] | None = None,
         allow: Allow = None,
+        **others: Any,
     ) -> Dataset:
         """Open one group as a Dataset.
 
@@ -108,6 +121,9 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             Of an aggregation or of references: what the addresses of fragments may begin with,
             besides those that it may name anyway (see ``docs/addresses.md``); a dict has the
             storage options for each, True allows everything.
+        **others
+            Arguments of other engines for netCDF and Zarr, such as ``phony_dims="sort"`` and
+            ``lock=False``, if they ask for nothing else than what is done here.
 
         Raises
         ------
@@ -135,12 +151,13 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             drop_variables=drop_variables,
             use_cftime=use_cftime,
             decode_timedelta=decode_timedelta,
+            **others,
         ).values()
         return dataset
 
     open_dataset_parameters: ClassVar[tuple[str, ...] | None] = tuple(
         signature(open_dataset).parameters
-    )[1:]
+    )[1:-1]
 
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and every group below it, by path (options as `open_dataset`)."""
@@ -181,8 +198,18 @@ def _opened(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
     from nczarr_fsspec.preload import preload
 
     preload(target)
+    from nczarr_fsspec.errors import URLError
     from nczarr_xarray.backend.data_store import open_groups
     from nczarr_xarray.formats.open_options import OpenOptions
 
+    for name in (
+        arguments.keys() - signature(NCZarrBackendEntrypoint.open_dataset).parameters.keys()
+    ):
+        if name not in _OF_OTHERS:
+            raise TypeError(f"engine 'nczarr' takes no argument {name!r}")
+        value = arguments.pop(name)
+        if value is not None and value not in _OF_OTHERS[name]:
+            reason = f"{value!r:.40} has no meaning for engine 'nczarr'; leave the argument out"
+            raise URLError(f"{name}=", reason)
     given = {name: arguments.pop(name) for name in _OPENING if name in arguments}
     return open_groups(target, OpenOptions(tree=tree, **given), **arguments)

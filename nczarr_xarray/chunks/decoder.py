@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import FormatError, refuse_pointer
 from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step, bytewise
 from nczarr_xarray.codecs.frames import Together, together
 from nczarr_xarray.codecs.registry import codec, need_libhdf5, step_of
@@ -177,13 +177,15 @@ class Decoder:
     def _decode(self, data: Buffer, name: Callable[[], str]) -> Buffer:
         """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""
         try:
-            data = _undone(data, self._steps)
-            return self._objects_of(data) if self._objects else self._elements_of(data)
+            undone = _undone(data, self._steps)
+            return self._objects_of(undone) if self._objects else self._elements_of(undone)
         except FormatError as error:
+            refuse_pointer(name(), data)
             raise type(error)(name(), error.reason) from None
         except MemoryError:
             raise FormatError(name(), f"a chunk of {self.nbytes} bytes does not fit") from None
         except Exception as error:  # codec libraries raise whatever they like
+            refuse_pointer(name(), data)
             raise FormatError(name(), f"the chunk cannot be decoded ({error})") from error
 
     def _elements_of(self, data: Buffer) -> Buffer:

@@ -20,6 +20,7 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from nczarr_xarray.chunks.result import allocate
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.file import DataFile, whole_of
@@ -85,7 +86,7 @@ class FragmentReader:
         """
         array = self._array
         plan = (plan_points if points else plan_outer)(key, array.shape, self._grid.edges)
-        result = np.empty(plan.shape, dtype=array.dtype.newbyteorder("="))
+        result = allocate(array, plan.shape)
         parts: list[Part] = []
         far: list[Part] = []
         with collection_paused():  # parts are objects that stay, and so is each opened fragment

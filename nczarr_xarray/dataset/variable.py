@@ -141,6 +141,9 @@ class VariableReader:
         except (FormatError, StoreError) as error:
             self.explain(error)
             raise
+        except MemoryError as error:
+            reason = f"the selection does not fit into memory ({error}): read a part"
+            raise FormatError(self.path, reason) from None
         return values
 
     def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray:

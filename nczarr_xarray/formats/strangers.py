@@ -18,6 +18,7 @@ _SHOWN = 5
 def no_metadata(where: str, names: Iterable[str]) -> DatasetNotFoundError:
     """Return the error for a folder that is no dataset, with what to do about its `names`."""
     names = set(names)
+    name = where.lower()
     files = sorted(name for name in names if name.lower().endswith(_NETCDF))
     hint = ""
     if names >= _ICECHUNK:
@@ -25,6 +26,10 @@ def no_metadata(where: str, names: Iterable[str]) -> DatasetNotFoundError:
             "; this may be a repository of Icechunk: open it with icechunk, and give the store of "
             "a session, such as repository.readonly_session('main').store"
         )
+    elif files and name.endswith(".zip"):
+        hint = f"; it holds netCDF files ({_first(files)}): open zip://{files[0]}::{where}"
+    elif name.endswith(_NETCDF):
+        hint = "; if this is one netCDF file, leave the mode out, or write #mode=bytes"
     elif files:
         hint = (
             f"; it holds netCDF files ({first(files)}): name one of them, or make one dataset "

@@ -27,6 +27,7 @@ from zarr.storage import ZipStore as ZarrZipStore
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, check_key
 from nczarr_fsspec.resolve import open_keystore
+from nczarr_fsspec.target_names import about_icechunk
 from nczarr_fsspec.url import redact
 from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr.offered import StoreView
@@ -53,6 +54,10 @@ def adopt_for_writing(store: Store) -> str | ZarrWriter:
     if isinstance(store, (ZarrLocalStore, ZarrZipStore)):
         if store.read_only:
             raise StoreError(str(store), "is open for reading only; open it with read_only=False")
+        if isinstance(store, ZarrZipStore) and store._is_open:
+            raise StoreError(
+                str(store), "is open for writing already, by zarr: name the path of a new archive"
+            )
         return str(store.root if isinstance(store, ZarrLocalStore) else store.path)
     return ZarrWriter(store)
 
@@ -146,6 +151,8 @@ class ZarrWriter(WritableStore):
         self._prefix = prefix
         self._keys = ZarrKeyStore(store, prefix)
         self.url = self._keys.url
+        if other := about_icechunk(store):
+            raise StoreError(self.url, f"is a store of Icechunk{other}")
         if store.read_only:
             raise StoreError(self.url, "is open for reading only; open it with read_only=False")
         if not (store.supports_writes and store.supports_deletes and store.supports_listing):

@@ -99,3 +99,9 @@ def test_what_python_is_told() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert int(done.stdout) == (1 if sys.version_info >= (3, 13) else processors())
+
+
+def test_files_are_read_in_an_encoding_that_is_stated() -> None:
+    code = "from nczarr_fsspec.processors import quota; assert quota('/') > 0"
+    command = [sys.executable, "-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
+    subprocess.run([*command, "-c", code], check=True)

@@ -15,7 +15,7 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
-from nczarr_fsspec.errors import FormatError, PageError
+from nczarr_fsspec.errors import FormatError, PageError, refuse_pointer
 from nczarr_xarray.model import text_of
 
 #: None, bool, Number, str, list and dict of the same. Typed loosely: it is foreign data.
@@ -57,6 +57,7 @@ def loads(data: bytes, key: str) -> JSON:
         If `data` is empty or not JSON even in netCDF-C's dialect.
     """
     text = ""
+    refuse_pointer(key, data)
     try:
         text = text_of(data)
         value = _parse(text, "'" if key.endswith(_OF_TEXT) else '"')

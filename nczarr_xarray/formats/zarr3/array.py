@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.presence import Document, LocalPresence, Presence, changed
@@ -136,6 +137,9 @@ class ZarrReader:
         except (NCZarrError, IndexError):
             raise
         except Exception as error:  # zarr and the codecs raise whatever they like
+            if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
+                reason = "cannot be read any more: Python is ending, and zarr's threads have ended"
+                raise StoreError(self._path, f"{reason}; read before, or load it") from error
             raise FormatError(self._path, f"cannot be read ({error})") from error
         return data.astype(object) if data.dtype.kind == "T" else data
 

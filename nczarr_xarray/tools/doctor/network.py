@@ -86,13 +86,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        run: Callable[[Any], T] = super().run_until_complete
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return run(future)
+            return self._run(future)
         with ThreadPoolExecutor(1) as threads:  # this thread has a loop that runs, as in Jupyter
-            return threads.submit(run, future).result()
+            return threads.submit(self._run, future).result()
+
+    def _run(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        """Run a future; after an error, end what it has begun: zarr-python leaves tasks alone."""
+        run: Callable[[Any], T] = super().run_until_complete
+        try:
+            return run(future)
+        except BaseException:
+            run(asyncio.sleep(0))  # what is to be called soon may begin tasks
+            while rest := asyncio.all_tasks(self):
+                for task in rest:
+                    task.cancel()
+                run(asyncio.gather(*rest, return_exceptions=True))
+            raise
 
 
 class _Selector(selectors.DefaultSelector):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nczarr_fsspec.errors import FormatError, IncompleteExportError, UnsupportedError
+from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY
 from nczarr_xarray.formats.nczarr.jsontext import dumps
@@ -14,6 +14,7 @@ from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
 
 _RESTORE = "restore the object from a copy, or correct it by hand"
+_AGAIN = "get the file again, or restore it from a copy: nothing else brings the bytes back"
 #: What to do with data that no installed package reads.
 ELSEWHERE = "it may be sound: read it with a program that has the codec or type"
 
@@ -36,7 +37,12 @@ def variables(subject: Subject) -> Iterator[Finding]:
         elif found is None or isinstance(found, IncompleteExportError):
             continue  # the mark of an export is a finding of its own
         elif variable.path not in told:
-            yield Finding("error", "metadata", found.object, found.reason, _RESTORE)
+            yield Finding("error", "metadata", found.object, found.reason, _advice(found, _RESTORE))
+
+
+def _advice(found: NCZarrError, advice: str) -> str:
+    """Return what to do about an object, or about the whole file if a part of it is lost."""
+    return _AGAIN if "truncated" in found.reason else advice
 
 
 def _unsupported(path: str, found: UnsupportedError) -> Finding:
@@ -54,7 +60,9 @@ def groups(subject: Subject) -> Iterator[Finding]:
             yield Finding("warning", "dimension-names", problem.object, problem.reason, advice)
         else:
             advice = "readers leave it out or guess: correct the metadata"
-            yield Finding("warning", "left-out", problem.object, problem.reason, advice)
+            yield Finding(
+                "warning", "left-out", problem.object, problem.reason, _advice(problem, advice)
+            )
 
 
 def root(subject: Subject) -> Iterator[Finding]:

@@ -3,10 +3,13 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
+import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -467,3 +470,26 @@ class TestBlocks:
     def test_they_are_all_of_it(self, lengths: list[list[int]]) -> None:
         if lengths:
             assert [sum(axis) for axis in self.blocks(lengths)] == list(map(sum, lengths))
+
+
+def test_what_does_not_fit_into_memory_is_an_error_of_ours(tmp_path: Path) -> None:
+    """A dimension of a master costs nothing; neither do rows that were never written."""
+    length = 1 << 50
+    with netCDF4.Dataset(tmp_path / "m.nc", "w") as master:
+        master.createDimension("x", length)
+        master.createDimension("one", 1)
+        values = master.createVariable("v", "f8", ())
+        values.aggregated_dimensions = "x"
+        values.aggregated_data = "map: map uris: uris identifiers: names"
+        master.createVariable("map", "i8", ("one", "one"))[:] = length
+        master.createVariable("uris", str, ("one",))[:] = np.array(["f.nc"], object)
+        master.createVariable("names", str, ())[...] = "v"
+    with netCDF4.Dataset(tmp_path / "r.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createVariable("v", "i1", ("time",), chunksizes=(1 << 30,))
+        file.createVariable("w", "i1", ("time",), chunksizes=(1 << 30,))[length - 1] = 1
+    for name in ("m.nc", "r.nc"):
+        with xr.open_dataset(tmp_path / name, engine="nczarr", decode_cf=False) as ds:
+            assert max(ds.sizes.values()) == length
+            with pytest.raises(FormatError, match=r"/v: .*does not fit"):
+                ds.v.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import warnings
 import zipfile
@@ -349,3 +350,21 @@ def test_blosc_of_numcodecs_in_front_of_other_codecs(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         ds = xr.open_dataset(path, engine="nczarr")
         np.testing.assert_array_equal(ds.v, values)
+
+
+def test_reading_while_python_ends_is_an_error_of_ours(tmp_path: Path) -> None:
+    """Threads in which zarr-python decodes end before functions of atexit are called."""
+    path = str(tmp_path / "x.zarr")
+    xr.Dataset({"v": ("x", np.arange(9.0))}).to_zarr(path, zarr_format=3, consolidated=False)
+    code = f"""
+import atexit, xarray, nczarr_xarray
+ds = xarray.open_dataset({path!r}, engine="nczarr")
+def read():
+    try:
+        ds.v.load()
+    except nczarr_xarray.StoreError as error:
+        print(error)
+atexit.register(read)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "v: cannot be read any more: Python is ending" in done.stdout

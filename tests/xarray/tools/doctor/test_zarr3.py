@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,14 @@ def test_what_is_too_much_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [name for name, cost in costs.items() if cost is None] == ["series", "everything"]
     assert "?: not rehearsed, for it has too many pieces" in str(report)
     assert "?: not rehearsed, for it has too many pieces" in report.as_html()
+
+
+def test_a_shard_that_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """zarr-python leaves its other tasks alone, which nobody would end."""
+    chunks, shards = (4, 10, 10), (24, 20, 20)
+    path = write(tmp_path / "x.zarr", chunks=chunks, shards=shards, compressors=None)
+    shard = path / "v/c/2/0/0"
+    shard.write_bytes(shard.read_bytes()[:100])
+    nczarr_xarray.doctor(path)
+    gc.collect()  # which is when asyncio tells of tasks that are left
+    assert not caplog.messages
