@@ -33,7 +33,9 @@ OLD, NEW = b"\x01" * 300_000, b"\x02" * 300_000
 
 
 @pytest.fixture(autouse=True)
-def never_warned() -> Iterator[None]:
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no test find the filesystems of others, or what was said of them."""
+    monkeypatch.setattr(SharedFilesystem, "all", WeakValueDictionary())
     _fsspec._warn_of.cache_clear()
     yield
     _fsspec._warn_of.cache_clear()
@@ -81,8 +83,7 @@ def opened(fs: Any) -> RemoteFileBytes:
 
 @pytest.fixture
 def same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the filesystems of a test as they are, and those of no other test."""
-    monkeypatch.setattr(SharedFilesystem, "all", WeakValueDictionary())
+    """Use the filesystems of a test as they are."""
     monkeypatch.setattr("nczarr_fsspec.transport.shared.alike", lambda fs: fs)
 
 
@@ -472,12 +473,23 @@ class TestFTP:
         assert store.get_many(["v/0", "v/1"]) == [b"1", None]
         store.close()
 
-    def test_a_connection_that_was_closed_is_made_anew(self) -> None:
+    def test_what_may_pass_is_tried_again(self) -> None:
         Failing.files["v/0"] = b"1"
         store = FsspecStore(Failing(), "")
-        assert store.get_many(["v/0"]) == [b"1"]
-        before = len(Failing.connections)
         Failing.failures[:] = ["421 Timeout."]
         assert store.get_many(["v/0"]) == [b"1"]
-        assert len(Failing.connections) == before + 1
         store.close()
+
+    def test_a_connection_that_was_closed_is_made_anew(self) -> None:
+        """Each thread has one of its own: here it is this one's."""
+        Failing.files["v/0"] = b"1"
+        shared = FsspecStore(Failing(), "").transport.shared
+        before = len(Failing.connections)
+        for _ in range(2):
+            assert shared._call("cat_file", "v/0") == b"1"
+        assert len(Failing.connections) == before + 1
+        Failing.failures[:] = ["421 Timeout."]
+        with pytest.raises(FileNotFoundError):
+            shared._call("cat_file", "v/0")
+        assert shared._call("cat_file", "v/0") == b"1"
+        assert len(Failing.connections) == before + 2
