@@ -5,6 +5,7 @@
     python3 ci/run.py test [ARGUMENT]   install for development, run the quick tests
     python3 ci/run.py oldest [ARGUMENT] the quick tests with the oldest releases that are supported
     python3 ci/run.py newest [ARGUMENT] the quick tests with releases that are not out yet
+    python3 ci/run.py filesystems       try filesystems of fsspec with servers, in .venv-filesystems
     python3 ci/run.py check             linters and all tests, as continuous integration
 
 The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
@@ -48,6 +49,7 @@ DEBIAN = {
     "chromium": "chromium",
 }
 
+TASKS = ("demo", "test", "oldest", "newest", "filesystems", "check")
 LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
@@ -71,7 +73,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("demo", "test", "oldest", "newest", "check"))
+    parser.add_argument("task", choices=TASKS)
     parser.add_argument("--python", default=sys.executable, help="make the environment from this")
     parser.add_argument("--venv", type=Path, help="where it is (.venv, or .venv-TASK)")
     args, rest = parser.parse_known_args()
@@ -79,11 +81,14 @@ def main() -> int:
         parser.error(f"check takes no {rest}")
 
     wanted = releases(args.task)
-    standard = ROOT / (f".venv-{args.task}" if wanted else ".venv")
+    apart = wanted or args.task == "filesystems"
+    standard = ROOT / (f".venv-{args.task}" if apart else ".venv")
     python = environment(args.venv or standard, args.python)
     if args.task == "demo":
         install(python, "demo")
         return call(python, "-m", "nczarr_xarray", "demo", *rest)
+    if args.task == "filesystems":
+        return try_filesystems(python, *rest)
     if IN_CI:
         install_debian()
     if not wanted:
@@ -99,6 +104,17 @@ def main() -> int:
     if failed:
         print(f"failed: {', '.join(failed)}")
     return status or bool(failed)
+
+
+def try_filesystems(python: Path, *rest: str) -> int:
+    """Compare the table of filesystems with what comes out, or run its program as `rest` says."""
+    install(python, "filesystems")
+    folder = python.parents[1]
+    if shutil.which("npm"):
+        call("npm", "install", "--silent", "--prefix", folder, "azurite")
+    places = [str(python.parent), str(folder / "node_modules" / ".bin"), os.environ["PATH"]]
+    os.environ["PATH"] = os.pathsep.join(places)
+    return call(python, "ci/filesystems.py", *(rest or ("--check",)))
 
 
 def environment(path: Path, base: str) -> Path:

@@ -130,6 +130,7 @@ class AddressPolicy:
     _options: Mapping[str, Any] = field(repr=False)
     _aliases: Configuration = field(repr=False)
     _trusting: bool = False
+    _led: str = ""
 
     @classmethod
     def of(
@@ -139,6 +140,7 @@ class AddressPolicy:
         replace: Mapping[str, str] | None = None,
         allow: Allow = None,
         storage_options: Mapping[str, Any] | None = None,
+        led: str = "",
     ) -> AddressPolicy:
         """Make the policy for one master.
 
@@ -157,6 +159,8 @@ class AddressPolicy:
             True for everything. As a mapping, with the storage options for each.
         storage_options
             Of the master.
+        led
+            The origin to which the server of the master redirects, as it may for what is beside it.
 
         Raises
         ------
@@ -183,6 +187,7 @@ class AddressPolicy:
             _own_options(text, place, options),
             aliases,
             local and allow is None,
+            led,
         )
 
     def resolve(self, address: str) -> str:
@@ -270,6 +275,8 @@ class AddressPolicy:
             origins = {entry.origin for entry in self._allowed} - {""}
             if place.scheme == "http" and ":" not in place.service:
                 origins.add(f"https://{place.service}")
+            if self._led and self._is_own(place):
+                origins.add(self._led)
             said[REDIRECTS_OPTION] = tuple(sorted(origins))
         return said
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
 from nczarr_fsspec.filesystem_place import innermost, open_filesystem
+from nczarr_fsspec.places import HOSTLESS
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import split_local_options
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
@@ -116,7 +117,7 @@ class Destination:
 
         assert self.fs is not None
         assert self.remote_path is not None
-        folder, _, name = self.remote_path.rpartition("/")
+        folder, name = _divided(self.remote_path)
         with closing(FsspecWriter(self.fs, folder, timeout=self.timeout)) as store:
             store.put_file(name, fill)
 
@@ -201,8 +202,8 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
     ours, options = split_options(storage_options, shown)
     fs, path = innermost(*open_filesystem(url, options))
     _refuse_readonly(fs, shown)
-    above, _, name = path.rstrip("/").rpartition("/")
-    if not name or not (above or path.startswith("/")):
+    above, name = _divided(path.rstrip("/"))
+    if not name or not (above or url.target_protocol in HOSTLESS):
         raise URLError(shown, "names no object")
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
@@ -212,6 +213,12 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
         folder = fs.unstrip_protocol(above)
     store = FsspecWriter(fs, above, folder, ours.timeout)
     return FilePlace(store, name, shown, text, f"{folder}/", url.mode)
+
+
+def _divided(path: str) -> tuple[str, str]:
+    """Return the folder of a remote path, which may be the root, and the name in it."""
+    above, slash, name = path.rpartition("/")
+    return above or slash, name
 
 
 def _beside_path(path: str, target: str, mode: frozenset[str], *, follow: bool) -> FilePlace:
@@ -331,12 +338,9 @@ def _in_filesystem(
 
 def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
     """Raise `URLError` for a filesystem in which nothing can be written."""
-    from fsspec.archive import AbstractArchiveFileSystem
-    from fsspec.implementations.chained import ChainedFileSystem
+    from nczarr_fsspec.transport.filesystems import is_in_front, protocols
 
-    from nczarr_fsspec.transport.filesystems import protocols
-
-    if isinstance(fs, (ChainedFileSystem, AbstractArchiveFileSystem)):
+    if is_in_front(fs):
         raise URLError(
             shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
         )

@@ -98,6 +98,10 @@ class AccessDeniedError(StoreError, PermissionError):
     """
 
 
+class RedirectError(AccessDeniedError):
+    """A server redirects a request to where it may not go; any other would lead there, too."""
+
+
 class DatasetExistsError(StoreError, FileExistsError):
     """Something is at the target already, and the caller did not ask to replace it."""
 

@@ -218,6 +218,11 @@ class OnLoop(ABC):
     def loop(self) -> asyncio.AbstractEventLoop:
         """The (background) event loop that owns the connections."""
 
+    @property
+    def led(self) -> str:
+        """The origin to which redirects have led; ``""`` if that is not known."""
+        return ""
+
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start `coroutine` on `loop`, from any other thread."""
         loop = self.loop

@@ -16,6 +16,9 @@ from nczarr_fsspec.url import CONTROL, MODES, NetCDFURL, is_url, parse_url, reda
 #: schemes of the URLs of servers
 SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
 
+#: those whose URLs name a path and no host: the server is one of the options
+HOSTLESS = frozenset({"webdav", "dav", "memory"})
+
 #: how often a segment is decoded at most to see what it is
 _MOST_ENCODED = 6
 _AMBIGUOUS = "has '..' where servers may read it differently"
@@ -285,8 +288,10 @@ def _served(text: str, shown: str, aliases: Configuration) -> Place:
     spoken = _DAP.get(scheme, scheme)
     if spoken not in _S3 and spoken not in _DEFAULT_PORTS:
         host = _PORT.sub("", netloc.rpartition("@")[2])
-        place = Place(scheme, service=netloc, host=host, stem=match[0])
-        return replace(place.at(_split(location[match.end() :]), shown), text=text)
+        place, path = Place(scheme, service=netloc, host=host, stem=match[0]), match.end()
+        if scheme in HOSTLESS:
+            place, path = Place(scheme, stem=f"{match[1]}:/"), match.start(2)
+        return replace(place.at(_split(location[path:]), shown), text=text)
     if spoken != scheme or not _DAP_MODES.isdisjoint(split_modes(text)[1].split(",")):
         fragment = ""  # which is not for `parse_url`
     url = parse_url(f"{spoken}{location[len(scheme) :]}" + (f"#{fragment}" if fragment else ""))

@@ -16,6 +16,7 @@ from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
     NCZarrError,
+    RedirectError,
     StoreError,
     URLError,
 )
@@ -255,7 +256,7 @@ def _open_in_filesystem(
     try:
         source = place.open(shown, index_cache)
     except (DatasetNotFoundError, AccessDeniedError) as error:
-        if "bytes" in mode:
+        if "bytes" in mode or isinstance(error, RedirectError):
             raise
         return tree(partial(_raise, error))
     if bytes(source.head[:4]) in ZIP:

@@ -91,6 +91,10 @@ class RemoteFileBytes(RemoteBytes):
         return self._transport.loop
 
     @property
+    def led(self) -> str:
+        return self._transport.led
+
+    @property
     def limits(self) -> Limits:
         route = self._route
         if route.whole is not None:

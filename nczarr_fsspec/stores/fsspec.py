@@ -56,6 +56,10 @@ class FsspecStore(RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.transport.loop
 
+    @property
+    def led(self) -> str:
+        return self.transport.led
+
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         transport = self.transport
         path = transport.join(self._root, check_key(key))

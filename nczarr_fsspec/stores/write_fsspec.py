@@ -26,6 +26,7 @@ from nczarr_fsspec.transport.filesystems import (
     is_async,
     is_s3,
     keys_number,
+    renames,
     renewed,
     s3_code,
     wants_credentials,
@@ -194,8 +195,7 @@ class FsspecWriter(WritableStore):
             if is_s3(self._fs) and nbytes >= SEVERAL_PARTS:
                 await self._put_parts(path, nbytes, partial(_part_of, local))
                 return
-            # without a rename of its own, an object store, or nothing better can be done
-            if is_async(self._fs) or type(self._fs).mv is AbstractFileSystem.mv:
+            if not renames(self._fs):  # an object store, or nothing better can be done
                 await self._call_making_folder(path, "put_file", local, path, nbytes=nbytes)
                 return
             folder, slash, _ = path.rpartition("/")
@@ -276,8 +276,11 @@ class FsspecWriter(WritableStore):
     async def _create_once(self, data: bytes, path: str) -> bool:
         """Put what must not be there yet; tell whether the service says that it was not."""
         put = partial(self._call_making_folder, path, "pipe_file", path, data, nbytes=len(data))
+        takes = self._transport.shared.takes
+        ways = {"mode": "create", "overwrite": False}  # of most; of Azure's
+        known = [(name, way) for name, way in ways.items() if takes("pipe_file", name)]
         try:
-            await put(mode="create")
+            await put(**dict(known[:1]))
         except Exception as error:
             if s3_code(error) == _NO_CONDITIONS:
                 await put()
@@ -291,8 +294,10 @@ class FsspecWriter(WritableStore):
         with self._naming(path, "deleted", "delete"):
             try:
                 await self._call("rm_file", path)
-            except FileNotFoundError as error:
-                if s3_code(error) == "NoSuchBucket":
+            except Exception as error:
+                gone = isinstance(error, FileNotFoundError) and s3_code(error) != "NoSuchBucket"
+                # FTP has another error for that
+                if not gone and (is_async(self._fs) or await self._read(path, 1) is not None):
                     raise
 
     async def _delete_from_s3(self, paths: list[str]) -> None:
@@ -331,7 +336,10 @@ class FsspecWriter(WritableStore):
                 source_there = await self._read(source, 1) is not None
                 if source_there or await self._read(target, 1) is None:
                     raise
-            except NotImplementedError:  # a filesystem that has nothing but reads and writes
+            except Exception as error:
+                if is_s3(self._fs) or isinstance(error, StoreError):
+                    raise
+                # It may have no copies, none over what is there (webdav4), no shell (sshfs).
                 await self._put(await self._call("cat_file", source), target)
 
     async def _find(self, path: str) -> list[str]:
@@ -354,11 +362,24 @@ class FsspecWriter(WritableStore):
         """Call, and again with the directory of `path` made, where there are directories."""
         try:
             await self._call(method, *args, **kwargs)
-        except FileNotFoundError:
-            if is_async(self._fs) or isinstance(self._fs, MemoryFileSystem):
+        except (StoreError, NotImplementedError):
+            raise
+        except Exception:  # FTP's errors are not Python's
+            alone = is_async(self._fs) or isinstance(self._fs, MemoryFileSystem)
+            if alone or not await self._has_folder(path.rpartition("/")[0]):
                 raise
-            await self._call("makedirs", path.rpartition("/")[0], exist_ok=True)
             await self._call(method, *args, **kwargs)
+
+    async def _has_folder(self, path: str) -> bool:
+        """Make a directory and those above it if need be, as others may do at the same time."""
+        there = False
+        with suppress(Exception):  # what went wrong, the caller knows
+            there = not path or await self._call("isdir", path)
+            if not there and await self._has_folder(path.rpartition("/")[0]):
+                with suppress(Exception):
+                    await self._call("mkdir", path, create_parents=False)
+                there = await self._call("isdir", path)
+        return there
 
     async def _call(self, method: str, *args: Any, nbytes: int | None = None, **kwargs: Any) -> Any:
         """Call the filesystem, as `_tried` does."""

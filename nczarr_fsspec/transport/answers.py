@@ -41,6 +41,14 @@ _HINTS = {
     403: "; access is denied (some servers say so of files that do not exist, too)",
     407: PROXY_LOGIN,
 }
+_DIGEST = (
+    "; it wants HTTP Digest: storage_options={'client_kwargs': {'middlewares': "
+    "(aiohttp.DigestAuthMiddleware(user, password),)}}"
+)
+_HIDDEN = (
+    "; many servers hide all names that begin with a dot, which the metadata of Zarr 2 have: ask "
+    "that they be shown, or put the dataset there as a zip archive (nczarr copy)"
+)
 #: how refusing several ranges looks; a server that ignores them says 200
 _ONE_RANGE = frozenset({200, 400, 416, 501})
 #: how servers say that they do not understand ``bytes=-N``
@@ -105,9 +113,12 @@ async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
     """Return the answer 200: the file from its beginning, whatever range was asked for."""
     length = None if is_encoded(response) else response.content_length
     tail, shown = request.tail, request.shown
+    divides = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     if tail and (length is None or length > tail):
-        response.close()  # not the whole file for its end
-        return Answer([None], FileVersion.of(response.headers, length))
+        route = request.route
+        if divides or route is None or (length or 0) > route.max_whole:
+            response.close()  # not the whole file for its end
+            return Answer([None], FileVersion.of(response.headers, length))
     version = _agreed(response, length, request)
     nothing = request.extents is not None and not request.extents
     if nothing and (length is not None or request.route is None):
@@ -125,7 +136,7 @@ async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
         body = await at_most(response, clock, shown, request.most)
         _check_length(body, length)
     if request.extents is None:
-        return Answer([body], version)
+        return Answer([body[-tail:] if tail else body], version)
     view = memoryview(body)
     return Answer([view[start:stop] for start, stop in request.extents], version)
 
@@ -266,7 +277,10 @@ def failure(shown: str, response: Response) -> StoreError | TransientError:
         return DatasetNotFoundError(shown, f"there is no such file ({said})")
     if status in REDIRECTS:
         return StoreError(shown, f"{said}: there are too many redirects, or one to nowhere")
-    said += _HINTS.get(status, "")
+    login = response.headers.get("WWW-Authenticate", "").lower()
+    hidden = status == 403 and response.url.name.startswith(".")
+    digest = status == 401 and login.startswith("digest")
+    said += _HIDDEN if hidden else _DIGEST if digest else _HINTS.get(status, "")
     if status in (400, 401, 403) and "***" in shown:
         said += "; a signature or token in the URL may have expired"
     if status not in (401, 403):

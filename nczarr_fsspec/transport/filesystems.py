@@ -11,7 +11,9 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn
 
 from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.chained import ChainedFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.forks import may_share_position
@@ -20,7 +22,7 @@ from nczarr_fsspec.url import redact
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
-BROKEN = (ConnectionError, TimeoutError, EOFError)
+_BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
 #: why a request is tried again, if `renewed` says so
 EXPIRED = "the credentials have expired"
@@ -69,6 +71,19 @@ def is_s3(fs: AbstractFileSystem) -> bool:
 def is_http(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` is plain HTTP."""
     return "https" in protocols(fs) and is_async(fs)
+
+
+def is_in_front(fs: AbstractFileSystem) -> bool:
+    """Tell whether `fs` is a cache or an archive, which has other files below it."""
+    return isinstance(fs, (ChainedFileSystem, AbstractArchiveFileSystem))
+
+
+def renames(fs: AbstractFileSystem) -> bool:
+    """Tell whether `fs` renames a file in one step, as protocols for files do."""
+    if is_async(fs):  # sshfs; object stores copy each file
+        own = getattr(type(fs), "_mv_file", None) is not getattr(AsyncFileSystem, "_mv_file", None)
+        return hasattr(fs, "_mv") and not own
+    return type(fs).mv is not AbstractFileSystem.mv and "webdav" not in protocols(fs)
 
 
 def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -204,7 +219,16 @@ def is_absent(error: Exception, path: str) -> bool:
     if isinstance(error, KeyError):
         name = path.strip("/").rpartition("/")[2]
         return any(name in str(part) for part in error.args)
-    return isinstance(error, _ABSENT)
+    # fsspec's own FTP filesystem says so of every failure
+    of_ftp = type(error.__cause__).__module__ == "ftplib"
+    return isinstance(error, _ABSENT) and not (of_ftp and str(error.__cause__)[:3] != "550")
+
+
+def is_broken(error: Exception) -> bool:
+    """Tell whether a connection is gone, or a server may answer another time."""
+    errors = error, error.__cause__
+    # of FTP: statuses from 400 to 499
+    return any(isinstance(one, _BROKEN) or type(one).__name__ == "error_temp" for one in errors)
 
 
 def check_bucket(fs: AbstractFileSystem, path: str, error: Exception) -> None:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from fsspec.implementations.cached import CachingFileSystem
 
-from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.errors import StoreError, too_large
+from nczarr_fsspec.errors import NCZarrWarning, StoreError, caller_level, too_large
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
-    BROKEN,
     EXPIRED,
     check_bucket,
     fail,
     is_absent,
     is_beyond,
+    is_broken,
+    is_in_front,
     keys_number,
     names_below,
     renewed,
@@ -31,50 +32,63 @@ from nczarr_fsspec.transport.filesystems import (
 )
 from nczarr_fsspec.transport.policy import TransientError
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request
-from nczarr_fsspec.transport.version import SETTLED, FileVersion
+from nczarr_fsspec.transport.version import SETTLED, FileVersion, moment
 
 T = TypeVar("T")
 
-#: what filesystems call what changes with a file; the first that is there counts
-_TAGS = ("ETag", "etag", "e_tag", "generation", "md5Hash", "content_md5", "version_id")
-_TIMES = ("mtime", "modified", "last_modified", "LastModified", "updated")
+#: what filesystems call what no two versions have in common, what may be no more than a time in
+#: another form, and the times of changes; the first that is there counts
+_STRONG = ("generation", "version_id", "md5Hash", "md5Checksum", "content_md5", "sha")
+_TAGS = (*_STRONG, "ETag", "etag", "e_tag")
+_TIMES = (
+    *("mtime", "modified", "last_modified", "LastModified", "updated"),
+    *("modify", "modificationTime", "modifiedTime"),
+)
 _now = time.time
 
 
 class FsspecTransport(Transport):
     """Files of a filesystem that does not say of which version the bytes are that it returns.
 
-    A file that changes while it is read is noticed only if it becomes too short; its version is
-    what the filesystem says when the file is opened.
+    So it is asked what it knows of a file before the first bytes are read, and again after all
+    that come: the version is of what is stated in common.
     """
 
     async def _attempt(self, request: Request, left: float) -> Answer | None:
-        return await self._asked(request.path, self._answered(request), left)
+        answer = await self._asked(request.path, self._answered(request), left)
+        if answer is not None and answer.version.size >= 0 and not answer.version.modified:
+            fs = self.shared.fs
+            if request.route is not None and not is_in_front(fs):
+                _warn_of(type(fs).__name__)
+        return answer
 
     async def _answered(self, request: Request) -> Answer:
         try:
             return await self._read(request)
         except Exception as error:
             if request.ranged and is_beyond(error):  # as in a slice
-                return Answer([b""], request.version or FileVersion())
+                version = request.version or FileVersion()
+                if version.size >= 0:
+                    version = version.agreeing(await self._version(request.path), request.shown)
+                return Answer([b""], version)
             raise
 
     async def _read(self, request: Request) -> Answer:
-        path, extents = request.path, request.extents or ()
+        path, extents, version = request.path, request.extents or (), request.version
         if request.extents is None and not request.tail:
             return Answer([await self._whole(request)], FileVersion())
-        unknown = request.version is None or request.version.size < 0
-        opening = unknown and (request.route is not None or not extents)
+        if version is None or version.size < 0:
+            opening = request.route is not None or not extents
+            version = await self._version(path) if opening else FileVersion()
         if request.tail:
-            version = await self._version(path)
             extents = [Extent(max(0, version.size - request.tail), version.size)]
-            parts = await self._parts(path, extents)
-        elif opening and not isinstance(self.shared.fs, CachingFileSystem):
-            reading = self._parts(path, extents)
-            version, parts = await gather_or_cancel(self._version(path), reading)
-        else:
-            version = await self._version(path) if opening else request.version or FileVersion()
-            parts = await self._parts(path, extents)
+        parts = await self._parts(path, extents)
+        if request.route is not None and extents and not is_in_front(self.shared.fs):
+            question = request.route.question
+            await question.told()  # one that began before these bytes had come proves nothing
+            version = version.agreeing(
+                await question.ask(partial(self._version, path)), request.shown
+            )
         for (start, stop), part in zip(extents, parts, strict=True):
             if version.size >= 0 and len(part) != max(0, min(stop, version.size) - start):
                 raise TransientError(f"{len(part)} bytes came of {start}-{stop - 1}")
@@ -82,19 +96,17 @@ class FsspecTransport(Transport):
 
     async def _whole(self, request: Request) -> bytes:
         most = request.most
-        limits = {} if most is None else {"start": 0, "end": most + 1}
-        shared = self.shared
-        data: bytes = await shared.call("cat_file", request.path, **limits, **shared.one_request)
+        limits = () if most is None else (0, most + 1)
+        data = await self.shared.read(request.path, *limits)
         if most is not None and len(data) > most:
             raise too_large(request.shown, most)
         return data
 
     async def _parts(self, path: str, extents: Sequence[Extent]) -> list[bytes]:
-        shared, found = self.shared, []
-        for start, stop in extents:
-            options = {"start": start, "end": None if stop >= END else stop, **shared.one_request}
-            found.append(await shared.call("cat_file", path, **options))
-        return found
+        return [
+            await self.shared.read(path, start, None if stop >= END else stop)
+            for start, stop in extents
+        ]
 
     async def _version(self, path: str) -> FileVersion:
         if isinstance(self.shared.fs, CachingFileSystem):
@@ -110,7 +122,7 @@ class FsspecTransport(Transport):
             raise StoreError(self.describe(path), "its size cannot be found out")
         name = next((name for name in _TAGS + _TIMES if info.get(name) is not None), None)
         stated = "" if name is None else f"{name}={info[name]}"
-        recent = name in _TIMES and _is_recent(info[name])
+        recent = name not in _STRONG and any(_is_recent(info.get(time)) for time in _TIMES)
         return FileVersion("", stated, int(info["size"]), "-" if recent else "")
 
     async def list(self, path: str) -> frozenset[str] | None:
@@ -150,16 +162,29 @@ class FsspecTransport(Transport):
 
     def transient(self, error: Exception) -> TransientError | None:
         """Return what to try again of the errors of the filesystem; None if it will not pass."""
-        if not isinstance(error, BROKEN):
+        if not is_broken(error):
             return None
         return TransientError(without_secrets(self.recipe, error))
+
+
+@cache
+def _warn_of(name: str) -> None:
+    """Warn, once, of a filesystem that states nothing that changes with a file."""
+    warnings.warn(
+        f"{name} of fsspec states neither tags nor times of files: a file that is replaced by one "
+        "of the same size while it is open is not noticed, and its values may be of two versions",
+        NCZarrWarning,
+        stacklevel=caller_level(),
+    )
 
 
 def _is_recent(changed: Any) -> bool:
     """Tell whether a file may have changed again since, at a time that is stated alike."""
     if isinstance(changed, str):
+        digits = changed.partition(".")[0].isdecimal()  # as FTP has it
         with suppress(ValueError):
-            changed = datetime.fromisoformat(changed)
+            text = f"{changed[:8]}T{changed[8:14]}" if digits else changed
+            changed = moment(changed) or datetime.fromisoformat(text)
     if isinstance(changed, datetime):
         changed = (changed if changed.tzinfo else changed.replace(tzinfo=UTC)).timestamp()
-    return isinstance(changed, (int, float)) and _now() - changed < SETTLED
+    return changed is not None and (isinstance(changed, str) or _now() - changed < SETTLED)

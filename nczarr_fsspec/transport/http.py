@@ -20,7 +20,7 @@ import aiohttp
 from fsspec import AbstractFileSystem
 from yarl import URL
 
-from nczarr_fsspec.errors import AccessDeniedError, StoreError, URLError
+from nczarr_fsspec.errors import RedirectError, StoreError, URLError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import (
@@ -141,6 +141,7 @@ class HTTPTransport(Transport):
             async with get(shared, path, headers, left, via) as (response, clock):
                 waited = now() - began
                 answer = await read_answer(response, clock, request)
+                self.led = str(response.url.origin())
                 said = response.headers.get("Accept-Ranges", "").strip().lower()
                 if response.status == 206 or said == "bytes":
                     self.serves_ranges = True
@@ -204,7 +205,7 @@ async def get(
                     return
                 target = response.url.join(_legal(location))
                 if (reason := refusal(first, target, options.origins)) is not None:
-                    raise AccessDeniedError(redact(url), reason)
+                    raise RedirectError(redact(url), reason)
             hops -= 1
 
 

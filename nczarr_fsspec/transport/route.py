@@ -41,7 +41,7 @@ class Route:
     whole : bytes or None
         All of the file, once its server has sent that instead of a range.
     question : Question
-        Where the file is: one request asks for all readers.
+        Where the file is, or of which version: one request asks for all readers.
     """
 
     def __init__(self, ranges: int, max_whole: int) -> None:
@@ -57,7 +57,7 @@ class Route:
         self.whole: bytes | None = None
         self._keeping: asyncio.Future[bytes] | None = None
         self._bodies = 0  # that are being read
-        self.question: Question[None] = Question()
+        self.question: Question[Any] = Question()
 
     async def keep(
         self,

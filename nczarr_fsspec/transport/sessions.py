@@ -27,6 +27,11 @@ from nczarr_fsspec.url import redact
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 #: how TLS says that certificates are the reason
 _CERTIFICATE = re.compile("CERTIFICATE|UNKNOWN_CA")
+_UNTRUSTED = (
+    "; if the certificate is signed by the server itself or by an authority of yours, trust that: "
+    "storage_options={'ssl': ssl.create_default_context(cafile='its.pem')}, HTTP.SSL.CAINFO in an "
+    "rc file, or SSL_CERT_FILE"
+)
 #: for each session of a user one that has its connections but none of its secrets
 _strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
 _strangers = weakref.WeakKeyDictionary()
@@ -99,6 +104,8 @@ def translated(shown: str) -> Iterator[None]:
         if (transient := failed_connection(error)) is not None:
             raise transient from None
         reason = f"cannot connect: {type(error).__name__}: {redact(str(error))}"
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            reason += _UNTRUSTED
         raise StoreError(shown, reason) from None
     except MemoryError:
         raise StoreError(shown, "does not fit into memory") from None

@@ -21,7 +21,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.awsfiles import credentials_state
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.transport.filesystems import arguments, is_async, is_plain, is_s3
+from nczarr_fsspec.transport.filesystems import (
+    arguments,
+    is_async,
+    is_broken,
+    is_plain,
+    is_s3,
+)
 from nczarr_fsspec.transport.policy import Timeout, most_connections
 from nczarr_fsspec.transport.throttle import Throttle
 
@@ -110,12 +116,25 @@ class SharedFilesystem:
             throttle.cap(most)
 
     @cached_property
-    def one_request(self) -> dict[str, int]:
+    def _one_request(self) -> dict[str, int]:
         """What keeps s3fs from asking for the size before it reads an object."""
-        if not is_async(self.fs):
-            return {}
-        accepted = inspect.signature(self.fs._cat_file).parameters
-        return {"max_concurrency": 1} if "max_concurrency" in accepted else {}
+        known = is_async(self.fs) and self.takes("cat_file", "max_concurrency")
+        return {"max_concurrency": 1} if known else {}
+
+    def takes(self, method: str, name: str) -> bool:
+        """Tell whether a method of the filesystem knows an argument, and does not pass it on."""
+        called = getattr(type(self.fs), f"_{method}" if is_async(self.fs) else method)
+        return name in inspect.signature(called).parameters
+
+    async def read(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        """Return the bytes of a file, or those from `start` to `end`."""
+        limits = {} if start is None and end is None else {"start": start, "end": end}
+        if limits and is_async(self.fs) and not self.takes("cat_file", "start"):
+            # sshfs sends all of the file for each part; what it opens can seek
+            read = partial(AbstractFileSystem.cat_file, self.fs, path, start, end)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+        data: bytes = await self.call("cat_file", path, **limits, **self._one_request)
+        return data
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call `method` of the filesystem; a synchronous one waits in a thread."""
@@ -141,7 +160,12 @@ class SharedFilesystem:
         # one connection per thread: those of ftplib and paramiko mix up answers otherwise
         if not hasattr(self._per_thread, "fs"):
             self._per_thread.fs = alike(self.fs)
-        return getattr(self._per_thread.fs, method)(*args, **kwargs)
+        try:
+            return getattr(self._per_thread.fs, method)(*args, **kwargs)
+        except Exception as error:
+            if is_broken(error):
+                del self._per_thread.fs  # the next try needs a new connection
+            raise
 
     def close(self) -> None:
         """Close the connections if they are not used any more."""

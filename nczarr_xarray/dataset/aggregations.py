@@ -49,7 +49,7 @@ def with_aggregations(
     allow = options.allow
     if allow is None and not isinstance(master, (str, os.PathLike)):
         allow = []  # a file that is open may be the copy that a cache has of a remote one
-    policy = replace(options, allow=allow).policy(master)
+    policy = replace(options, allow=allow).policy(master, opened.store)
     datasets = AggregationReaders(own, opener, policy, options.depth)
     for variable, array in aggregated(hierarchy):
         variable.array = replace(array, opener=datasets)

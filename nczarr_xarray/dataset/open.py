@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import (
     FormatError,
     NCZarrError,
     PageError,
+    RedirectError,
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
@@ -174,7 +175,7 @@ def _open_either(
         return of_tree(found.data, found.mode)
     except (DatasetNotFoundError, AccessDeniedError, PageError) as error:
         # a URL need not tell by its name whether it is that of a tree or of one file
-        if found.as_file is None:
+        if found.as_file is None or isinstance(error, RedirectError):
             raise
         try:
             file = found.as_file()

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError
+from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, RedirectError
 from nczarr_fsspec.filesystem_place import find_beside, find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
@@ -60,8 +60,8 @@ class DatasetsOfFragments:
         options = replace(options, depth=depth)
         try:
             opened = self.open_with(target, options)
-        except NCZarrError:
-            if not _answers_dap(target, storage_options):
+        except NCZarrError as error:
+            if isinstance(error, RedirectError) or not _answers_dap(target, storage_options):
                 raise
             opened = _open_dap(target, storage_options)
         with opened:  # what is read opens it again

@@ -34,6 +34,6 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
 
     own, _ = split_options(options.storage_options, "storage_options")
     with nullcontext() if isinstance(data, Mapping) else on_error(data.close):
-        store = open_references(data, options.policy(target))
+        store = open_references(data, options.policy(target, data))
     store.max_metadata = own.max_metadata
     return store

@@ -87,12 +87,26 @@ class OpenOptions:
         """The folder of `index_cache`."""
         return None if self.index_cache is None else Path(self.index_cache).expanduser()
 
-    def policy(self, target: object) -> AddressPolicy:
-        """Return which of the addresses in a dataset may be opened, and what they mean."""
-        from nczarr_fsspec.addresses import AddressPolicy  # most datasets have none
+    def policy(self, target: object, opened: object = None) -> AddressPolicy:
+        """Return which of the addresses in a dataset may be opened, and what they mean.
 
+        Parameters
+        ----------
+        target
+            What the caller opens.
+        opened
+            The store or the file of it.
+        """
+        from nczarr_fsspec.addresses import AddressPolicy  # most datasets have none
+        from nczarr_fsspec.keystore import OnLoop
+
+        source = getattr(opened, "source", opened)
         return AddressPolicy.of(
-            target, replace=self.replace, allow=self.allow, storage_options=self.storage_options
+            target,
+            replace=self.replace,
+            allow=self.allow,
+            storage_options=self.storage_options,
+            led=source.led if isinstance(source, OnLoop) else "",
         )
 
 

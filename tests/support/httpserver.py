@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import re
 import ssl
 import sys
@@ -31,6 +32,10 @@ class Request:
     @property
     def path(self) -> str:
         return unquote(urlsplit(self.target).path)
+
+
+def _md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class _HTTPServer(ThreadingHTTPServer):
@@ -70,8 +75,10 @@ class Server:
         ``"200-whole"`` (the whole file, though a range is stated).
     gzip
         Compress whole answers, whatever the client accepts.
-    password
-        Demand ``user:password``.
+    password, scheme
+        Demand ``user:password``, and say that this way of HTTP is wanted for it.
+    hidden
+        Answer 403 for all names that begin with a dot.
     redirect
         Answer 302 to the same path below this prefix.
     etag, modified
@@ -93,6 +100,8 @@ class Server:
     ranges: str = "ok"
     gzip: bool = False
     password: str | None = None
+    scheme: str = "Basic"
+    hidden: bool = False
     redirect: str | None = None
     etag: str | None = None
     modified: str = "Sun, 06 Nov 1994 12:00:00 GMT"
@@ -167,22 +176,24 @@ class Server:
             return
         headers: dict[str, str] = {}
         content = self.files.get(request.path)
-        expected = "Basic " + base64.b64encode((self.password or "").encode()).decode()
         if strikes(self.unavailable_every):
             request.status, body = self.unavailable_status, b"busy"
             if self.retry_after is not None:
                 headers["Retry-After"] = self.retry_after
-        elif self.password and request.headers.get("Authorization") != expected:
+        elif self.password and not self._knows(request.headers.get("Authorization", "")):
             request.status, body = 401, b"who are you?"
+            headers["WWW-Authenticate"] = f'{self.scheme} realm="here", nonce="1"'
         elif self.redirect and not request.target.startswith(self.redirect):
             request.status, body = 302, b""
             headers["Location"] = self.redirect + request.target
+        elif self.hidden and request.path.rpartition("/")[2].startswith("."):
+            request.status, body = 403, b"hidden"
         elif content is None:
             request.status, body = self.missing_status, self.missing_body
         elif self.etag is not None and request.headers.get("If-None-Match") == self.etag:
             request.status, body = 304, b""
         else:
-            if self.ranges == "ok":
+            if self.ranges in ("ok", "no-suffix"):
                 headers["Accept-Ranges"] = "bytes"
             request.status, body = self._content(request, content, headers)
         if self.etag is not None and content is not None:
@@ -201,6 +212,14 @@ class Server:
         with suppress(ConnectionError):  # the client may have seen enough
             handler.wfile.write(body)
         handler.close_connection = handler.close_connection or cut
+
+    def _knows(self, said: str) -> bool:
+        user, _, password = (self.password or "").partition(":")
+        if self.scheme == "Basic":
+            return said == "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        uri = re.search('uri="([^"]*)"', said)
+        first, last = f"{user}:here:{password}", f"GET:{uri[1] if uri else ''}"
+        return said.startswith("Digest ") and _md5(f"{_md5(first)}:1:{_md5(last)}") in said
 
     def _content(
         self, request: Request, content: bytes, headers: dict[str, str]

@@ -123,7 +123,7 @@ def range_server(root: Path) -> Iterator[RangeServer]:
     port = free_port()
     script = Path(__file__).with_name("rangeserver.py")
     command = [sys.executable, str(script), "--root", str(root), "--port", str(port)]
-    with _running(command, root, port):
+    with running(command, root, port):
         yield RangeServer(f"http://127.0.0.1:{port}")
 
 
@@ -132,7 +132,7 @@ def python_server(root: Path) -> Iterator[str]:
     """``python -m http.server``, which knows no ranges; its URL."""
     port = free_port()
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
-    with _running(command, root, port):
+    with running(command, root, port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -166,7 +166,7 @@ http {{
 }}
 """)
     (folder / "users").write_text("me:{PLAIN}hunter22\n")
-    with _running(["nginx", "-p", str(folder), "-c", str(config)], folder, plain):
+    with running(["nginx", "-p", str(folder), "-c", str(config)], folder, plain):
         yield Nginx(
             f"http://127.0.0.1:{plain}",
             f"https://localhost:{tls}",
@@ -196,7 +196,7 @@ def _make_certificate(folder: Path) -> None:
 
 
 @contextmanager
-def _running(command: list[str], folder: Path, port: int) -> Iterator[None]:
+def running(command: list[str], folder: Path, port: int) -> Iterator[None]:
     """Run `command` in `folder` from when it listens on `port`."""
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)

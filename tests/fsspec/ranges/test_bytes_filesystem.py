@@ -469,7 +469,7 @@ class ChunksInMemory(fsspec.AbstractFileSystem):
         self.content = content
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
-        return {"name": path, "size": len(self.content), "type": "file"}
+        return {"name": path, "size": len(self.content), "type": "file", "etag": "1"}
 
     def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> bytes:
         return self.content[start:end]

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
+import xarray as xr
 from yarl import URL
 
 from nczarr_fsspec.addresses import AddressPolicy, Allow
-from nczarr_fsspec.errors import AccessDeniedError
+from nczarr_fsspec.errors import AccessDeniedError, RedirectError
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport.http import address
@@ -139,3 +142,32 @@ def test_what_the_caller_names_may_be_elsewhere(servers: tuple[Server, Server]) 
     assert isinstance(found, ByteSource)
     assert found.head == DATA
     found.close()
+
+
+class TestMasters:
+    """A master that a redirect leads to, and its fragments."""
+
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> dict[str, bytes]:
+        written = xr.Dataset({"v": (("y", "x"), np.arange(40.0).reshape(4, 10))})
+        written.nczarr.to_cfa(str(tmp_path / "m.nca"), subarray_shape={"y": 2}, relative=True)
+        paths = (path for path in tmp_path.rglob("*") if path.is_file())
+        return {f"/d/{path.relative_to(tmp_path)}": path.read_bytes() for path in paths}
+
+    def test_they_are_led_there_too(self, files: dict[str, bytes]) -> None:
+        with Server(files) as there, Server({}, redirect=there.url) as here:
+            with xr.open_dataset(f"{here.url}/d/m.nca", engine="nczarr") as found:
+                assert found["v"].values.tolist() == np.arange(40.0).reshape(4, 10).tolist()
+
+    def test_they_are_led_nowhere_else(self, files: dict[str, bytes]) -> None:
+        """And what is refused is not asked for in other ways."""
+        master = files.pop("/d/m.nca")
+        with Server(files) as there, Server({"/d/m.nca": master}, redirect=there.url) as here:
+            here.redirect = None
+            with xr.open_dataset(f"{here.url}/d/m.nca", engine="nczarr") as found:
+                here.redirect = there.url
+                before = len(here.requests)
+                with pytest.raises(RedirectError, match=rf"allow=\['{there.url}/'\]"):
+                    found["v"][0].load()
+            assert not there.requests
+            assert len(here.requests) - before <= 2
