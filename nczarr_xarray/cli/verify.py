@@ -55,9 +55,7 @@ def announced() -> Iterator[set[str]]:
         warnings.showwarning = show
 
 
-def verify(
-    args: argparse.Namespace, word: str, own: Collection[str], lost: Collection[str]
-) -> int:
+def verify(args: argparse.Namespace, word: str, own: Collection[str], lost: Collection[str]) -> int:
     """Do what was asked for after copying; return 1 if source and copy differ.
 
     Parameters

@@ -16,7 +16,7 @@ import pytest
 from tests.support.marks import SLOW
 from tests.support.stored_forms import SOURCES
 from tests.support.stored_known import KNOWN
-from tests.support.stored_ways import DEFECTS, WAYS, Verdict, judge, ways_of
+from tests.support.stored_ways import DEFECTS, WAYS, Verdict, forms_of, judge, ways_of
 
 #: Of these, without packing, the quick tests have all fills.
 FEW = ("i2", "u1", "f4", "char", "bytes", "string")
@@ -39,7 +39,7 @@ def defects(source: str, way: str, found: dict[str, Verdict]) -> list[str]:
 
 @pytest.mark.parametrize(("source", "way"), PAIRS)
 def test_a_few_forms(source: str, way: str, tmp_path: Path) -> None:
-    forms = [form for form in SOURCES[source].forms if form.kind in FEW and not form.packing]
+    forms = [form for form in forms_of(source, way) if form.kind in FEW and not form.packing]
     attributes = list(SOURCES[source].attributes)[::4]
     assert defects(source, way, judge(source, way, forms, attributes, tmp_path)) == []
 
@@ -49,9 +49,9 @@ def test_all_forms(source: str, tmp_path: Path) -> None:
     found = []
     unseen = {one for one in KNOWN if source in one.sources}
     for way in ways_of(source):
-        kind = SOURCES[source]
-        verdicts = judge(source, way, kind.forms, kind.attributes, tmp_path)
-        assert len(verdicts) >= len(kind.forms)
+        forms = forms_of(source, way)
+        verdicts = judge(source, way, forms, SOURCES[source].attributes, tmp_path)
+        assert len(verdicts) >= len(forms)
         found += defects(source, way, verdicts)
         bad = {key for key, verdict in verdicts.items() if verdict.outcome in DEFECTS}
         unseen -= {one for one in unseen if any(one.has(source, way, key) for key in bad)}
