@@ -336,6 +336,8 @@ def judge_copy(truth: Reading | Failed, copy: Reading | Failed) -> Iterator[tupl
     elif not isinstance(truth, Failed):
         # (of what it lacks in the copy, the copy's reading says nothing)
         for difference in readings.differences(truth, copy, exact=False):
+            if re.match(r"\w+(Error|Exception): ", difference.ours):
+                continue  # it cannot read that of the source
             if difference.what in ("values", "shape") or difference.what.startswith("attribute "):
                 yield "ours", f"of the copy: {difference}"
 

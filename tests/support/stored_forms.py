@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import h5py
 import netCDF4
@@ -156,16 +156,15 @@ def forms(kinds: Collection[str], fills: Collection[str]) -> list[Form]:
 
 
 def _fills_of(kind: str) -> Collection[str]:
-    if kind in INTEGERS:
-        one = "narrower" if kind not in ("i1", "u1") else ""
-        odd = ("wider", one, "impossible", "nan", "text")
-        return ("absent", "equal", "hidden", "missing", "several", "square", *odd)
-    if kind in FLOATS:
-        odd = ("wider", "narrower", "impossible", "nan", "payload", "text")
-        return ("absent", "equal", "hidden", "missing", "several", "square", *odd)
+    plain = {"absent", "equal", "hidden"}
     if kind in ("char", "string"):
-        return ("absent", "equal", "number", "byte", "hidden")
-    return ("absent", "equal", "hidden")
+        return plain | {"number", "byte"}
+    if kind not in NUMBERS:
+        return plain
+    odd = {"missing", "several", "square", "wider", "narrower", "impossible", "nan", "text"}
+    if kind in FLOATS:
+        return plain | odd | {"payload"}
+    return plain | odd - ({"narrower"} if kind in ("i1", "u1") else set())
 
 
 # -- attributes ---------------------------------------------------------------------------------
@@ -260,7 +259,8 @@ def _netcdf(
     index = file.createVariable("x", "i4", ("x",))
     enum = None
     for form in chosen:
-        dims, values, kind = ("x",), form.values, form.kind
+        dims: tuple[str, ...] = ("x",)
+        values, kind = form.values, cast("Any", form.kind)
         if kind == "char":
             dims, values, kind = ("x", "letters"), netCDF4.stringtochar(form.values), "S1"
         elif kind == "string":
@@ -316,7 +316,7 @@ def netcdf(data_model: str) -> Writer:
     return write
 
 
-def _zarr(version: int) -> Writer:
+def _zarr(version: Literal[2, 3]) -> Writer:
     """Return what writes a tree by zarr-python."""
 
     def write(
@@ -349,7 +349,7 @@ def _zarr(version: int) -> Writer:
         fill: Any = None,
         dtype: Any = None,
     ) -> None:
-        names = {"dimension_names": ("x",)} if version == 3 else {}
+        names: Any = {"dimension_names": ("x",)} if version == 3 else {}
         more = {"_ARRAY_DIMENSIONS": ["x"]} if version == 2 else {}
         array = root.create_array(
             name,

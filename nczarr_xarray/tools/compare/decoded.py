@@ -22,7 +22,7 @@ def is_decoded(variable: Variable) -> bool:
 def decoded(variable: Variable, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return what stored elements of a variable stand for, and which of them are missing."""
     signed = _text(variable, "_Unsigned")
-    other = {("i", "true"): "u", ("u", "false"): "i"}.get((values.dtype.kind, signed))
+    other = {"itrue": "u", "ufalse": "i"}.get(f"{values.dtype.kind}{signed}")
     stored = values
     if other is not None:
         values = values.astype(f"{other}{values.dtype.itemsize}")

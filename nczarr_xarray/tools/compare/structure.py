@@ -243,7 +243,9 @@ def _as_zarr(facts: Facts, others: Facts) -> Facts:
             value = properties["value"]
             if others.get(name, {}).get("type") == "float" and properties["type"] == "double":
                 value = _singles(value)
-            found[name] = {"value": value}
+            # Zarr 2 has a fill value anyway; NaN stands for missing data without being told
+            if name in others or not (name.endswith(":_FillValue") and value == "nan"):
+                found[name] = {"value": value}
         elif kind == "variable":
             # Zarr does not say in which group a dimension is declared
             paths = properties["dimensions"].strip("()").split(", ")
