@@ -43,12 +43,12 @@ def announced() -> Iterator[set[str]]:
     lost: set[str] = set()
     show = warnings.showwarning
 
-    def keep(message: Warning | str, *rest: Any) -> None:
+    def keep(message: Warning | str, *rest: Any, **others: Any) -> None:
         if isinstance(message, LossWarning):
             lost.update(message.names)
-        show(message, *rest)
+        show(message, *rest, **others)
 
-    warnings.showwarning = keep
+    warnings.showwarning = keep  # type: ignore[assignment]
     try:
         yield lost
     finally:

@@ -361,7 +361,8 @@ def _names_attribute(text: str, owner: str, name: str) -> bool:
 def _compared(
     before: Reading, after: Reading, way: Way, said: Said
 ) -> Iterator[tuple[str, Verdict]]:
-    untyped = way.untyped or way.engine in ("zarr", "kerchunk")
+    json = way.engine in ("zarr", "kerchunk")
+    untyped = json or way.untyped
     for name, stored in before.stored.items():
         decoded, result = before.values[name], after.values.get(name)
         pairs = decoded, result
@@ -380,7 +381,7 @@ def _compared(
         if (owner and owner not in before.stored) or attribute in ("coordinates", "Conventions"):
             continue
         there = after.attributes.get(key, _MISSING)
-        text = _attribute_difference(value, there, untyped=untyped)
+        text = _attribute_difference(value, there, untyped=untyped, json=json)
         told = next((line for line in said.losses if _names_attribute(line, owner, attribute)), "")
         yield (key if owner else f":{attribute}"), _verdict(text, told)
 
@@ -472,11 +473,11 @@ def _same_numbers(a: Any, b: Any) -> bool:
 _MISSING = object()
 
 
-def _attribute_difference(before: Any, after: Any, *, untyped: bool) -> str:
+def _attribute_difference(before: Any, after: Any, *, untyped: bool, json: bool) -> str:
     """Say how an attribute differs; nothing if it is equal."""
     if after is _MISSING:
         return "missing"
-    if _same_attribute(before, after, untyped=untyped):
+    if _same_attribute(before, after, untyped=untyped, json=json):
         return ""
     return f"{_shown(before)} → {_shown(after)}"
 
@@ -487,10 +488,10 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
-def _same_attribute(a: Any, b: Any, *, untyped: bool) -> bool:
+def _same_attribute(a: Any, b: Any, *, untyped: bool, json: bool) -> bool:
     numeric = (np.ndarray, np.generic)
     if not isinstance(a, numeric) and not isinstance(b, numeric):  # JSON, or text
-        if not untyped and isinstance(a, list) and len(a) == 1 and isinstance(a[0], str):
+        if isinstance(a, list) and len(a) == 1 and isinstance(b, str) and not json:
             a = a[0]  # netCDF does not tell a list of one from its element
         return _same_json(a, b)
     if isinstance(a, numeric) and isinstance(b, numeric):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import netCDF4
 import numpy as np
@@ -87,12 +87,12 @@ ATTRIBUTES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_json(name: str, version: int, tmp_path: Path) -> None:
+def test_json(name: str, version: Literal[2, 3], tmp_path: Path) -> None:
     kept, lost = ATTRIBUTES[name]
 
     def write(path: Path, value: Any) -> Path:
         root = zarr.create_group(path, zarr_format=version, attributes={"n": value})
-        names = {"dimension_names": ["x"]} if version == 3 else {}
+        names: Any = {"dimension_names": ["x"]} if version == 3 else {}
         root.create_array("v", data=np.arange(3), attributes={"n": value}, **names)
         return path
 
@@ -114,7 +114,7 @@ def test_what_the_copy_announced_is_not_called_different(
 ) -> None:
     source, target = tmp_path / "a.zarr", tmp_path / "b.nc"
     root = zarr.create_group(source, zarr_format=2, attributes={"axes": {"x": [1, None]}})
-    marks = {"_ARRAY_DIMENSIONS": ["x"], "_FillValue": [-1, -2], "true": True}
+    marks: Any = {"_ARRAY_DIMENSIONS": ["x"], "_FillValue": [-1, -2], "true": True}
     root.create_array("v", data=np.array([1, -1, -2], "i2"), attributes=marks)
     assert main(["copy", str(source), str(target), "--verify"]) == 1
     output = capsys.readouterr()
