@@ -48,7 +48,7 @@ def announced() -> Iterator[set[str]]:
             lost.update(message.names)
         show(message, *rest, **others)
 
-    warnings.showwarning = keep  # type: ignore[assignment]
+    warnings.showwarning = keep
     try:
         yield lost
     finally:

@@ -36,6 +36,7 @@ class Known(NamedTuple):
 _CLASSIC = ("CDF-1", "CDF-2", "CDF-5")
 _TYPED = ("netCDF-4", *_CLASSIC, "NCZarr")
 _NEW = ("to_nczarr*", "to_cfa")
+_JSON = ("big*", "bools", "empty_object", "mixed", "nested", "null", "object*", "ragged", "true")
 #: Sources that have uint8, which ``_Unsigned`` makes signed.
 _BYTES = ("netCDF-4", "CDF-5", "NCZarr")
 
@@ -48,7 +49,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "uint8 that is to be read as signed becomes short, which is not",
-        (*_BYTES, "Zarr 2"),
+        (*_BYTES, "Zarr 2", "Zarr 3"),
         ("copy → CDF-2",),
         ("u1_*_signed",),
     ),
@@ -60,7 +61,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "4294967295, netCDF's default fill value, becomes that of int",
-        (*_BYTES, "Zarr 2"),
+        (*_BYTES, "Zarr 2", "Zarr 3"),
         ("copy → CDF-2",),
         ("u4_absent",),
     ),
@@ -83,6 +84,18 @@ KNOWN: tuple[Known, ...] = (
         ("string_equal", "string_hidden"),
     ),
     Known(
+        "bytes of Zarr 2 lose their _FillValue",
+        ("Zarr 2",),
+        ("upgrade", "append", "region"),
+        ("bytes_equal", "bytes_hidden"),
+    ),
+    Known(
+        "JSON becomes text or numbers without a word",
+        ("Zarr 2", "Zarr 3"),
+        ("aggregate", "upgrade"),
+        tuple(f"*:{name}" for name in _JSON),
+    ),
+    Known(
         "bool loses its _FillValue",
         ("Zarr 2",),
         ("copy → Zarr 3", "copy → .nca", *_NEW),
@@ -90,14 +103,14 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "the master has the cast of a _FillValue that no element can have, and cannot be read",
-        _TYPED,
+        (*_TYPED, "Zarr 2", "Zarr 3"),
         ("aggregate",),
         ("*_impossible", "*_nan"),
     ),
     Known(
         "1e300 is cast to infinity, which then reads as missing",
         ("Zarr 2",),
-        ("copy → *", *_NEW, "append", "region"),
+        ("copy → *", *_NEW, "append", "region", "upgrade"),
         ("f4_impossible",),
     ),
     Known(
@@ -113,10 +126,10 @@ KNOWN: tuple[Known, ...] = (
         ("*_several_unsigned", "*_several_signed"),
     ),
     Known(
-        "the second fill value of _Unsigned numbers becomes the first",
-        _TYPED,
+        "the second fill value of _Unsigned numbers becomes the first, and one in double is not one",
+        (*_TYPED, "Zarr 2"),
         ("aggregate",),
-        ("*_several_unsigned", "*_several_signed"),
+        ("*_several_unsigned", "*_several_signed", "*_wider_signed"),
     ),
     Known(
         "a _FillValue of shape (1, 1) is lost without a word",
@@ -132,7 +145,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "JSON has no NaN: numbers become text",
-        (*_TYPED, "HDF5", "Zarr 2"),
+        (*_TYPED, "HDF5", "Zarr 2", "Zarr 3"),
         ("copy → Zarr *", "to_nczarr, Zarr 2", "refs"),
         ("*:specials", "*:nan"),
     ),
@@ -144,7 +157,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "JSON of groups that becomes numbers of another type is not announced",
-        ("Zarr 2",),
+        ("Zarr 2", "Zarr 3"),
         ("copy → CDF-2",),
         (":true", ":bools"),
     ),
