@@ -126,7 +126,7 @@ KNOWN: tuple[Known, ...] = (
         ("*_several_unsigned", "*_several_signed"),
     ),
     Known(
-        "the second fill value of _Unsigned numbers becomes the first, and one in double is not one",
+        "the second fill value of _Unsigned numbers becomes the first, one in double is lost",
         (*_TYPED, "Zarr 2"),
         ("aggregate",),
         ("*_several_unsigned", "*_several_signed", "*_wider_signed"),
