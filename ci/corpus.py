@@ -11,6 +11,10 @@ that one that crashes is one that failed. Groups, dimensions, attributes with th
 types, dtypes, encoding and values (of large variables the corners) are compared, as
 they are stored and as xarray decodes them.
 
+Every dataset is copied, too, with ``nczarr copy --verify`` to netCDF-4 and to Zarr 2, and the
+copies are read by ``engine="netcdf4"`` and ``"zarr"``: these are to get what another reader gets
+of the source, but for what the copy has announced to be lost.
+
 A difference is *the other's* if a third reader agrees with us, or the other fails;
 *documented* if docs/differences.md says so; else it is *ours*. The table counts the
 files of each folder in FOLDER by the worst of their differences. 1 is returned if
@@ -21,7 +25,9 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import functools
+import io
 import os
 import pickle
 import re
@@ -29,10 +35,11 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -69,6 +76,50 @@ def without_attributes(reading: Reading) -> Reading:
     return reading
 
 
+class LostError(Exception):
+    """A copy is not made, or is not verified."""
+
+
+def of_copy(path: str, engine: str) -> Reading:
+    """Return what another reader gets of a copy, without what was announced to be lost."""
+    from nczarr_xarray.cli import verify
+    from nczarr_xarray.cli.main import main
+
+    lost: set[str] = set()
+    announced = verify.announced
+
+    @contextlib.contextmanager
+    def noted() -> Iterator[set[str]]:
+        with announced() as names:
+            yield names
+        lost.update(names)
+
+    said = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(verify, "announced", noted):
+        target = os.path.join(folder, "copy.nc" if engine == "netcdf4" else "copy.zarr")
+        options = [] if engine == "netcdf4" else ["--format", "Zarr2"]
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = main(["copy", path, target, "--verify", *options])
+        text = said.getvalue()
+        if status and (not lost or "different; " in text or "not comparable" in text):
+            raise LostError(text.strip()[-WIDTH:])
+        reading = readings.by_xarray(target, engine=engine)
+    return without(reading, lost)
+
+
+def without(reading: Reading, lost: Collection[str]) -> Reading:
+    """Return a reading that does not tell what is known to be lost."""
+    for path, group in reading.items():
+        group.encoding = None
+        for name, variable in group.variables.items():
+            variable.encoding = variable.dims = None
+            full = f"{path.rstrip('/')}/{name}"
+            if any(re.match(rf"{re.escape(full)}(:|$)", one) for one in lost):
+                variable.values = variable.dtype = None
+                variable.attrs = None
+    return reading
+
+
 #: Readers of each format, ours first; "decoded" is compared with "decoded".
 READERS: dict[str, dict[str, Read]] = {
     "classic": {
@@ -77,6 +128,8 @@ READERS: dict[str, dict[str, Read]] = {
         "netcdf4": _xarray("netcdf4", **RAW),
         "netcdf4, decoded": _xarray("netcdf4"),
         "scipy": functools.partial(readings.of_one, "scipy"),
+        "copy, netcdf4": functools.partial(of_copy, engine="netcdf4"),
+        "copy, zarr": functools.partial(of_copy, engine="zarr"),
     },
     "HDF5": {
         "ours": _xarray("nczarr", **RAW),
@@ -85,12 +138,19 @@ READERS: dict[str, dict[str, Read]] = {
         "netcdf4, decoded": _xarray("netcdf4"),
         "h5netcdf": lambda path: without_attributes(_h5netcdf(path)),
         "h5py": functools.partial(readings.by_h5py, attributes=True),
+        "copy, netcdf4": functools.partial(of_copy, engine="netcdf4"),
+        "copy, zarr": functools.partial(of_copy, engine="zarr"),
     },
     "Zarr": {
         "ours": _xarray("nczarr", **RAW),
         "zarr": readings.by_zarr,
+        "zarr, decoded": lambda path: readings.by_xarray(path, engine="zarr"),
+        "copy, netcdf4": functools.partial(of_copy, engine="netcdf4"),
+        "copy, zarr": functools.partial(of_copy, engine="zarr"),
     },
 }
+#: What a reader is to get of a copy: what this one gets of the source.
+TRUTH = ("netcdf4, decoded", "zarr, decoded")
 #: Readers that define what we return, down to types; the others are asked for values.
 EXACT = ("netcdf4", "netcdf4, decoded")
 
@@ -104,6 +164,7 @@ DOCUMENTED: tuple[tuple[str, str, str], ...] = (
     ("Filters", r"encoding complevel", r"^\d / 0$"),
     ("Opaque types and complex numbers", r"encoding unlimited_dims", r"/ set\(\)$"),
     ("Text within other types", r"(encoding )?dtype|values", r"S(?!1\b)\d.* / .*S1\b"),
+    ("Opaque types and complex numbers", r"copy", r"are not copied to netCDF"),
     ("Data in other files", r"groups", r"\['/', .+\] / \['/', .+\]"),
     ("Data in other files", r"values", r"^\w+Error.*(beside this one|which is not there) / "),
 )
@@ -236,7 +297,8 @@ def load(folder: str, number: int, name: str) -> Reading | Failed:
 def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
     """Classify what readers say otherwise than we."""
     verdict = Verdict(item)
-    others = [name for name in said if not name.startswith("ours")]
+    copies = [name for name in said if name.startswith("copy")]
+    others = [name for name in said if not name.startswith(("ours", "copy", "zarr, decoded"))]
     opened = [name for name in others if not isinstance(said[name], Failed)]
     ours = said["ours"]
     if isinstance(ours, Failed):
@@ -246,6 +308,10 @@ def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
         verdict.refused = not opened
         return verdict
     decoded = said.get("ours, decoded", ours)
+    truth = next((said[name] for name in TRUTH if name in said), Failed("nobody"))
+    for name in copies:
+        for kind, text in judge_copy(truth, said[name]):
+            verdict.found[kind].append((name, text))
     for name in others:
         theirs = said[name]
         if isinstance(theirs, Failed):
@@ -260,6 +326,20 @@ def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
         for difference in compare(name, mine, theirs):
             verdict.found[classify(difference, name, ours, said)].append((name, str(difference)))
     return verdict
+
+
+def judge_copy(truth: Reading | Failed, copy: Reading | Failed) -> Iterator[tuple[str, str]]:
+    """Yield what another reader gets otherwise of a copy than of its source."""
+    if isinstance(copy, Failed):
+        kind = documented(Difference("/", "copy", str(copy), ""))
+        yield kind or ("ours" if copy.startswith("LostError") else "theirs"), str(copy)
+    elif not isinstance(truth, Failed):
+        # (of what it lacks in the copy, the copy's reading says nothing)
+        for difference in readings.differences(truth, copy, exact=False):
+            if re.match(r"\w+(Error|Exception): ", difference.ours):
+                continue  # it cannot read that of the source
+            if difference.what in ("values", "shape") or difference.what.startswith("attribute "):
+                yield "ours", f"of the copy: {difference}"
 
 
 def compare(name: str, ours: Reading, theirs: Reading) -> Iterator[Difference]:

@@ -143,7 +143,18 @@ class NCZarrWarning(UserWarning):
 
 
 class LossWarning(NCZarrWarning):
-    """Something cannot be stored, and is left out; the message names all of it."""
+    """Something cannot be stored, and is left out or changed.
+
+    Parameters
+    ----------
+    names
+        What is lost: ``/path/variable``, ``/path/variable:attribute``, the text of an error about
+        one. The message may have some of them only.
+    """
+
+    def __init__(self, message: str, names: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
 
 
 #: Packages whose lines say nothing to a user.

@@ -178,9 +178,9 @@ def run(args: argparse.Namespace) -> int:
         tell=print,
         options=options,
     )
-    with in_terms_of_options():
+    with in_terms_of_options(), verify.announced() as lost:
         kind.copy(request)
-    return verify.verify(args, word, kind.says)
+    return verify.verify(args, word, kind.says, lost)
 
 
 def _number(text: str) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nczarr_fsspec.errors import LossWarning
 from nczarr_xarray.cli.compare import show
 from nczarr_xarray.cli.selection import selection
 from nczarr_xarray.cli.target import open_named
@@ -34,7 +37,25 @@ def is_asked_for(args: argparse.Namespace) -> bool:
     return bool(args.verify or args.digests)
 
 
-def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
+@contextmanager
+def announced() -> Iterator[set[str]]:
+    """Collect the names of what warnings say is lost, while they are shown as ever."""
+    lost: set[str] = set()
+    show = warnings.showwarning
+
+    def keep(message: Warning | str, *rest: Any, **others: Any) -> None:
+        if isinstance(message, LossWarning):
+            lost.update(message.names)
+        show(message, *rest, **others)
+
+    warnings.showwarning = keep
+    try:
+        yield lost
+    finally:
+        warnings.showwarning = show
+
+
+def verify(args: argparse.Namespace, word: str, own: Collection[str], lost: Collection[str]) -> int:
     """Do what was asked for after copying; return 1 if source and copy differ.
 
     Parameters
@@ -44,6 +65,8 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
         the source, an aggregation with integers in place of enums.
     own
         Global attributes that the copy has to have for its kind, whatever the source has.
+    lost
+        What the copy has announced to be lost, as of `LossWarning`: it is no difference.
     """
     if not is_asked_for(args):
         return 0
@@ -57,6 +80,7 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
             write_digests(source, args.digests)
         if not args.verify:
             return 0
+        original = source
         if word.startswith("NETCDF3"):
             lacking = Lacking(netcdf4=True)  # which was told while copying
             source = as_classic(source, args.target, lacking, word)
@@ -65,9 +89,22 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str]) -> int:
             if word == "CFA":
                 sides = _with_flags(source), _with_flags(target)
             comparison = compare(*(_without(side, own) for side in sides))
+            if original is not source and (paths := _retyped(original, source)):
+                # what is stored has become another number; a reader is to get the same
+                again = compare(original, target, variables=paths)
+                found = [one for one in again.differences if one.property == "decoded value"]
+                comparison = replace(comparison, differences=(*comparison.differences, *found))
+            comparison = comparison.without(lost)
     if not comparison.equal:
         show(comparison)
     return int(not comparison.equal)
+
+
+def _retyped(one: Opened, other: Opened) -> list[str]:
+    """Return the paths of variables of numbers that have another type in `other`."""
+    types = {v.path: v.nc_type for v in other.hierarchy.root.all_variables()}
+    variables = one.hierarchy.root.all_variables()
+    return [v.path for v in variables if v.dtype.kind in "iu" and types.get(v.path) != v.nc_type]
 
 
 def _without(opened: Opened, names: Collection[str]) -> Opened:

@@ -184,8 +184,10 @@ class Lacking:
         for reason, names in self._names.items():
             shown = ", ".join(names[:_SHOWN])
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            category = NCZarrWarning if reason in _HARMLESS else LossWarning
-            warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=caller_level())
+            text = f"{target}: {reason}: {shown}{more}"
+            harmless = reason in _HARMLESS
+            warning = NCZarrWarning(text) if harmless else LossWarning(text, names)
+            warnings.warn(warning, stacklevel=caller_level())
 
 
 def _is_named(attribute: Attribute) -> bool:

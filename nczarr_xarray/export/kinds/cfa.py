@@ -26,9 +26,10 @@ def copy(request: CopyRequest) -> None:
     with request.open() as source, request.cluster():
         root, *groups = source.hierarchy.root.walk()
         if groups:
-            names = ", ".join(group.path for group in groups)
-            reason = f"an aggregation has no groups: {names} are left out"
-            warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
+            names = [group.path for group in groups]
+            reason = f"an aggregation has no groups: {', '.join(names)} are left out"
+            warning = LossWarning(f"{request.target}: {reason}", names)
+            warnings.warn(warning, stacklevel=caller_level())
         lacking = Lacking(netcdf4=True)
         lacking.note_hidden(source.hierarchy)
         lacking.note_unused_enums(source.hierarchy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +13,11 @@ from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.stored_source import chunk_lengths
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.compare.blocks import READ_BYTES, Blocks, block_lengths
+from nczarr_xarray.tools.compare.decoded import (
+    decoded_text,
+    differing_decoded,
+    is_decoded,
+)
 from nczarr_xarray.tools.compare.reading import (
     Part,
     checked_sample,
@@ -21,10 +26,11 @@ from nczarr_xarray.tools.compare.reading import (
     paths_of,
     read_parts,
 )
-from nczarr_xarray.tools.compare.report import Comparison, Difference
+from nczarr_xarray.tools.compare.report import DECODING, Comparison, Difference
 from nczarr_xarray.tools.compare.spelling import spelled, variable_type
 from nczarr_xarray.tools.compare.structure import (
     Outline,
+    attribute_object,
     differences,
     notes,
     readable_variables,
@@ -53,6 +59,9 @@ def compare(
     callback: Callback | None = None,
 ) -> Comparison:
     """Compare two datasets: structure, attributes with types, and values, all to the last bit.
+
+    Values are compared as they are stored and, where types or attributes would unpack them in
+    another way, as CF's rules decode them.
 
     Formats, chunks, codecs, byte order and the order of objects are no differences. Memory is
     bounded, whatever the sizes of the datasets are.
@@ -90,17 +99,18 @@ def compare(
         only = paths_of(variables, *sides)
         failed = [path for side in sides for path in unreadable(side)]
         outlines = [Outline.of(side, only, storage=encoding).without(failed) for side in sides]
-        tally = Tally(differences(*outlines))
+        structure = list(differences(*outlines))
+        tally = Tally(structure)
         divided = list(_divided(sides, only, sample))
+        unlike = {one.object for one in structure}
         progress = Progress("compare", shown=False, unit=" blocks", callback=callback)
         counts = [blocks.count for _, blocks in divided]
         progress.expect(sum(counts if sample is None else (min(sample, n) for n in counts)))
-        for part, (one, other) in read_parts(sides, _parts(divided, sample), tally):
+        for part, values in read_parts(sides, _parts(divided, sample), tally):
             progress.advance()
-            # the numbers of an enum stand for names
-            mask = differing(one, other, allowed if part.variables[0].enum is None else EXACT)
+            stored, mask = _differing(part, values, allowed, unlike)
             if mask.any():
-                tally.differ(part.path, int(mask.sum()), _shown(part, mask, one, other))
+                tally.differ(part.path, int(mask.sum()), _shown(part, stored, mask, values))
         progress.advance(progress.total - progress.done)  # of what cannot be read
         for side in sides:
             tally.finish(side, only)
@@ -111,14 +121,18 @@ def compare(
 def _divided(
     sides: list[Opened], only: Collection[str] | None, sample: int | None
 ) -> Iterator[tuple[Pair, Blocks]]:
-    """Yield the variables that both datasets have in one shape and type, divided into blocks."""
+    """Yield the variables of one shape that both datasets have, divided into blocks.
+
+    They are of one type, or both of what CF decodes.
+    """
     of_a, of_b = (readable_variables(side.hierarchy.root) for side in sides)
     most = READ_BYTES if sample is None else _SAMPLE_BYTES
     for path, variable in of_a.items():
         other = of_b.get(path)
         if other is None or (only is not None and path not in only):
             continue
-        if other.shape != variable.shape or variable_type(other) != variable_type(variable):
+        alike = variable_type(other) == variable_type(variable)
+        if other.shape != variable.shape or not (alike or all(map(is_decoded, (variable, other)))):
             continue
         grids = [chunk_lengths(v.array, len(v.shape)) for v in (variable, other)]
         lengths = block_lengths(variable.shape, itemsize(variable), grids, most)
@@ -132,12 +146,41 @@ def _parts(divided: Iterable[tuple[Pair, Blocks]], sample: int | None) -> Iterat
             yield Part(pair, blocks.part(number))
 
 
-def _shown(part: Part, mask: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[Difference]:
-    """Return the first differing values of a part."""
+def _differing(
+    part: Part, values: Sequence[np.ndarray], allowed: Tolerance, unlike: Set[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tell, for each element, whether it is stored otherwise, and whether it differs in any way.
+
+    `unlike` has the objects of the structure that differ: if none of them decodes the variable,
+    elements that are stored alike are decoded alike.
+    """
+    a, b = part.variables
+    one, other = values
+    if variable_type(a) == variable_type(b):
+        # the numbers of an enum stand for names
+        stored = differing(one, other, allowed if a.enum is None else EXACT)
+        if unlike.isdisjoint(attribute_object(part.path, name) for name in DECODING):
+            return stored, stored
+    else:
+        stored = np.zeros(one.shape, bool)
+    if not all(map(is_decoded, part.variables)):
+        return stored, stored
+    return stored, stored | differing_decoded((a, b), (one, other), allowed)
+
+
+def _shown(
+    part: Part, stored: np.ndarray, mask: np.ndarray, values: Sequence[np.ndarray]
+) -> list[Difference]:
+    """Return the first differing values of a part, decoded if they are stored alike."""
     found = []
     for flat in np.flatnonzero(mask)[:SHOWN].tolist():
         place = np.unravel_index(flat, mask.shape)
         index = tuple(int(at) + s.start for at, s in zip(place, part.part, strict=True))
-        one, other = (spelled(values.reshape(-1)[flat : flat + 1])[0] for values in (a, b))
-        found.append(Difference(f"variable {part.path}", "value", index, one, other))
+        ones = [one.reshape(-1)[flat : flat + 1] for one in values]
+        if stored.reshape(-1)[flat]:
+            a, b = (spelled(one)[0] for one in ones)
+        else:
+            a, b = map(decoded_text, part.variables, ones)
+        what = "value" if stored.reshape(-1)[flat] else "decoded value"
+        found.append(Difference(f"variable {part.path}", what, index, a, b))
     return found

@@ -131,7 +131,7 @@ def _checked_facts(stated: Any) -> Facts:
     facts = {str(name): dict(one) for name, one in dict(stated).items()}
     for name, one in facts.items():
         texts = all(isinstance(text, str) for text in one.values())
-        if PROPERTIES.get(name.partition(" ")[0]) != one.keys() or not texts:
+        if PROPERTIES.get(name.partition(" ")[0]) != frozenset(one) - {"json"} or not texts:
             raise ValueError(f"{name!r} has not the properties of such an object")
     return facts
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from nczarr_fsspec.errors import NCZarrError
+
+#: Attributes that say what a stored element stands for.
+DECODING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned")
 
 #: Differences that the text shows, and characters of a value.
 _LINES, _COLUMNS = 50, 60
@@ -77,6 +80,35 @@ class Comparison:
     values: int = 0
     troubles: tuple[NCZarrError, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def without(self, names: Collection[str]) -> Comparison:
+        """Return the report without what is known to be lost.
+
+        Parameters
+        ----------
+        names
+            As of `LossWarning`. Of a variable that B has, the attributes are meant that decode it,
+            and its decoded values; not those that are stored.
+        """
+        lost = {f"attribute {name}" for name in names}
+        for name in names:
+            lost.update(f"attribute {name}:{one}" for one in DECODING)
+        kept = tuple(
+            one
+            for one in self.differences
+            if one.object not in lost
+            and not (
+                one.object.partition(" ")[2] in names
+                and (one.b is None or one.property == "decoded value")
+            )
+        )
+        values = {one.object for one in kept if one.index is not None}
+        return replace(
+            self,
+            differences=kept,
+            differing={k: n for k, n in self.differing.items() if f"variable {k}" in values},
+            troubles=tuple(error for error in self.troubles if str(error) not in names),
+        )
 
     @property
     def equal(self) -> bool:

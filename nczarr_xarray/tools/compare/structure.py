@@ -28,7 +28,7 @@ PROPERTIES: Mapping[str, frozenset[str]] = {
     "group": frozenset(),
     "type": frozenset({"members"}),
     "dimension": frozenset({"length", "unlimited"}),
-    "attribute": frozenset({"type", "value"}),
+    "attribute": frozenset({"type", "value"}),  # and "json", where netCDF cannot say all of it
     "variable": frozenset({"type", "dimensions", "shape"}),
     "storage": frozenset({"chunks", "codecs", "byte order"}),
 }
@@ -141,7 +141,12 @@ def _attributes(
     path: str, attributes: Mapping[str, Attribute]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for attribute in attributes.values():
-        yield f"attribute {_escaped(path)}:{attribute.name}", _attribute(attribute)
+        yield attribute_object(path, attribute.name), _attribute(attribute)
+
+
+def attribute_object(path: str, name: str) -> str:
+    """Return what facts call an attribute of the group or variable at `path`."""
+    return f"attribute {_escaped(path)}:{name}"
 
 
 def _escaped(path: str) -> str:
@@ -170,7 +175,18 @@ def _attribute(attribute: Attribute) -> dict[str, str]:
         kind = type_text(value.dtype)
     # netCDF's own programs do not tell NULs at the end of text from none
     texts = (value.rstrip("\0"),) if isinstance(value, str) else value
-    return {"type": kind, "value": ", ".join(spelled(texts))}
+    found = {"type": kind, "value": ", ".join(spelled(texts))}
+    if attribute.json is not None:
+        found["json"] = _ordered(attribute.json)
+    return found
+
+
+def _ordered(text: str) -> str:
+    """Return JSON whose members are in an order that does not depend on who wrote it."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+    except ValueError:  # Python reads no integer of thousands of digits
+        return text
 
 
 def storage_facts(opened: Opened) -> dict[str, dict[str, str]]:
@@ -193,7 +209,8 @@ def differences(a: Outline, b: Outline) -> Iterator[Difference]:
 
     Where one of them is pure Zarr, what that cannot state is left aside (`notes`).
     """
-    one, other = a.facts, b.facts
+    both = a.pure and b.pure
+    one, other = (_stated(facts, json=both) for facts in (a.facts, b.facts))
     if a.pure or b.pure:
         one, other = _as_zarr(one, other), _as_zarr(other, one)
     lacking = one.keys() ^ other.keys()
@@ -226,7 +243,9 @@ def _as_zarr(facts: Facts, others: Facts) -> Facts:
             value = properties["value"]
             if others.get(name, {}).get("type") == "float" and properties["type"] == "double":
                 value = _singles(value)
-            found[name] = {"value": value}
+            # Zarr 2 has a fill value anyway; NaN stands for missing data without being told
+            if name in others or not (name.endswith(":_FillValue") and value == "nan"):
+                found[name] = {"value": value}
         elif kind == "variable":
             # Zarr does not say in which group a dimension is declared
             paths = properties["dimensions"].strip("()").split(", ")
@@ -234,6 +253,18 @@ def _as_zarr(facts: Facts, others: Facts) -> Facts:
             found[name] = {**properties, "dimensions": f"({short})"}
         elif kind != "dimension":
             found[name] = properties
+    return found
+
+
+def _stated(facts: Facts, *, json: bool) -> Facts:
+    """Return facts whose attributes are the JSON that states them, or what netCDF makes of it."""
+    found: dict[str, Mapping[str, str]] = {}
+    for name, properties in facts.items():
+        text = properties.get("json")
+        if text is not None:
+            kept = {key: one for key, one in properties.items() if key != "json"}
+            properties = {**kept, "value": text} if json else kept
+        found[name] = properties
     return found
 
 

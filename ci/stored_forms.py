@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Make the tables of docs/stored-forms.md: what becomes of every stored form on every way.
+
+    python ci/stored_forms.py           run all (minutes), write them
+    python ci/stored_forms.py --check   say whether they are as they would be written
+
+What is run is that of tests/whole/test_stored_forms.py, in two processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.stored_forms import SOURCES, Form  # noqa: E402 - the path comes first
+from tests.support.stored_ways import DEFECTS, OUTCOMES, WAYS, forms_of, judge, ways_of  # noqa: E402
+
+PAGE = ROOT / "docs" / "stored-forms.md"
+#: How a cell calls the worst that was found of all sources.
+CELLS = {"equal": "=", "announced": "w", "refused": "e", **dict.fromkeys(DEFECTS, "**!**")}
+TYPES = {
+    "i1": "int8",
+    "u1": "uint8",
+    "i2": "int16",
+    "u2": "uint16",
+    "i4": "int32",
+    "u4": "uint32",
+    "i8": "int64",
+    "u8": "uint64",
+    "f4": "float32",
+    "f8": "float64",
+}
+
+#: The worst outcome by row and by way.
+Found = Mapping[tuple[str, ...], Mapping[str, str]]
+
+
+def run(pair: tuple[str, str]) -> tuple[str, dict[str, str]]:
+    """Let one source go one way; return the way, and the outcome of each form and attribute."""
+    source, way = pair
+    forms = forms_of(source, way)
+    with tempfile.TemporaryDirectory() as folder:
+        verdicts = judge(source, way, forms, SOURCES[source].attributes, Path(folder))
+    return way, {key: verdict.outcome for key, verdict in verdicts.items()}
+
+
+def run_all() -> tuple[Found, Found]:
+    """Return the outcomes of forms (by type, fill and packing), and of attributes (by name)."""
+    known = {form.name: form for source in SOURCES.values() for form in source.forms}
+    forms: dict[tuple[str, ...], dict[str, str]] = collections.defaultdict(dict)
+    attributes: dict[tuple[str, ...], dict[str, str]] = collections.defaultdict(dict)
+    pairs = [(source, way) for source in SOURCES for way in ways_of(source)]
+    with ProcessPoolExecutor(2) as pool:
+        for way, outcomes in pool.map(run, pairs):
+            for key, outcome in outcomes.items():
+                if ":" in key:
+                    row = attributes[(key.rpartition(":")[2],)]
+                elif key in known:
+                    row = forms[_row(known[key])]
+                else:
+                    continue
+                row[way] = max(row.get(way, "equal"), outcome, key=OUTCOMES.index)
+    return forms, attributes
+
+
+def _row(form: Form) -> tuple[str, ...]:
+    return TYPES.get(form.kind, form.kind), form.fill, form.packing
+
+
+def table(found: Found, names: Sequence[str]) -> list[str]:
+    """Return a table; rows that differ in the first of `names` only become one."""
+    merged: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for (first, *rest), ways in found.items():
+        cells = tuple(CELLS[ways[way]] if way in ways else "" for way in WAYS)
+        merged.setdefault((tuple(rest), cells), []).append(first)
+    lines = [
+        f"| {' | '.join([*names, *WAYS])} |",
+        f"|{'---|' * len(names)}{':-:|' * len(WAYS)}",
+    ]
+    for (rest, cells), firsts in merged.items():
+        lines.append(f"| {' | '.join([_list(firsts), *rest, *cells])} |")
+    return lines
+
+
+def _list(names: Iterable[str]) -> str:
+    """Return names in their order; all integers in one word."""
+    names = list(names)
+    integers = [name for name in TYPES.values() if "int" in name]
+    if set(integers) <= set(names):
+        names = ["integers", *(name for name in names if name not in integers)]
+    return ", ".join(names)
+
+
+def page(text: str) -> str:
+    """Return the page with its tables made anew."""
+    forms, attributes = run_all()
+    parts = {
+        "forms": table(forms, ("type", "_FillValue", "packing")),
+        "attributes": table(attributes, ("attribute",)),
+    }
+    for name, lines in parts.items():
+        begin, end = f"<!-- {name} begin -->\n", f"<!-- {name} end -->"
+        head, rest = text.split(begin)
+        text = head + begin + "\n" + "\n".join(lines) + "\n\n" + end + rest.split(end)[1]
+    return text
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 if it differs")
+    args = parser.parse_args()
+    old = PAGE.read_text(encoding="utf-8")
+    new = page(old)
+    if args.check:
+        print("as it is" if old == new else f"{PAGE.name} differs")
+        return int(old != new)
+    PAGE.write_text(new, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
