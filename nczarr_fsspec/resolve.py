@@ -39,7 +39,7 @@ from nczarr_fsspec.target_names import (
     says_zip,
 )
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
-from nczarr_fsspec.url import NetCDFURL, parse_url, redact
+from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
 if TYPE_CHECKING:
     from nczarr_fsspec.filesystem_place import FilesystemPlace
@@ -302,7 +302,7 @@ def split_local_options(
     for option in (MAX_WHOLE_OPTION, TIMEOUT_OPTION, CONFIG_OPTION, *KEEPING_OPTIONS):
         rest.pop(option, None)  # which are for remote fragments
     if rest and not others:
-        meant = meant_url(shown)
+        meant = "" if is_url(shown) else meant_url(shown)
         raise URLError(
             shown,
             meant

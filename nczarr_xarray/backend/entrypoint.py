@@ -177,9 +177,14 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
 
 
 # so that help and completion show the options, which are passed on as they are
-for _method in (NCZarrBackendEntrypoint.open_groups_as_dict, NCZarrBackendEntrypoint.open_datatree):
+_SHOWN = [*signature(NCZarrBackendEntrypoint.open_dataset).parameters.values()][:-1]
+for _method in (
+    NCZarrBackendEntrypoint.open_dataset,
+    NCZarrBackendEntrypoint.open_groups_as_dict,
+    NCZarrBackendEntrypoint.open_datatree,
+):
     _method.__signature__ = signature(_method).replace(  # type: ignore[union-attr]
-        parameters=[*signature(NCZarrBackendEntrypoint.open_dataset).parameters.values()]
+        parameters=_SHOWN
     )
 
 
@@ -202,9 +207,8 @@ def _opened(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
     from nczarr_xarray.backend.data_store import open_groups
     from nczarr_xarray.formats.open_options import OpenOptions
 
-    for name in (
-        arguments.keys() - signature(NCZarrBackendEntrypoint.open_dataset).parameters.keys()
-    ):
+    own = signature(NCZarrBackendEntrypoint.open_dataset).parameters
+    for name in sorted(arguments.keys() - own.keys()):
         if name not in _OF_OTHERS:
             raise TypeError(f"engine 'nczarr' takes no argument {name!r}")
         value = arguments.pop(name)

@@ -127,7 +127,7 @@ def _refuse_outsiders(update: Placement, region: Mapping[Hashable, slice]) -> No
     """Note variables that no slice of the region concerns."""
     variables = update.dataset.variables
     outside = [name for name, v in variables.items() if not set(v.dims) & set(region)]
-    if outside and not update.problems:  # else because no part is found
+    if outside and not set(region).isdisjoint(update.dataset.dims):  # else all are
         update.problems.append(
             f"{', '.join(map(str, outside))}: have no dimension in the region; drop them "
             "(drop_vars), or write them with mode='a'"
