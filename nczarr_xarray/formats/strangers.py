@@ -27,7 +27,7 @@ def no_metadata(where: str, names: Iterable[str]) -> DatasetNotFoundError:
             "a session, such as repository.readonly_session('main').store"
         )
     elif files and name.endswith(".zip"):
-        hint = f"; it holds netCDF files ({_first(files)}): open zip://{files[0]}::{where}"
+        hint = f"; it holds netCDF files ({first(files)}): open zip://{files[0]}::{where}"
     elif name.endswith(_NETCDF):
         hint = "; if this is one netCDF file, leave the mode out, or write #mode=bytes"
     elif files:
