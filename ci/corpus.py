@@ -115,8 +115,9 @@ def without(reading: Reading, lost: Collection[str]) -> Reading:
             variable.encoding = variable.dims = None
             full = f"{path.rstrip('/')}/{name}"
             if any(re.match(rf"{re.escape(full)}(:|$)", one) for one in lost):
-                variable.values = variable.dtype = None
-                variable.attrs = None
+                variable.values = variable.dtype = variable.attrs = None
+            elif isinstance(variable.values, np.ndarray):
+                variable.values, variable.dtype = readings.native(variable.values), None
     return reading
 
 
@@ -335,7 +336,7 @@ def judge_copy(truth: Reading | Failed, copy: Reading | Failed) -> Iterator[tupl
         yield kind or ("ours" if copy.startswith("LostError") else "theirs"), str(copy)
     elif not isinstance(truth, Failed):
         # (of what it lacks in the copy, the copy's reading says nothing)
-        for difference in readings.differences(truth, copy, exact=False):
+        for difference in readings.differences(readings.as_objects(truth), copy, exact=False):
             if re.match(r"\w+(Error|Exception): ", difference.ours):
                 continue  # it cannot read that of the source
             if difference.what in ("values", "shape") or difference.what.startswith("attribute "):
