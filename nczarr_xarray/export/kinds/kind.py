@@ -92,8 +92,6 @@ class CopyRequest:
         Whether a dataset at the target is replaced.
     shown
         Whether a progress bar is shown.
-    only_ours
-        Whether the source must be one that this package reads itself.
     tell
         Takes the lines of the plan.
     options
@@ -108,7 +106,6 @@ class CopyRequest:
     target_options: Mapping[str, Any] | None
     overwrite: bool
     shown: bool
-    only_ours: bool
     tell: Callable[[str], object]
     options: CopyOptions
 
