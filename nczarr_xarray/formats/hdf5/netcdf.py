@@ -369,7 +369,7 @@ class _Builder:
                 raise self.broken[dataset.address].with_traceback(None)
             array = array_of(self.frame, dataset, value, path, h5_path)
             for dimension, length in zip(dimensions, array.shape, strict=True):
-                if length < dimension.size and not dimension.unlimited:
+                if length != dimension.size and not dimension.unlimited:
                     reason = f"has length {length} along {dimension.path!r}, not {dimension.size}"
                     raise FormatError(path, reason)
             if array.shape != variable.shape:
