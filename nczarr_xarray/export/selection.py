@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, UsageError
+from nczarr_fsspec.errors import FormatError, StoreError, UsageError
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization
 from nczarr_xarray.dataset.opened import Opened
@@ -62,6 +62,36 @@ class Selection:
         if self.quantized:
             opened = _quantized(opened, self.quantized)
         return _with_fixed_dimensions(opened) if self.fixed else opened
+
+
+def without_unreadable(opened: Opened, wanted: Collection[str] = ()) -> Opened:
+    """Return the dataset without the variables whose metadata are damaged or unknown.
+
+    They become `Hierarchy.problems`.
+
+    Parameters
+    ----------
+    wanted
+        Paths of variables that are kept in any case, with their errors.
+    """
+    errors = {
+        variable.path: variable.error
+        for variable in opened.hierarchy.root.all_variables()
+        if isinstance(variable.error, FormatError)
+        and not isinstance(variable.error, StoreError)
+        and variable.path not in wanted
+    }
+    if not errors:
+        return opened
+
+    def kept(group: Group) -> Group:
+        found = {name: v for name, v in group.variables.items() if v.path not in errors}
+        return replace(group, variables=found, groups={})
+
+    opened = _rebuilt(opened, kept)
+    hierarchy = opened.hierarchy
+    reasons = (FormatError(p, str(e).removeprefix(f"{p}: ")) for p, e in errors.items())
+    return replace(opened, hierarchy=replace(hierarchy, problems=(*hierarchy.problems, *reasons)))
 
 
 def _known(kind: str, name: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -510,3 +511,29 @@ def test_a_copy_beside_its_source_or_in_its_place(cube: Path, tmp_path: Path) ->
     copy(cube, tmp_path / "cube2")
     copy(cube, f"{cube}/", "--overwrite")
     copy(tmp_path / "cube2", cube, "--overwrite", "--verify")
+
+
+@pytest.mark.parametrize("target", ["y", "y.nc", "y#mode=zarr", "y#mode=zarr3"])
+def test_one_unreadable_variable_stops_no_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["sound"] = np.arange(3.0)
+        file["packed"] = np.arange(3, dtype="i2")
+        file["packed"].attrs["scale_factor"] = np.longdouble(0.5)
+        file["null"] = h5py.Empty("f4")
+        file["far"] = h5py.ExternalLink("other.h5", "/x")
+    place = f"file://{tmp_path}/{target}" if "#" in target else str(tmp_path / target)
+    more = ["--format", "Zarr3"] if "zarr3" in target else []
+    place = place.removesuffix("3")
+    message = failed(capsys, tmp_path / "x.h5", place, *more)
+    for name in ("packed", "null", "far"):
+        assert f"/{name}: " in message
+    engine = "h5netcdf" if target == "y.nc" else "zarr"
+    options = {} if engine == "h5netcdf" else {"consolidated": False}
+    with xr.open_dataset(tmp_path / target.partition("#")[0], engine=engine, **options) as back:
+        assert list(back) == ["sound"]
+        np.testing.assert_array_equal(back["sound"], np.arange(3.0))
+    # what is named is not left out
+    asked = failed(capsys, tmp_path / "x.h5", place, *more, "--var", "packed", "--overwrite")
+    assert "packed: cannot be decoded" in asked or "/packed: cannot be read" in asked
