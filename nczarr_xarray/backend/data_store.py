@@ -21,7 +21,7 @@ from nczarr_xarray.backend.compat import (
     StoreBackendEntrypoint,
     load_asynchronously,
 )
-from nczarr_xarray.backend.encoding import is_odd, variable_encoding
+from nczarr_xarray.backend.encoding import is_odd, is_odd_packing, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
@@ -38,6 +38,7 @@ from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
     Dimension,
     Group,
+    UndecodableError,
     Variable,
     bytes_of,
     element_of,
@@ -64,7 +65,7 @@ def open_groups(
             top = opened.hierarchy.root.find(options.path)
             assert top is not None  # open_with raises if there is no such group
             stores = [
-                NCZarrDataStore(opened, member, dropped)
+                NCZarrDataStore(opened, member, dropped, decoding)
                 for member in (top.walk() if options.tree else [top])
             ]
             _load_what_opening_touches(opened, stores)
@@ -75,9 +76,7 @@ def open_groups(
                 _warn(str(problem))
             with collection_paused():
                 datasets = {
-                    shown_name(_relative(store.group.path, top.path)): store.open_dataset(
-                        **decoding
-                    )
+                    shown_name(_relative(store.group.path, top.path)): store.open_dataset()
                     for store in stores
                 }
             if opened.reading is not None:
@@ -92,7 +91,7 @@ def open_group(opened: Opened, group: Group, **decoding: Any) -> xr.Dataset:
 
     Coordinates are not read, so that changing a part of a dataset costs what that part costs.
     """
-    return NCZarrDataStore(opened, group, set()).open_dataset(**decoding)
+    return NCZarrDataStore(opened, group, set(), decoding).open_dataset()
 
 
 def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
@@ -128,6 +127,8 @@ class NCZarrDataStore(AbstractDataStore):
         One of its groups.
     dropped
         Names of variables to leave out. They are not read, but others are decoded by them.
+    decoding
+        Arguments of xarray that say how values are decoded.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class NCZarrDataStore(AbstractDataStore):
         opened: Opened,
         group: Group,
         dropped: set[str],
+        decoding: Mapping[str, Any],
     ) -> None:
         self.opened = opened
         self.group = group
@@ -143,18 +145,42 @@ class NCZarrDataStore(AbstractDataStore):
         named = {shown_name(name): variable for name, variable in group.variables.items()}
         self.variables = {n: v for n, v in named.items() if n not in dropped}
         self.dropped = dropped
+        self.decoding = decoding
         self.names = dimension_names(group.path, self.variables.values())
         self.loaded: dict[str, np.ndarray] = {}
         self.errors: dict[str, NCZarrError] = {}
         self.readers: dict[str, VariableReader] = {}
         #: those of the dataset that is being opened: what fails meanwhile is noted
         self.arrays: dict[str, NCZarrArray] | None = None
-        for name, variable in self.variables.items():
+        for name, given in [*self.variables.items()]:
+            self.variables[name] = variable = self.decodable(name, given)
             self.readers[name] = reader = opened.reader(variable)
             try:
                 reader.prepare()
             except NCZarrError as error:
                 self.fail(name, error)
+
+    def decodes(self, name: str, option: str) -> bool:
+        """Tell whether an option of decoding holds for a variable."""
+        given = self.decoding.get(option)
+        return given.get(name) is not False if isinstance(given, Mapping) else given is not False
+
+    def decodable(self, name: str, variable: Variable) -> Variable:
+        """Return a variable with the error that concerns its decoding, if it is to be decoded."""
+        scaled = self.decodes(name, "mask_and_scale")
+        if isinstance(variable.error, UndecodableError):
+            if scaled or self.decodes(name, "decode_times"):
+                return variable
+            _warn(str(variable.error))
+            return replace(variable, error=None)
+        attributes = dict(variable.attributes)
+        odd = [attributes.pop(a.name) for a in variable.attributes.values() if is_odd_packing(a)]
+        if not (scaled and odd):
+            return variable
+        shown = f"attribute {odd[0].name!r} ({attribute_value(odd[0])!r:.80})"
+        reason = f"{shown} is not what CF has there; decode_cf=False reads the stored values"
+        error = variable.error or UndecodableError(variable.path, reason)
+        return replace(variable, attributes=attributes, error=error)
 
     def fail(self, name: str, error: NCZarrError) -> None:
         """Note a variable that cannot be read; it raises when it is touched."""
@@ -178,16 +204,16 @@ class NCZarrDataStore(AbstractDataStore):
             if name not in self.errors and (indexed or text):
                 yield name, variable
 
-    def open_dataset(self, **decoding: Any) -> xr.Dataset:
+    def open_dataset(self) -> xr.Dataset:
         """Decode the group to a Dataset, and warn of variables that cannot be read."""
         arrays: dict[str, NCZarrArray] = {}
         self.arrays = arrays
         try:
-            dataset = self.decoded(decoding)
+            dataset = self.decoded()
         except (AttributeError, TypeError, ValueError):
             if not self.set_aside():
                 raise
-            dataset = self.decoded(decoding)
+            dataset = self.decoded()
         finally:
             self.arrays = None
         for name, array in arrays.items():
@@ -207,10 +233,10 @@ class NCZarrDataStore(AbstractDataStore):
         dataset.set_close(self.close)
         return dataset
 
-    def decoded(self, decoding: Mapping[str, Any]) -> xr.Dataset:
+    def decoded(self) -> xr.Dataset:
         """Let xarray decode the group; it is the one to drop variables (see `get_variables`)."""
         entrypoint = StoreBackendEntrypoint()
-        return entrypoint.open_dataset(self, drop_variables=self.dropped, **decoding)
+        return entrypoint.open_dataset(self, drop_variables=self.dropped, **self.decoding)
 
     def set_aside(self) -> bool:
         """Leave out attributes that xarray cannot decode, and tell whether there are any.

@@ -27,10 +27,14 @@ _FLAGS = {id_ for id_, words in _WORDS.items() if words.config is None}
 _TOLD = {*_WORDS, "vlen-utf8"}
 
 
+def is_odd_packing(attribute: Attribute) -> bool:
+    """Tell whether an attribute that values are to be computed by is no number."""
+    number = isinstance(attribute.value, np.ndarray) and attribute.value.size == 1
+    return attribute.name in ("scale_factor", "add_offset") and not number
+
+
 def is_odd(attribute: Attribute) -> bool:
     """Tell whether an attribute that xarray decodes by is of a kind that fails it."""
-    if attribute.name in ("scale_factor", "add_offset"):
-        return not (isinstance(attribute.value, np.ndarray) and attribute.value.size == 1)
     text = isinstance(attribute_value(attribute), str)
     return attribute.name in ("coordinates", "dtype", "_Unsigned") and not text
 

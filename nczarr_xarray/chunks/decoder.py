@@ -8,13 +8,15 @@ that decodes to anything but its exact size is an error.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, refuse_pointer
+from nczarr_fsspec.errors import FormatError, NCZarrWarning, caller_level, refuse_pointer
 from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step, bytewise
 from nczarr_xarray.codecs.frames import Together, together
 from nczarr_xarray.codecs.registry import codec, need_libhdf5, step_of
@@ -27,6 +29,8 @@ SMALL = 1 << 16
 #: The same of chunks with codecs: each call takes the interpreter's lock, and other threads wait
 #: for that instead of decoding. (Of those above `SMALL`, only where most of them is wanted.)
 _IN_ROWS = 1 << 18
+#: Why chunks are longer than they should be.
+LONGER = "netCDF-C stores them so if nc_def_var_chunking_ints is called, as by netCDF-Fortran"
 #: Bytes that a stored chunk may have besides what its codecs can make of it.
 _SLACK = 1 << 16
 
@@ -92,6 +96,14 @@ class Decoder:
             if size == array.dtype.itemsize and 1 < size <= WIDEST:
                 self._steps = self._steps[:-1]
                 self.planes = size
+        #: decodes chunks of `Array.longer` bytes
+        self._longer: Decoder | None = None
+        if array.longer > self.nbytes:
+            shape = (array.longer // array.dtype.itemsize,)
+            whole: dict[str, Any] = {"shape": shape, "chunk_shape": shape}
+            self._longer = Decoder(replace(array, **whole), mask)
+            self.most = max(self.most, self._longer.most)
+        self._told = False
         self._into: Callable[[Buffer, memoryview], bool] | None = None
         make = codec(self._codecs[0]["id"]).decode_into if self._codecs else None
         if make is not None and array.dtype.isnative and not self._objects:
@@ -176,6 +188,33 @@ class Decoder:
 
     def _decode(self, data: Buffer, name: Callable[[], str]) -> Buffer:
         """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""
+        try:
+            return self._decoded(data, name)
+        except FormatError:
+            beginning = self.beginning(data)
+            if beginning is None:
+                raise
+        if not self._told:
+            self._told = True
+            text = (
+                f"{self.array.path}: chunks have {self.array.longer} bytes, of which the first "
+                f"{self.nbytes} are read ({LONGER}); a copy by nczarr copy is without the rest"
+            )
+            warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
+        return beginning
+
+    def beginning(self, data: Buffer) -> Buffer | None:
+        """Return the beginning of a chunk that is as long as `Array.longer`; None if it is not."""
+        if self._longer is None:
+            return None
+        try:
+            whole = self._longer.decode([data], lambda _: "")[0]
+        except FormatError:
+            return None
+        planes = np.frombuffer(whole, np.uint8).reshape(self.planes or 1, -1)
+        return np.ascontiguousarray(planes[:, : self.nbytes // len(planes)]).reshape(-1)
+
+    def _decoded(self, data: Buffer, name: Callable[[], str]) -> Buffer:
         try:
             undone = _undone(data, self._steps)
             return self._objects_of(undone) if self._objects else self._elements_of(undone)

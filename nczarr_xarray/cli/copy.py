@@ -38,11 +38,10 @@ def add_parser(new: NewParser) -> None:
             "nczarr copy run.nczarr last.nc --var tas --slice time=-12:",
             "nczarr copy run.nc run.zip --compress zstd:9 --chunks time=100 --verify",
         ],
-        description="Copy a dataset. NCZarr, Zarr, classic and HDF5 files are read by this "
-        "package and copied exactly; other files that xarray can open are copied to NCZarr and "
-        "Zarr 2 as xarray reads them. --format says what is written; without it a destination that "
-        "ends in .nc becomes a netCDF-4 file, one that ends in .nca an aggregation with its "
-        "fragments beside it, one with #mode=zarr pure Zarr 2, any other NCZarr.",
+        description="Copy a dataset of NCZarr or Zarr, a classic netCDF or an HDF5 file. --format "
+        "says what is written; without it a destination that ends in .nc becomes a netCDF-4 file, "
+        "one that ends in .nca an aggregation with its fragments beside it, one with #mode=zarr "
+        "pure Zarr 2, any other NCZarr.",
     )
     parser.add_argument("source", metavar="SRC", help="a path or URL")
     parser.add_argument(
@@ -173,7 +172,6 @@ def run(args: argparse.Namespace) -> int:
         selection.selection(args),
         target_options=args.target_options or None,
         overwrite=args.overwrite,
-        only_ours=verify.is_asked_for(args),
         shown=shows_progress(args),
         tell=print,
         options=options,

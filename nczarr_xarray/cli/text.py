@@ -77,12 +77,13 @@ def report(error: Exception, *, debug: bool = False) -> None:
 
 @contextmanager
 def reported_warnings() -> Iterator[list[Warning]]:
-    """Write each warning to stderr as one line, and collect them."""
+    """Write each warning to stderr once, as one line, and collect them."""
     found: list[Warning] = []
 
     def show(message: Warning | str, category: type[Warning], *_: object) -> None:
-        found.append(message if isinstance(message, Warning) else category(message))
-        _write((f"warning: {message}",))
+        if str(message) not in map(str, found):
+            found.append(message if isinstance(message, Warning) else category(message))
+            _write((f"warning: {message}",))
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", NCZarrWarning)

@@ -32,11 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_asked_for(args: argparse.Namespace) -> bool:
-    """Tell whether the source must be one that this package reads, so that it can be compared."""
-    return bool(args.verify or args.digests)
-
-
 @contextmanager
 def announced() -> Iterator[set[str]]:
     """Collect the names of what warnings say is lost, while they are shown as ever."""
@@ -68,14 +63,16 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str], lost: Coll
     lost
         What the copy has announced to be lost, as of `LossWarning`: it is no difference.
     """
-    if not is_asked_for(args):
+    if not (args.verify or args.digests):
         return 0
     from nczarr_xarray.export.classic import as_classic
     from nczarr_xarray.export.form.lacking import Lacking
+    from nczarr_xarray.export.selection import without_unreadable
     from nczarr_xarray.tools.compare import compare, write_digests
 
     with open_named(args, args.source, args.source_options) as opened:
-        source = selection(args).of(opened)
+        wanted = selection(args)
+        source = wanted.of(without_unreadable(opened, wanted.variables))
         if args.digests:
             write_digests(source, args.digests)
         if not args.verify:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -10,12 +11,16 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import ChunkTable
+
+#: Chunks that are looked for, at most, to learn what is so of all.
+_SAMPLED = 64
 
 
 class StoredChunks:
@@ -58,6 +63,17 @@ class StoredChunks:
             table = self._loop.run(source.locate(locating))
         self._grid.check_sizes(ids, table.size)
         return table
+
+    @cached_property
+    def are_longer(self) -> bool:
+        """Whether chunks are longer than they should be (`Array.longer`), as the first there is."""
+        count = math.prod(self._grid.numbers.shape)
+        if self._array.longer > self._grid.nbytes:
+            for number in range(0, count, -(-count // _SAMPLED)):
+                (data,) = self.fetch(self.locate(np.array([number])))
+                if data is not None:
+                    return self._grid.decoder.beginning(data) is not None
+        return False
 
     def fetch(self, table: ChunkTable) -> Sequence[EncodedChunk]:
         """Fetch the chunks of a table, which exist as far as it says; None for a missing key.

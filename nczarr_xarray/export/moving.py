@@ -5,6 +5,7 @@ same bytes in Zarr, the table of codecs says: it has a codec of Zarr then, in pl
 (`HDF5Filter.decodes`). Chunks for which it is not so are decoded and encoded, one by one:
 
 - those that were stored without some of the filters,
+- those of a variable whose chunks are longer than they should be (`Array.longer`),
 - those that do not exist, where the arrays differ in what these read as,
 - those that an unlimited dimension ends in. What a chunk holds behind the end can be anything, and
   becomes visible when the dimension grows.
@@ -136,6 +137,7 @@ class Mover:
         table = stored.locate(ids)
         there = table.start >= 0
         moved = there & (table.mask == 0) & ~self._at_growing_end(ids)
+        moved &= not stored.are_longer
         anew = ~moved & (there | (not self._skips_missing))
         keys = at_once(writer.array.locate(ids)).source
         assert keys is not None

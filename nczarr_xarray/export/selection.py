@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, UsageError
+from nczarr_fsspec.errors import FormatError, StoreError, UsageError
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.fills import fill_value
-from nczarr_xarray.formats.needed import NAMING, needed
-from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
-
-if TYPE_CHECKING:
-    import xarray as xr
+from nczarr_xarray.formats.needed import needed
+from nczarr_xarray.model import Attribute, Dimension, Group, Variable
 
 
 class Quantization(NamedTuple):
@@ -66,27 +63,35 @@ class Selection:
             opened = _quantized(opened, self.quantized)
         return _with_fixed_dimensions(opened) if self.fixed else opened
 
-    def of_groups(self, groups: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
-        """Do as `of` for datasets of `open_other`, but for `fixed`."""
-        if self.variables:
-            groups = _groups_with_variables(groups, self.variables)
-        sizes = {name: size for one in groups.values() for name, size in one.sizes.items()}
-        for name, wanted in self.slices.items():
-            _positions(Dimension(name, sizes[_known("dimension", name, map(str, sizes))]), wanted)
-        known = [join(path, str(name)) for path, one in groups.items() for name in one.variables]
-        for path in self.quantized:
-            _known("variable", path, known)
-        return {path: self._of_group(path, group) for path, group in groups.items()}
 
-    def _of_group(self, path: str, group: xr.Dataset) -> xr.Dataset:
-        group = group.isel(self.slices, missing_dims="ignore")
-        for name, variable in group.variables.items():
-            wanted = self.quantized.get(join(path, str(name)))
-            if wanted is not None:
-                _check_quantization(join(path, str(name)), variable.dtype, wanted)
-                variable.encoding["quantize_mode"] = wanted.mode
-                variable.encoding["significant_digits"] = wanted.digits
-        return group
+def without_unreadable(opened: Opened, wanted: Collection[str] = ()) -> Opened:
+    """Return the dataset without the variables whose metadata are damaged or unknown.
+
+    They become `Hierarchy.problems`.
+
+    Parameters
+    ----------
+    wanted
+        Paths of variables that are kept in any case, with their errors.
+    """
+    errors = {
+        variable.path: variable.error
+        for variable in opened.hierarchy.root.all_variables()
+        if isinstance(variable.error, FormatError)
+        and not isinstance(variable.error, StoreError)
+        and variable.path not in wanted
+    }
+    if not errors:
+        return opened
+
+    def kept(group: Group) -> Group:
+        found = {name: v for name, v in group.variables.items() if v.path not in errors}
+        return replace(group, variables=found, groups={})
+
+    opened = _rebuilt(opened, kept)
+    hierarchy = opened.hierarchy
+    reasons = (FormatError(p, str(e).removeprefix(f"{p}: ")) for p, e in errors.items())
+    return replace(opened, hierarchy=replace(hierarchy, problems=(*hierarchy.problems, *reasons)))
 
 
 def _known(kind: str, name: str, known: Iterable[str]) -> str:
@@ -257,31 +262,3 @@ def _check_quantization(path: str, dtype: np.dtype, wanted: Quantization) -> Non
         check_quantization(dtype, *wanted)
     except FormatError as error:
         raise UsageError(path, f"cannot be quantized: {error}") from error
-
-
-def _groups_with_variables(
-    groups: Mapping[str, xr.Dataset], paths: Iterable[str]
-) -> dict[str, xr.Dataset]:
-    """Return datasets with some variables, and what in their group these need."""
-    known = {
-        join(path, str(name)): (path, name)
-        for path, one in groups.items()
-        for name in one.variables
-    }
-    wanted: dict[str, set[Hashable]] = {}
-    pending = [known[_known("variable", path, known)] for path in paths]
-    while pending:
-        path, name = pending.pop()
-        found = wanted.setdefault(path, set())
-        if name in found:
-            continue
-        found.add(name)
-        variable = groups[path].variables[name]
-        words = " ".join(str(variable.attrs.get(attribute, "")) for attribute in NAMING)
-        others: list[Any] = [*variable.dims, *words.replace(":", " ").split()]
-        pending += [(path, other) for other in others if other in groups[path].variables]
-    return {
-        path: one[[name for name in one.variables if name in wanted.get(path, ())]]
-        for path, one in groups.items()
-        if path == "/" or path in wanted
-    }

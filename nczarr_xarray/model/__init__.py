@@ -67,6 +67,7 @@ __all__ = [
     "Hierarchy",
     "LibraryArray",
     "Selections",
+    "UndecodableError",
     "Variable",
     "assembled",
     "box_of",
@@ -280,6 +281,10 @@ class HarmlessError(FormatError):
 
 class AmbiguousNameError(HarmlessError):
     """One name for several dimensions of a group, which therefore have others here."""
+
+
+class UndecodableError(FormatError):
+    """What decoding needs cannot be read: the variable can be read as it is stored only."""
 
 
 #: What the objects of Zarr that hold metadata end in.

@@ -147,6 +147,11 @@ class Array:
         return "C"
 
     @property
+    def longer(self) -> int:
+        """Bytes that a decoded chunk may have besides its own number; its beginning counts then."""
+        return 0
+
+    @property
     def conversion(self) -> Conversion | None:
         """Makes values of the elements, if they are not values themselves."""
         return None
@@ -251,6 +256,8 @@ class ChunkedArray(Array):
         As of `Array`.
     separator
         Between chunk indices in a key.
+    longer
+        As of `Array`.
     """
 
     chunk_shape: tuple[int, ...]
@@ -259,6 +266,7 @@ class ChunkedArray(Array):
     codecs: tuple[CodecConfig, ...] = ()
     order: Literal["C", "F"] = "C"
     separator: str = "."
+    longer: int = 0
 
     @property
     def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:

@@ -250,7 +250,7 @@ def check(case: Case, releases: Mapping[str, Printer] | None = None) -> Labels:
         read = {key: value for key, value in read.items() if key in own or key not in mine}
         _same("our copy of its NCZarr", *map(_without_negative_zero, (own, read)))
         labels.append(("read by us", "NCZarr of netCDF-C"))
-        convert(source, ours, compat=case.compat)
+        convert(source, ours, "--compat", case.compat)
         for change, options in change_theirs(source, case):
             to_nczarr(change, ours, **options)
             labels.append(("change", "append" if "append_dim" in options else "region"))

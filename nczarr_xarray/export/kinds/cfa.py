@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import xarray as xr
 
@@ -12,13 +14,18 @@ from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
-from nczarr_xarray.export.copy_other import AS_STORED, undecoded
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.form.stored import netcdf_text
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.parallel import distributed_client
 from nczarr_xarray.formats.cfa.versions import NEWEST
 from nczarr_xarray.model import Group
+
+#: Options of xarray to decode nothing.
+AS_STORED: Mapping[str, Any] = dict.fromkeys(
+    ("mask_and_scale", "decode_times", "decode_timedelta", "concat_characters", "decode_coords"),
+    False,
+)
 
 
 def copy(request: CopyRequest) -> None:
@@ -47,7 +54,7 @@ def copy(request: CopyRequest) -> None:
         except ValueError as error:  # a dimension and a scalar of one name, for example
             reason = f"cannot become an aggregation, because xarray refuses it: {error}"
             raise ExportError(request.source, reason) from error
-        dataset = _with_texts(undecoded(opened), root)
+        dataset = _with_texts(_undecoded(opened), root)
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)
         place = MasterPlace.find(request.target, request.target_options)
@@ -60,6 +67,21 @@ def copy(request: CopyRequest) -> None:
         task = plan_new(place, dataset, asked, before=source.refuse_changed)
         with request.progress() as progress:
             task.run(progress)
+
+
+def _undecoded(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset that was opened `AS_STORED` with what decoding removed."""
+    dataset = dataset.copy()
+    for name, variable in dataset.variables.items():
+        encoding = variable.encoding
+        if variable.dtype.kind == "b":  # xarray decodes these whatever its options are
+            stored = variable.astype("i1")
+            stored.attrs["dtype"] = "bool"
+            stored.encoding = encoding
+            dataset[name] = stored
+        elif getattr(encoding.get("dtype"), "byteorder", "=") == ">":
+            encoding["endian"] = "big"
+    return dataset
 
 
 def _with_texts(dataset: xr.Dataset, stored: Group) -> xr.Dataset:

@@ -92,8 +92,6 @@ class CopyRequest:
         Whether a dataset at the target is replaced.
     shown
         Whether a progress bar is shown.
-    only_ours
-        Whether the source must be one that this package reads itself.
     tell
         Takes the lines of the plan.
     options
@@ -108,7 +106,6 @@ class CopyRequest:
     target_options: Mapping[str, Any] | None
     overwrite: bool
     shown: bool
-    only_ours: bool
     tell: Callable[[str], object]
     options: CopyOptions
 
@@ -136,9 +133,11 @@ class CopyRequest:
             If it lacks what was named.
         """
         from nczarr_xarray.dataset.open import open_hierarchy
+        from nczarr_xarray.export.selection import without_unreadable
 
         opened = open_hierarchy(self.source, **self.opening)
         with on_error(opened.close):
+            opened = without_unreadable(opened, self.selection.variables)
             source = self.selection.of(opened)
             declared = (group.dimensions for group in source.hierarchy.root.walk())
             self.check_names({name for dimensions in declared for name in dimensions})

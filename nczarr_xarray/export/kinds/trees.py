@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
-from typing import Any
 
-from nczarr_fsspec.errors import FormatError, UsageError
+from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.opened import Opened
@@ -17,10 +14,7 @@ from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions
 
 
 def copy(request: CopyRequest) -> None:
-    """Copy to NCZarr, or to pure Zarr.
-
-    A file that only another of xarray's engines reads is copied, too, as that reads it.
-    """
+    """Copy to NCZarr, or to pure Zarr."""
     layout, given = request.layout, request.options
     if given.portable and any(c["id"] not in ("shuffle", "zlib") for c in layout.codecs or ()):
         reason = "not every reader of Zarr 2 has it (--portable): use zlib"
@@ -33,21 +27,7 @@ def copy(request: CopyRequest) -> None:
         storage_options=request.target_options,
         compat=given.compat or AS_IT_IS.compat,
     )
-    try:
-        source = request.open()
-    except FormatError as error:
-        if not os.path.isfile(request.source):
-            raise
-        if request.only_ours:
-            reason = "is not read by this package, as --verify and --digests need"
-            raise UsageError(request.source, reason) from None
-        for option in ("memory", "workers", "scheduler", "resume", "hard_links"):
-            if option in given.given:
-                reason = "needs a source that this package reads itself"
-                raise UsageError(f"--{option.replace('_', '-')}", reason) from None
-        _import(request, options, error.reason)
-        return
-    with source, request.cluster():
+    with request.open() as source, request.cluster():
         if given.hard_links:
             _refuse_no_links(source, request)
         resumption = request.resumption(source)
@@ -74,29 +54,3 @@ def _file_system(path: str) -> int:
     while not os.path.exists(path):
         path = os.path.dirname(path)
     return os.stat(path).st_dev
-
-
-def _import(request: CopyRequest, options: WriteOptions, refused: str) -> None:
-    """Copy a file that another of xarray's engines reads, as this package has refused it."""
-    from nczarr_xarray.export.copy_other import open_other, plan_import
-
-    # libraries of other engines were seen to crash with several threads
-    with open_other(request.source, refused) as found, _one_thread():
-        groups = request.selection.of_groups(found)
-        request.check_names({str(d) for one in groups.values() for d in one.dims})
-        fixed = request.selection.fixed
-        task = plan_import(
-            request.source, groups, request.target, options, request.layout, fixed=fixed
-        )
-        with request.progress() as progress:
-            task.run(progress)
-
-
-def _one_thread() -> AbstractContextManager[Any]:
-    """Let dask, if it is installed, compute in this thread."""
-    if find_spec("dask") is None:
-        return nullcontext()
-    import dask.config
-
-    one: AbstractContextManager[Any] = dask.config.set(scheduler="synchronous")
-    return one

@@ -29,20 +29,23 @@ _TYPE_SHARED, _SPACE_SHARED = 0x01, 0x02
 
 
 class Attributes(NamedTuple):
-    """Attributes in the order in which netCDF-C lists them, and why others are missing."""
+    """Attributes in the order in which netCDF-C lists them, and why others are missing.
+
+    A problem comes with the name of the attribute; None if that cannot be read either.
+    """
 
     found: dict[str, H5Attribute]
-    problems: list[NCZarrError]
+    problems: list[tuple[str | None, NCZarrError]]
 
 
 async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attributes:
     """Read the attributes of an object; a damaged one is left out and named in `problems`."""
-    problems: list[NCZarrError] = []
+    problems: list[tuple[str | None, NCZarrError]] = []
     messages = [(one.body, one.order) for one in header.all(oh.ATTRIBUTE)]
     try:
         messages += await _read_dense(header)
     except NCZarrError as error:
-        problems.append(error)
+        problems.append((None, error))
     # Attributes that moved from the header into a heap have numbers there even if no order is
     # tracked. Others of such heaps have one number, and stay as they are: by hashes of names.
     messages.sort(key=itemgetter(1))
@@ -52,15 +55,17 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
         try:
             bodies.append(whole(body, known))
         except NCZarrError as error:
-            problems.append(error)
+            problems.append((None, error))
     known = await shared.find(_parts(bodies, header))
     attributes: dict[str, H5Attribute] = {}
     for body in bodies:
+        name = None
         try:
-            attribute = _decode(body, header, shared.decoded, known)
-            attributes[attribute.name] = attribute
+            parts = _split(body, header)
+            name = parts[0]
+            attributes[name] = _decode(*parts, header, shared.decoded, known)
         except NCZarrError as error:
-            problems.append(error)
+            problems.append((name, error))
     return Attributes(attributes, problems)
 
 
@@ -111,7 +116,7 @@ def _split(body: bytes, header: oh.Header) -> tuple[str, oh.Body, oh.Body, bytes
     if data_at > len(body):
         reason = f"an attribute ends after {len(body)} bytes, {data_at} were expected"
         raise header.frame.error(header.what, reason)
-    name = body[name_at : name_at + name_size].partition(b"\0")[0]
+    name = body[name_at : name_at + name_size - 1].partition(b"\0")[0]
     text = name.decode("utf-8", "surrogateescape")
     type_ = body[type_at : type_at + type_size]
     space = body[space_at : space_at + space_size]
@@ -130,9 +135,16 @@ def _split(body: bytes, header: oh.Header) -> tuple[str, oh.Body, oh.Body, bytes
     )
 
 
-def _decode(body: bytes, header: oh.Header, decoded: Decoded, known: Found) -> H5Attribute:
-    """Decode an attribute message, of which parts may be among the shared messages `known`."""
-    name, type_body, space_body, data = _split(body, header)
+def _decode(
+    name: str,
+    type_body: oh.Body,
+    space_body: oh.Body,
+    data: bytes,
+    header: oh.Header,
+    decoded: Decoded,
+    known: Found,
+) -> H5Attribute:
+    """Decode the parts of an attribute message, which may be among the shared messages `known`."""
     what = _what(header, name)
     type_ = decoded.datatype(whole(type_body, known), what)
     space = decoded.dataspace(whole(space_body, known), what)

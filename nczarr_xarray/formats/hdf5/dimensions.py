@@ -6,6 +6,7 @@ are, in this order, those whose numbers its ``_Netcdf4Coordinates`` lists;
 itself; the scales attached to it, if its first dimension has any; else any
 dimension of its group that has the length, or a new one, ``phony_dim_<number>``.
 Numbers run through the whole file, children before their parents.
+Where the numbers contradict the extents, the attached scales count here.
 
 netCDF-C refuses an attached scale in another branch, and a first dimension with
 a scale followed by one without. Here the scale, or a phony dimension, is used.
@@ -100,7 +101,8 @@ class Dimensions:
         shape = dataset.space.shape or ()
         listed = self._listed(group, dataset)
         scales = listed or []
-        if len(scales) != len(shape):
+        fits = all(s.unlimited or s.length == n for s, n in zip(scales, shape, strict=False))
+        if len(scales) != len(shape) or not (fits or attached is None or [] in attached):
             own = self._own(group, dataset)
             if own is not None or attached is None or not attached[0]:
                 attached = [[] for _ in shape]

@@ -57,6 +57,7 @@ from nczarr_xarray.model import (
     Group,
     HarmlessError,
     Hierarchy,
+    UndecodableError,
     Variable,
     join,
 )
@@ -68,6 +69,11 @@ _FAR_SOURCES = (
     "is a virtual dataset whose extent follows from its sources, which is found out for local "
     "files only: copy it here, with the files of its sources"
 )
+#: Attributes without which values cannot be decoded.
+_DECODING = frozenset(
+    {"scale_factor", "add_offset", "_FillValue", "missing_value", "units", "calendar", "_Unsigned"}
+)
+_AS_STORED = "decode_cf=False reads the stored values"
 _NOT_ALL = "Chunks that were stored with it raise when they are read"
 
 
@@ -276,7 +282,7 @@ class _Builder:
             for member in node.group.members.values():
                 if isinstance(member, NCZarrError):
                     self.problems.append(member)
-            group.attributes.update(self.attributes(node.group.attributes, node.path))
+            group.attributes, _ = self.attributes(node.group.attributes, node.path)
             for dataset in node.datasets:
                 value = types.get((node.path, dataset.name))
                 if value is None or not is_variable(dataset):
@@ -353,14 +359,17 @@ class _Builder:
         variable = Variable(name, group.path, dimensions, value.nc_type, value.dtype)
         variable.enum = value.enum
         path, h5_path = variable.path, join(group.path, dataset.name)
-        variable.attributes = self.attributes(dataset.attributes, path)
-        self.problems.extend(dataset.problems)
+        needed = _DECODING if value.nc_type else frozenset()
+        variable.attributes, lost = self.attributes(dataset.attributes, path, needed)
+        for attribute, problem in dataset.problems:
+            decodes = attribute in needed if attribute else needed
+            (lost if decodes else self.problems).append(problem)
         try:
             if dataset.address in self.broken:
                 raise self.broken[dataset.address].with_traceback(None)
             array = array_of(self.frame, dataset, value, path, h5_path)
             for dimension, length in zip(dimensions, array.shape, strict=True):
-                if length < dimension.size and not dimension.unlimited:
+                if length != dimension.size and not dimension.unlimited:
                     reason = f"has length {length} along {dimension.path!r}, not {dimension.size}"
                     raise FormatError(path, reason)
             if array.shape != variable.shape:
@@ -369,34 +378,46 @@ class _Builder:
             variable.array = array
             for reason in missing(array.codecs):
                 self.problems.append(_MissingFilterError(path, f"{reason}. {_NOT_ALL}"))
+            if lost:
+                reasons = "; ".join(str(error).removeprefix(f"{path}: ") for error in lost)
+                raise UndecodableError(path, f"cannot be decoded ({reasons}); {_AS_STORED}")
         except NCZarrError as error:
             variable.error = error
         return variable
 
-    def attributes(self, attributes: Mapping[str, H5Attribute], path: str) -> dict[str, Attribute]:
-        """Return those attributes of one object that netCDF shows."""
-        shown = {}
-        for attribute in attributes.values():
-            if attribute.name in HIDDEN:
+    def attributes(
+        self,
+        attributes: Mapping[str, H5Attribute],
+        path: str,
+        needed: frozenset[str] = frozenset(),
+    ) -> tuple[dict[str, Attribute], list[NCZarrError]]:
+        """Return those attributes of one object that netCDF shows, and why `needed` ones lack."""
+        shown: dict[str, Attribute] = {}
+        lost: list[NCZarrError] = []
+        for name, attribute in attributes.items():
+            if name in HIDDEN:
                 continue
-            heap = self.heap.get(id(attribute))
+            heap, type_ = self.heap.get(id(attribute)), attribute.type
+            problem: NCZarrError
             try:
                 if isinstance(heap, FormatError):
                     raise heap
                 decoded = decode_attribute(attribute, heap, self.names)
             except FormatError as error:
-                reason = f"attribute {attribute.name!r}: {error.reason}"
-                self.problems.append(FormatError(path, reason))
-                continue
-            if decoded is not None:
-                shown[attribute.name] = decoded
-            elif attribute.type.kind in ("integer", "float"):
-                lacks = f"no {attribute.type.kind} type of {attribute.type.size} bytes"
-                reason = f"attribute {attribute.name!r} is left out: netCDF has {lacks} in such a"
-                self.problems.append(UnsupportedError(path, f"{reason} format"))
+                problem = FormatError(path, f"attribute {name!r}: {error.reason}")
             else:
-                self.hide(f"{path}:{attribute.name}", attribute.type.kind)
-        return shown
+                if decoded is not None:
+                    shown[name] = decoded
+                    continue
+                number = type_.kind in ("integer", "float")
+                kind = f"{type_.kind} type of {type_.size} bytes" if number else type_.kind
+                reason = f"attribute {name!r} is left out: netCDF has no {kind} in such a format"
+                problem = UnsupportedError(path, reason)
+                if not number and name not in needed:
+                    self.hide(f"{path}:{name}", type_.kind)
+                    continue
+            (lost if name in needed else self.problems).append(problem)
+        return shown, lost
 
     def writer(self) -> str | None:
         """Return the text of ``_NCProperties``."""

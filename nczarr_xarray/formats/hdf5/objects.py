@@ -171,7 +171,7 @@ class H5Dataset:
     fill
         Bytes of one element; None where the file defines no fill value (zeros are read).
     problems
-        Errors about parts of the header that could not be understood.
+        Errors about attributes that could not be understood, with their names (None: not known).
     """
 
     name: str
@@ -182,7 +182,7 @@ class H5Dataset:
     fill: bytes | None
     filters: tuple[Filter, ...]
     attributes: dict[str, H5Attribute]
-    problems: tuple[NCZarrError, ...]
+    problems: tuple[tuple[str | None, NCZarrError], ...]
 
 
 @dataclass(slots=True)

@@ -28,6 +28,10 @@ _OTHERS = (
     (b"\x0e\x03\x13\x01", "as HDF4 does: h4toh5 converts it"),
     (b"version https://git-lfs", "as a pointer of Git LFS does: git lfs pull gets the file"),
 )
+_UNKNOWN = (
+    "; if another engine of xarray reads it, "
+    "xr.open_dataset(PATH, engine=...).nczarr.to_nczarr(TARGET) copies it"
+)
 
 
 async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
@@ -154,11 +158,10 @@ async def _find(url: str, size: int) -> tuple[int, memoryview]:
     for start, block in zip(starts, blocks, strict=False):
         if bytes(block[:8]) == SIGNATURE and len(block) > 8:
             return start, block
-    begins = f"it begins with {bytes(head[:_SHOWN])!r}"
-    for beginning, kind in _OTHERS:
-        if bytes(head).lstrip().startswith(beginning):
-            begins += f", {kind}"
-    raise FormatError(url, f"is neither a classic netCDF file nor HDF5: {begins}")
+    begin = bytes(head)
+    kinds = (f", {kind}" for beginning, kind in _OTHERS if begin.lstrip().startswith(beginning))
+    reason = f"is neither a classic netCDF file nor HDF5: it begins with {begin[:_SHOWN]!r}"
+    raise FormatError(url, f"{reason}{next(kinds, _UNKNOWN)}")
 
 
 def _frame(cursor: Cursor, offset_size: int, length_size: int) -> Frame:

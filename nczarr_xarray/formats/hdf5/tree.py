@@ -315,5 +315,5 @@ def _group(name: str, group: _Group) -> H5Group:
         group.address,
         attributes=group.attributes.found,
         loaded=group.children is not None,
-        problems=tuple(group.attributes.problems),
+        problems=tuple(error for _, error in group.attributes.problems),
     )

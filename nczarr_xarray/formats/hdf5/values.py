@@ -130,9 +130,6 @@ def decode_attribute(
     nc_type = "compound" if type_.kind == "compound" else value.nc_type
     if nc_type is None:
         return None
-    rank = len(attribute.space.shape or ())
-    if rank > 1:
-        raise FormatError(name, f"has {rank} dimensions, where netCDF has one")
     numbers = np.frombuffer(data, value.stored, count)
     values = bits.values(numbers) if bits else numbers.astype(value.dtype.newbyteorder("="))
     if type_.kind == "compound":

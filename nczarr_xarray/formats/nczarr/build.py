@@ -14,7 +14,7 @@ from nczarr_xarray.formats.nczarr import enums, spellings
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.nodes import Nodes
-from nczarr_xarray.formats.nczarr.zarray import parse_array
+from nczarr_xarray.formats.nczarr.zarray import default_chunk_nbytes, parse_array
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Attribute,
@@ -183,7 +183,8 @@ class _Builder:
                 rank = len(named)
             if not rank:
                 array = replace(array, shape=(), chunk_shape=())
-            variable.array = array
+            grows = [d.unlimited for d in variable.dimensions] or [False] * rank
+            variable.array = replace(array, longer=default_chunk_nbytes(array, grows))
         except NCZarrError as error:
             variable.error = error
         return variable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,8 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig, bytes_of
 
 #: Lengths beyond this cannot be indexed by numpy.
 MAX_SIZE = 2**63 - 1
+#: Bytes of chunks by default in netCDF-C (4.9.0 to 4.10.1), and of its single unlimited dimension.
+_CHUNK_BYTES, _RECORDS_BYTES = 1 << 24, 4096
 
 
 def parse_array(
@@ -77,6 +80,33 @@ def parse_array(
         separator=_separator(metadata, key),
     )
     return nc_type, array
+
+
+def default_chunk_nbytes(array: ChunkedArray, unlimited: Sequence[bool]) -> int:
+    """Return the bytes of the chunks that netCDF-C chooses for a variable by itself.
+
+    netCDF-C (4.9.0 to 4.10.1) stores chunks of so many bytes also if others were asked for with
+    ``nc_def_var_chunking_ints``, which netCDF-Fortran calls: what was asked for is their beginning.
+    """
+    itemsize, rank = array.dtype.itemsize, len(array.shape)
+    fixed = [n for n, grows in zip(array.shape, unlimited, strict=True) if not grows]
+    if array.dtype.kind not in "iufS" or not itemsize or array.order != "C":
+        return 0
+    if not fixed:
+        side = int((_CHUNK_BYTES / itemsize) ** (1 / rank)) if rank > 1 else 0
+        return (side**rank or (_RECORDS_BYTES // itemsize)) * itemsize
+    total = math.prod(fixed)
+    if total * itemsize <= _CHUNK_BYTES:
+        return total * itemsize
+    # (as netCDF-C reckons, in single precision)
+    wanted = float(np.prod(fixed, dtype=np.float32) * np.float32(itemsize))
+    share = (_CHUNK_BYTES / wanted) ** (1 / len(fixed))
+    count = 1
+    for size in fixed:
+        length = max(1, int(share * size - 0.5))
+        number = -(-size // length)
+        count *= length - (number * length - size) // number
+    return count * itemsize
 
 
 def _member(metadata: Mapping[str, JSON], name: str, key: str) -> JSON:

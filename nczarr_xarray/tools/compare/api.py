@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -147,7 +148,7 @@ def _parts(divided: Iterable[tuple[Pair, Blocks]], sample: int | None) -> Iterat
 
 
 def _differing(
-    part: Part, values: Sequence[np.ndarray], allowed: Tolerance, unlike: Set[str]
+    part: Part, values: Sequence[np.ndarray], allowed: Tolerance, unlike: AbstractSet[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tell, for each element, whether it is stored otherwise, and whether it differs in any way.
 

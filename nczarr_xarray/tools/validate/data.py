@@ -8,7 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError, UnsupportedError
+from nczarr_xarray.chunks.decoder import LONGER
 from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.formats.zarr3.array import ZarrArray
@@ -39,6 +41,7 @@ def chunks(subject: Subject) -> Iterator[Finding]:
     for variable in subject.variables:
         if subject.error(variable) is not None or isinstance(variable.array, FragmentArray):
             continue
+        yield from _longer(subject, variable)
         for box in _boxes(subject, variable):
             batch.append((variable, box))
             sizes = (part.stop - part.start for part in box)
@@ -48,6 +51,19 @@ def chunks(subject: Subject) -> Iterator[Finding]:
                 batch, nbytes = [], 0
     if batch:
         yield from _faults(subject, batch)
+
+
+def _longer(subject: Subject, variable: Variable) -> Iterator[Finding]:
+    """Find a variable whose chunks are longer than they should be."""
+    assert subject.opened is not None
+    array = variable.array
+    if array is None or not array.longer:
+        return
+    with suppress(NCZarrError):  # another check has it
+        if StoredChunks(subject.opened.reader(variable)).are_longer:
+            text = f"chunks have {array.longer} bytes, of which the beginning is read: {LONGER}"
+            advice = "copy the dataset with nczarr copy"
+            yield Finding("warning", "chunk-longer", array.path, text, advice)
 
 
 def _faults(

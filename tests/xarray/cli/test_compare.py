@@ -214,15 +214,6 @@ def test_a_copy_that_differs_says_what(
     assert 'attribute /:title: only in A: type char, value "one"\n' in capsys.readouterr().out
 
 
-def test_what_only_other_libraries_read_is_not_verified(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x.nc").write_bytes(b"no netCDF")
-    assert main(["copy", str(tmp_path / "x.nc"), str(tmp_path / "y"), "--verify"]) == 2
-    assert "is not read by this package" in capsys.readouterr().err
-    assert not (tmp_path / "y").exists()
-
-
 def test_digests_that_could_not_be_written_are_known_before_copying(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

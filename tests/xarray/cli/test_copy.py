@@ -7,12 +7,13 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_xarray import FormatError, to_nczarr
+from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.kinds.kind import CopyOptions
@@ -173,11 +174,10 @@ def test_empty_dimensions_cannot_be_fixed(tmp_path: Path, target: str) -> None:
         ("y.nc", ()),
     ],
 )
-@pytest.mark.parametrize("kind", ["NCZarr", "HDF5", "other"])
+@pytest.mark.parametrize("kind", ["NCZarr", "HDF5"])
 def test_unlimited_dimensions_become_fixed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
     kind: str,
     target: str,
     options: tuple[str, ...],
@@ -195,15 +195,10 @@ def test_unlimited_dimensions_become_fixed(
                 group = file.createGroup(path) if path != "/" else file
                 group.createDimension(time, None)
                 group.createVariable(name, "f4", (time, "x"))[:] = data.v.values
-    if kind == "other":
-        if target == "y.nc":
-            pytest.skip("only NCZarr is written from what another engine reads")
-        monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
     place = f"file://{tmp_path}/{target}" if "#" in target else tmp_path / target
     if "--compat" in options:
         assert "--fixed" in failed(capsys, source, place, *options)
     copy(source, place, "--fixed", *options)
-    monkeypatch.undo()
     with open_hierarchy(str(tmp_path / target.partition("#")[0])) as back:
         groups = list(back.hierarchy.root.walk())
         assert [g.path for g in groups] == ["/", "/g", "/g/h"]
@@ -214,63 +209,51 @@ def test_unlimited_dimensions_become_fixed(
             np.testing.assert_array_equal(back.read(found.variables[name]), data.v.values)
 
 
+@pytest.mark.parametrize("target", ["y", "y.nc", "y.nca", "y#mode=zarr"])
+@pytest.mark.parametrize("size", [4, 7, 36, 131, -1])
+def test_a_truncated_classic_file_is_left_to_no_other_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], size: int, target: str
+) -> None:
+    """netCDF-C takes 36 bytes of a header for a dataset without anything."""
+    whole = tmp_path / "x.nc"
+    data = xr.Dataset({"v": (("time", "x"), ramp((3, 6), "f8"))}, attrs={"n": np.int32(1)})
+    data.to_netcdf(whole, format="NETCDF3_CLASSIC", engine="scipy")
+    place = f"file://{tmp_path}/{target}"
+    copy(whole, place)
+    before = read_tree(tmp_path / "y") if (tmp_path / "y").is_dir() else {}
+    (tmp_path / "cut.nc").write_bytes(whole.read_bytes()[:size])
+    assert "cut.nc" in failed(capsys, tmp_path / "cut.nc", place, "--overwrite")
+    assert before == (read_tree(tmp_path / "y") if before else {})
+    with xr.open_dataset(tmp_path / target.partition("#")[0], engine="nczarr") as kept:
+        np.testing.assert_array_equal(kept["v"], data["v"])
+
+
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("content", "says"),
     [
-        (["--memory", "1GB"], 2, "--memory: needs a source that this package reads itself"),
-        (["--verify"], 2, "is not read by this package, as --verify and --digests need"),
-        (["--chunks", "time=20,x=16"], 0, ""),
-        (["--optimize"], 0, ""),
+        (b"<!DOCTYPE html><html>Log in</html>", "web page does: the server may want a login\n"),
+        (b"no netCDF", "engine=...).nczarr.to_nczarr(TARGET) copies it\n"),
+        (b"GRIB\0", "engine='cfgrib' reads it\n"),
     ],
 )
-def test_what_only_another_engine_reads(
-    cube: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    status: int,
-    said: str,
+def test_what_this_package_does_not_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, says: str
 ) -> None:
-    copy(cube, tmp_path / "x.nc")
-    monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
-    copy(tmp_path / "x.nc", tmp_path / "y", *options, status=status)
-    monkeypatch.undo()
-    assert said in capsys.readouterr().err
-    assert (tmp_path / "y").exists() == (not status)
-    if not status:
-        with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
-            whole = "--optimize" in options  # such small variables are in one chunk
-            assert back["v"].encoding["chunksizes"] == (back["v"].shape if whole else (20, 16))
+    (tmp_path / "x.nc").write_bytes(content)
+    for more in ([], ["--verify"], ["--memory", "1GB"]):
+        message = failed(capsys, tmp_path / "x.nc", tmp_path / "y", *more)
+        assert "x.nc: is neither a classic netCDF file nor HDF5" in message
+        assert message.endswith(says)
+        assert os.listdir(tmp_path) == ["x.nc"]
 
 
-def test_what_no_engine_reads_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.nc").write_text("<!DOCTYPE html><html>Log in</html>")
-    message = failed(capsys, tmp_path / "x.nc", tmp_path / "y")
-    assert "x.nc: is neither a classic netCDF file nor HDF5" in message
-    assert "as a web page does: the server may want a login; no other engine of xarray" in message
-    assert message.endswith("]\n")  # xarray's list of engines
-    assert os.listdir(tmp_path) == ["x.nc"]
-
-
-def test_an_option_that_is_wrong_is_not_left_to_another_engine(
+def test_an_option_that_is_wrong(
     cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other engines get no options, so a copy by one of them would ignore it without a word."""
     copy(cube, tmp_path / "x.nc")
     message = failed(capsys, tmp_path / "x.nc", tmp_path / "y", "-o", "max_metdata=5")
     assert "leave out max_metdata" in message
     assert not (tmp_path / "y").exists()
-
-
-def test_an_address_that_cannot_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Other engines get files of this machine only."""
-    monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
-    assert "x.nc: is not read by this package" in failed(
-        capsys, "http://localhost/x.nc", tmp_path / "y"
-    )
 
 
 def test_each_option_is_of_some_kind() -> None:
@@ -279,10 +262,6 @@ def test_each_option_is_of_some_kind() -> None:
     }
     assert CopyOptions().given == frozenset()
     assert CopyOptions(compress=(), memory=0).given == {"compress", "memory"}
-
-
-def refuse(*_: Any, **__: Any) -> Any:
-    raise FormatError("x.nc", "is not read by this package")
 
 
 def test_no_compression(cube: Path, tmp_path: Path) -> None:
@@ -532,3 +511,29 @@ def test_a_copy_beside_its_source_or_in_its_place(cube: Path, tmp_path: Path) ->
     copy(cube, tmp_path / "cube2")
     copy(cube, f"{cube}/", "--overwrite")
     copy(tmp_path / "cube2", cube, "--overwrite", "--verify")
+
+
+@pytest.mark.parametrize("target", ["y", "y.nc", "y#mode=zarr", "y#mode=zarr3"])
+def test_one_unreadable_variable_stops_no_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["sound"] = np.arange(3.0)
+        file["packed"] = np.arange(3, dtype="i2")
+        file["packed"].attrs["scale_factor"] = np.longdouble(0.5)
+        file["null"] = h5py.Empty("f4")
+        file["far"] = h5py.ExternalLink("other.h5", "/x")
+    place = f"file://{tmp_path}/{target}" if "#" in target else str(tmp_path / target)
+    more = ["--format", "Zarr3"] if "zarr3" in target else []
+    place = place.removesuffix("3")
+    message = failed(capsys, tmp_path / "x.h5", place, *more)
+    for name in ("packed", "null", "far"):
+        assert f"/{name}: " in message
+    engine = "h5netcdf" if target == "y.nc" else "zarr"
+    options = {} if engine == "h5netcdf" else {"consolidated": False}
+    with xr.open_dataset(tmp_path / target.partition("#")[0], engine=engine, **options) as back:
+        assert list(back) == ["sound"]
+        np.testing.assert_array_equal(back["sound"], np.arange(3.0))
+    # what is named is not left out
+    asked = failed(capsys, tmp_path / "x.h5", place, *more, "--var", "packed", "--overwrite")
+    assert "packed: cannot be decoded" in asked or "/packed: cannot be read" in asked

@@ -547,7 +547,6 @@ def test_how_the_source_is_opened_is_part_of_the_work(source: Path) -> None:
             target_options=None,
             overwrite=False,
             shown=False,
-            only_ours=False,
             tell=print,
             options=options,
         )

@@ -244,29 +244,7 @@ def test_rounding_is_the_same_for_any_part(
             np.testing.assert_array_equal(found, whole[points])
 
 
-# -- other sources, and errors -----------------------------------------------------------
-
-
-def test_what_another_engine_reads(tmp_path: Path) -> None:
-    """The same options for a file that only xarray's other engines read."""
-    dataset = xr.Dataset(
-        {
-            "t": (
-                ("y", "x"),
-                np.random.default_rng(1).normal(size=(4, 6)),
-                {"ancillary_variables": "q"},
-            )
-        },
-        coords={"x": np.arange(6.0), "q": ("x", np.arange(6))},
-    )
-    dataset = dataset.assign(other=("y", np.ones(4)))
-    groups = Selection(("/t",), {"x": slice(1, 5)}, {"/t": Quantization("BitRound", 5)}).of_groups(
-        {"/": dataset, "/g": dataset}
-    )
-    assert list(groups) == ["/"]
-    assert {*map(str, groups["/"].variables)} == {"t", "x", "q"}
-    xr.testing.assert_equal(groups["/"]["t"], dataset["t"].isel(x=slice(1, 5)))
-    assert groups["/"]["t"].encoding == {"quantize_mode": "BitRound", "significant_digits": 5}
+# -- errors -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -48,11 +48,13 @@ FORMS = {
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The path of the variable of each chunk that was decoded."""
+    """The path of the variable of each chunk that was decoded, but for one of those too long."""
     paths: list[str] = []
     decode = Decoder.decode
 
     def counted(self: Decoder, data: Any, name: Callable[[int], str]) -> Sequence[Any]:
+        if self.array.longer == self.nbytes:  # whether it is so long
+            return decode(self, data, name)
         paths.extend([self.array.path.strip("/")] * len(data))
         return decode(self, data, name)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.errors import NCZarrWarning
+from nczarr_fsspec.errors import FormatError, NCZarrWarning
 
 
 def assert_same(path: Path, group: str | None = None) -> xr.Dataset:
@@ -322,3 +322,26 @@ def test_attributes_that_moved_into_a_heap(
     with netCDF4.Dataset(path) as file:
         expected = file["v"].ncattrs()
     assert list(assert_same(path).v.attrs) == expected
+
+
+@pytest.mark.filterwarnings("ignore:The 'phony_dims' kwarg:UserWarning")
+def test_numbers_of_dimensions_that_contradict_the_extents(tmp_path: Path) -> None:
+    """netCDF-C follows the numbers: it cuts rows off, or cannot read."""
+    path = tmp_path / "x.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        for name, length in (("t", None), ("a", 3), ("b", 5)):
+            file.createDimension(name, length)
+        file.createVariable("v", "i4", ("a", "b"))[:] = np.arange(15).reshape(3, 5)
+        file.createVariable("w", "i4", ("t", "b"))[:] = np.arange(20).reshape(4, 5)
+        file.createVariable("u", "i4", ("t", "b"))[:] = np.arange(20).reshape(4, 5)
+    with h5py.File(path, "r+") as file:
+        file["v"].attrs.modify("_Netcdf4Coordinates", np.array([2, 1], "i4"))
+        file["w"].attrs.modify("_Netcdf4Coordinates", np.array([1, 2], "i4"))
+        file["u"].attrs.modify("_Netcdf4Coordinates", np.array([1, 2], "i4"))
+        del file["u"].attrs["DIMENSION_LIST"]
+    with pytest.warns(NCZarrWarning, match="/u: has length 4 along '/a', not 3"):
+        ours = xr.open_dataset(path, engine="nczarr")
+    with ours, xr.open_dataset(path, engine="h5netcdf", drop_variables="u") as theirs:
+        xr.testing.assert_identical(ours.drop_vars("u").load(), theirs.load())
+        with pytest.raises(FormatError, match="/u: has length 4"):
+            ours["u"].load()

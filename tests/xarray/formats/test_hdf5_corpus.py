@@ -58,7 +58,6 @@ CRASHES_NETCDF = {"h5_types_odd", "h5_odd_f2", "h5_odd_longdouble", "h5_fixed_te
 WARNS = {
     "h5_null": "null dataspace",
     "h5_links_broken": "/dangling",
-    "h5_attribute_matrix": "'odd'.*dimensions",
     "h5_scale_longer_than_variable": "/v.*has length 3",
     "h5_text_not_utf8": "not UTF-8",
     "h5_attribute_f2": "attribute 'odd' is left out: .*float type of 2 bytes",

@@ -76,6 +76,12 @@ def structure(**members: Any) -> Objects:
     return edited(NCZARR, "t/.zattrs", _nczarr_array=own)
 
 
+def longer() -> Objects:
+    """The sample whose chunks of ``x`` are as long as the variable."""
+    metadata = NCZARR["x/.zarray"].replace(b'"chunks": [3]', b'"chunks": [2]')
+    return {**NCZARR, "x/.zarray": metadata, "x/0": bytes(24), "x/1": bytes(24)}
+
+
 def typed(values: dict[str, Any], types: dict[str, str]) -> Objects:
     """The sample with attributes of ``t``."""
     return edited(NCZARR, "t/.zattrs", **values, _nczarr_attr={"types": types})
@@ -121,10 +127,17 @@ TREES: dict[str, Callable[[], Objects]] = {
     "unlisted": lambda: {**NCZARR, "more/.zarray": NCZARR["x/.zarray"]},
     "chunk-missing": lambda: dict(NCZARR),
     "chunk-outside": lambda: {**NCZARR, "t/2": NCZARR["t/1"], "t/0.0": NCZARR["t/0"]},
+    "chunk-longer": longer,
     "chunk-oversized": lambda: {**NCZARR, "t/0": bytes(100_000)},
     "chunk-undecodable": lambda: {**zlib_tree(), "t/0": b"no zlib"},
     "compat": lambda: dict(NCZARR),
 }
+
+
+def longer() -> Objects:
+    """A tree whose only chunks of ``x`` are as long as the variable."""
+    metadata = NCZARR["x/.zarray"].replace(b'"chunks": [3]', b'"chunks": [2]')
+    return {**NCZARR, "x/.zarray": metadata, "x/0": bytes(24), "x/1": bytes(24)}
 
 
 def zlib_tree() -> Objects:
@@ -149,6 +162,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:x. chunks have:nczarr_xarray.NCZarrWarning")
 @pytest.mark.parametrize("code", TREES)
 def test_kind_is_found_in_a_tree(code: str) -> None:
     assert code in codes(TREES[code](), data=True)
@@ -276,6 +290,7 @@ def test_chunks_that_are_decoded_together_are_bounded(monkeypatch: pytest.Monkey
     assert max(sizes) < 1000 + 5 * 6 * 8
 
 
+@pytest.mark.filterwarnings("ignore:.* chunks have:nczarr_xarray.NCZarrWarning")
 @pytest.mark.parametrize("seed", slow_but(range(600), *range(40)))
 def test_damage_gives_findings_or_one_clear_error(seed: int) -> None:
     rng = random.Random(seed)
