@@ -84,6 +84,7 @@ class Decoder:
         most = _IN_ROWS if self._codecs else SMALL
         self.in_rows = self.nbytes <= most and not self._objects and array.order == "C"
         self.needs_libhdf5 = need_libhdf5(self._codecs)
+        self.most: int = 0
         self._steps = self._plan()
         self.together = self._plan_together() if self.in_rows else None
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
