@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import FormatError, LossWarning, caller_level
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Dimension, Variable
 
 #: Types that CDF-1 and CDF-2 lack, and those that values become. CDF-5 has them all.
@@ -21,6 +22,9 @@ TYPES: Mapping[str, str] = {
     "uint64": "int",
 }
 
+
+#: Types of the same bits with a sign.
+_SIGNED: Mapping[str, str] = {"ubyte": "byte", "ushort": "short", "uint": "int"}
 
 #: Bytes of a variable (of one record of it), at most, if it is not the last one: CDF-1, CDF-2.
 MOST_BYTES: Mapping[str, int] = {
@@ -44,12 +48,26 @@ def classic_variable(variable: Variable, types: Mapping[str, str] = TYPES) -> Va
     ValueError
         If an attribute has no such form.
     """
-    nc_type = types.get(str(variable.nc_type), str(variable.nc_type))
     attributes = {name: classic_attribute(a, types) for name, a in variable.attributes.items()}
+    signed = _SIGNED.get(str(variable.nc_type)) if types and _are_signed(variable) else None
+    if signed is not None:  # the same bits, which need no mark
+        del attributes["_Unsigned"]
+        fill = variable.attributes.get("_FillValue")
+        if fill is not None:
+            mark = np.asarray(fill.value).view(NC_DTYPES[signed])
+            attributes["_FillValue"] = Attribute("_FillValue", signed, mark)
+        return replace(variable, nc_type=signed, dtype=NC_DTYPES[signed], attributes=attributes)
+    nc_type = types.get(str(variable.nc_type), str(variable.nc_type))
     if "_FillValue" in variable.attributes and nc_type != variable.nc_type:
         fill = np.array([_fill(variable, nc_type)], NC_DTYPES[nc_type])
         attributes["_FillValue"] = Attribute("_FillValue", nc_type, fill)
     return replace(variable, nc_type=nc_type, dtype=NC_DTYPES[nc_type], attributes=attributes)
+
+
+def _are_signed(variable: Variable) -> bool:
+    """Tell whether unsigned integers stand for signed ones."""
+    mark = variable.attributes.get("_Unsigned")
+    return mark is not None and str(mark.value).lower() == "false"
 
 
 def _fill(variable: Variable, nc_type: str) -> Any:
@@ -70,6 +88,8 @@ def classic_values(values: np.ndarray, before: Variable, after: Variable) -> np.
     """
     if values.dtype.kind not in "iu" or before.nc_type == after.nc_type:
         return values
+    if after.dtype.itemsize == values.dtype.itemsize and _are_signed(before):
+        return values.astype(values.dtype.newbyteorder("=")).view(after.dtype)
     limits = np.iinfo(after.dtype)
     outside = (values < limits.min) | (values > limits.max)
     fill = before.attributes.get("_FillValue")
@@ -79,6 +99,11 @@ def classic_values(values: np.ndarray, before: Variable, after: Variable) -> np.
     else:  # elements that were never written
         new = NC_DEFAULT_FILL[str(after.nc_type)]
         missing = outside & (values == NC_DEFAULT_FILL[str(before.nc_type)])
+        if missing.any():
+            told = (
+                f"{before.path}: {values[missing][0]}, netCDF's default fill value, becomes {new}"
+            )
+            warnings.warn(f"{before.path}: {told}", LossWarning, stacklevel=caller_level())
     bad = outside & ~missing
     reason = "which no integer type of CDF-1 and CDF-2 can hold"
     if fill is not None and not bad.any():

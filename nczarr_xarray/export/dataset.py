@@ -124,8 +124,7 @@ class Exporter:
         strings = self.profile.generation != "G2U"
         try:
             owner.attributes[name] = made = encode_attribute(name, value, strings=strings)
-            if not self.lacking.json:
-                self.lacking.note_json(made, f"{where}:{name}")
+            self.lacking.note_json(made, f"{where}:{name}")
         except ValueError as error:
             self.problems.append(f"{where}: attribute {name!r} {error}")
 

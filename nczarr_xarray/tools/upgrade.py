@@ -22,6 +22,7 @@ from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
@@ -144,12 +145,15 @@ def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
         if hierarchy.generation == "v3":
             reason = "is Zarr 3, which netCDF-C does not read: make a copy with nczarr copy"
             raise FormatError(place.url, reason)
-        found = [*_left_out(opened), *problems(hierarchy.root, profile)]
+        lacking = Lacking(netcdf4=False)
+        root = lacking.tree(hierarchy.root)
+        found = [*_left_out(opened), *problems(root, profile)]
         if found:
             reason = "cannot be written for this release; nothing was changed"
             raise ExportError(place.url, reason, dict.fromkeys(found))
-        after = documents(hierarchy.root, profile, WRITER)
+        after = documents(root, profile, WRITER)
         before = _documents(opened, after)
+        lacking.tell(place.url)
     if CONSOLIDATED in before:
         if lost := only_copies(before[CONSOLIDATED], before):
             raise ExportError(place.url, lost_copies(lost))

@@ -41,6 +41,9 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
         kind = "char" if value.isascii() or not strings else "string"
         return Attribute(name, kind, str(value) if kind == "char" else (str(value),))
     array = _array(value)
+    listed = isinstance(value, (list, tuple)) and len(value) == 1
+    if listed and isinstance(value[0], (str, int, float)):  # Zarr tells it from its member
+        return replace(encode_attribute(name, value[0], strings=strings), json=_text(value))
     if array.size == 0 and not (array.dtype.kind in "iuf" and isinstance(value, np.ndarray)):
         # an empty list has no type; netCDF4-python makes it double, but netCDF-C does not open
         # pure Zarr that has an array without elements among its attributes
@@ -65,11 +68,15 @@ def _is_json(value: Any) -> bool:
 
 
 def _json_attribute(name: str, value: Any) -> Attribute:
+    text = _text(value)
+    return replace(infer(name, loads(text.encode(), name), netcdf=False), json=text)
+
+
+def _text(value: Any) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_plain)
+        return json.dumps(value, ensure_ascii=False, default=_plain)
     except (TypeError, ValueError) as error:
         raise ValueError(f"is {value!r:.60}, which neither netCDF nor JSON has ({error})") from None
-    return replace(infer(name, loads(text.encode(), name), netcdf=False), json=text)
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from nczarr_xarray.model import (
     AmbiguousNameError,
     Attribute,
     EnumType,
+    Group,
     Hierarchy,
     Variable,
     join,
@@ -40,7 +41,10 @@ TEXT_MARKS = (
     "the _FillValue of text becomes its missing_value, as xarray's engine 'zarr' opens nothing of "
     "Zarr 3 that has one"
 )
-NO_MARKS = "left out: a _FillValue of char or bool, for which xarray opens nothing of Zarr 3"
+NO_MARKS = (
+    "left out: a _FillValue of char, bool or numbers with _Unsigned, for which xarray opens "
+    "nothing of Zarr 3"
+)
 NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has no such numbers"
 JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
 MARKS = "the first _FillValue stays one, and missing_value has them all"
@@ -104,6 +108,18 @@ class Lacking:
                         "enums that no variable uses are left out", join(group.path, enum.name)
                     )
 
+    def tree(self, group: Group) -> Group:
+        """Return a group, and all below it, in the form in which they can be held."""
+        return replace(
+            group,
+            attributes=self.attributes(group.path, group.attributes),
+            variables={
+                name: one if one.error is not None else self.variable(one)
+                for name, one in group.variables.items()
+            },
+            groups={name: self.tree(child) for name, child in group.groups.items()},
+        )
+
     def variable(self, variable: Variable) -> Variable:
         """Return a variable in the form in which it can be held."""
         self.note_enum(variable)
@@ -123,8 +139,10 @@ class Lacking:
         return replace(variable, attributes=held)
 
     def note_json(self, attribute: Attribute, where: str) -> None:
-        """Note that an attribute is JSON which netCDF lacks; a list of one is like its member."""
-        if attribute.json is not None and not is_list_of_one(attribute.json):
+        """Note JSON that netCDF lacks, and numbers that JSON lacks; a list of one is its member."""
+        if self.json and attribute.json is None and _is_named(attribute):
+            self.note(NAMED_NUMBERS, where)
+        elif not self.json and attribute.json and not is_list_of_one(attribute.json):
             self.note(JSON, where)
 
     def note_enum(self, variable: Variable) -> None:
@@ -146,10 +164,8 @@ class Lacking:
                 self.note("left out: there is no form for their compound type", where)
                 continue
             fill = name == "_FillValue"
-            if not fill and not self.json:
+            if not fill:
                 self.note_json(attribute, where)
-            elif not fill and self.json and attribute.json is None and _is_named(attribute):
-                self.note(NAMED_NUMBERS, where)
             if attribute.enum is not None and not (fill and attribute.enum == enum):
                 self.note("values of enums become plain integers", where)
                 attribute = replace(attribute, enum=None)

@@ -77,6 +77,11 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
         elif not text:
             found = _with_possible_mark(path, variable, found, key)
     fill = found.get("_FillValue")
+    missing = found.get("missing_value")
+    if fill is None and missing is not None and found.get("_Unsigned") is not None:
+        # xarray compares it with numbers of the other sign, so that it masks nothing
+        found = leave_out(path, found, ["missing_value"], "_Unsigned changes its sign")
+        variable.attrs.setdefault("missing_value", missing)
     if isinstance(fill, (str, bytes)) and len(fill) > 1:
         asked = text_type(found.get("dtype"))
         plain = variable.dtype.kind == "S" or isinstance(fill, bytes)

@@ -130,7 +130,8 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacki
 def _with_readable_mark(variable: Variable, lacking: Lacking) -> Variable:
     """Return a variable without a ``_FillValue`` with which xarray opens nothing of Zarr 3."""
     attributes = dict(variable.attributes)
-    if variable.dtype.kind not in "SUObV" or "_FillValue" not in attributes:
+    signed = variable.dtype.kind == "u" and "_Unsigned" in attributes  # it fits no signed type
+    if not (signed or variable.dtype.kind in "SUObV") or "_FillValue" not in attributes:
         return variable
     mark = attributes.pop("_FillValue")
     if variable.nc_type == "string" and "missing_value" not in attributes:

@@ -93,7 +93,10 @@ def decode_attributes(
                     value = float_of(value)  # VirtualiZarr writes it so into references
                 inexact = not is_exact(value) or (nc_type == "char" and type(value) is list)
                 kept = dumps(value) if ours and inexact else None
-                attributes[name] = Attribute(name, nc_type, convert(value, nc_type), json=kept)
+                found = convert(value, nc_type)
+                if is_fill and nc_type == "float" and np.isinf(found).any():
+                    _refuse_overflow(value)
+                attributes[name] = Attribute(name, nc_type, found, json=kept)
                 continue
             except ValueError as error:
                 reason = f"attribute {name!r} is not of its type {nc_type}: {error}"
@@ -102,6 +105,13 @@ def decode_attributes(
         kept = None if netcdf or is_exact(value) else dumps(value)
         attributes[name] = replace(attribute, json=kept)
     return attributes, problems
+
+
+def _refuse_overflow(value: JSON) -> None:
+    """Raise `ValueError` for numbers that are infinite in single precision only."""
+    for element in value if isinstance(value, list) else [value]:
+        if np.isinf(np.float32(as_float(element))) and not np.isinf(as_float(element)):
+            raise ValueError(f"{element} is out of range")
 
 
 def is_exact(value: JSON) -> bool:
