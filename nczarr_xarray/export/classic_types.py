@@ -52,10 +52,9 @@ def classic_variable(variable: Variable, types: Mapping[str, str] = TYPES) -> Va
     signed = _SIGNED.get(str(variable.nc_type)) if types and _are_signed(variable) else None
     if signed is not None:  # the same bits, which need no mark
         del attributes["_Unsigned"]
-        fill = variable.attributes.get("_FillValue")
-        if fill is not None:
-            mark = np.asarray(fill.value).view(NC_DTYPES[signed])
-            attributes["_FillValue"] = Attribute("_FillValue", signed, mark)
+        if "_FillValue" in attributes:
+            bits = np.asarray(attributes["_FillValue"].value).view(NC_DTYPES[signed])
+            attributes["_FillValue"] = Attribute("_FillValue", signed, bits)
         return replace(variable, nc_type=signed, dtype=NC_DTYPES[signed], attributes=attributes)
     nc_type = types.get(str(variable.nc_type), str(variable.nc_type))
     if "_FillValue" in variable.attributes and nc_type != variable.nc_type:
