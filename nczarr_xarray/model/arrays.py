@@ -6,7 +6,7 @@ Nothing here does I/O or knows the metadata of a format.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import add
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -266,7 +266,7 @@ class ChunkedArray(Array):
     codecs: tuple[CodecConfig, ...] = ()
     order: Literal["C", "F"] = "C"
     separator: str = "."
-    longer: int = 0
+    longer: int = field(default=0, compare=False)
 
     @property
     def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:

@@ -59,6 +59,8 @@ def adopt_for_writing(store: Store) -> str | ZarrWriter:
                 str(store), "is open for writing already, by zarr: name the path of a new archive"
             )
         return str(store.root if isinstance(store, ZarrLocalStore) else store.path)
+    if other := about_icechunk(store):
+        raise StoreError(str(store), f"is a store of Icechunk{other}")
     return ZarrWriter(store)
 
 
@@ -151,8 +153,6 @@ class ZarrWriter(WritableStore):
         self._prefix = prefix
         self._keys = ZarrKeyStore(store, prefix)
         self.url = self._keys.url
-        if other := about_icechunk(store):
-            raise StoreError(self.url, f"is a store of Icechunk{other}")
         if store.read_only:
             raise StoreError(self.url, "is open for reading only; open it with read_only=False")
         if not (store.supports_writes and store.supports_deletes and store.supports_listing):

@@ -645,14 +645,12 @@ def test_conventions_stay_when_files_are_added(
 @pytest.mark.parametrize(
     ("attributes", "values"),
     [
-        ({"scale_factor": np.array([0.5, 1.0])}, [0, -1]),
         ({"_Unsigned": ["true"]}, [0, 255]),
         ({"units": ["m", "s"]}, [0, -1]),
         ({"units": []}, [0, -1]),
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:variable '/v'. attribute 'scale_factor'")
 def test_attributes_that_are_odd_mean_what_they_do_in_the_files(
     tmp_path: Path, version: str, attributes: dict[str, Any], values: list[int]
 ) -> None:

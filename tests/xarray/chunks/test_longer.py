@@ -72,7 +72,7 @@ def test_values(tmp_path: Path, case: str, place: str) -> None:
         if place == "remote":
             files = {f"/x/{key}": one for key, one in read_tree(tmp_path / "x").items()}
             target = f"{stack.enter_context(Server(files)).url}/x#mode=nczarr"
-        raw = {"decode_cf": False, "engine": "nczarr"}
+        raw: dict[str, Any] = {"decode_cf": False, "engine": "nczarr"}
         for key in (..., 0, -1, slice(1, None, 3), [0, -1]):
             # (part of a chunk without codecs may be all that is read: then nothing is noticed)
             with (

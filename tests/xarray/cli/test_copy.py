@@ -530,7 +530,7 @@ def test_one_unreadable_variable_stops_no_copy(
     for name in ("packed", "null", "far"):
         assert f"/{name}: " in message
     engine = "h5netcdf" if target == "y.nc" else "zarr"
-    options = {} if engine == "h5netcdf" else {"consolidated": False}
+    options: dict[str, Any] = {} if engine == "h5netcdf" else {"consolidated": False}
     with xr.open_dataset(tmp_path / target.partition("#")[0], engine=engine, **options) as back:
         assert list(back) == ["sound"]
         np.testing.assert_array_equal(back["sound"], np.arange(3.0))

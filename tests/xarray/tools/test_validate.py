@@ -134,12 +134,6 @@ TREES: dict[str, Callable[[], Objects]] = {
 }
 
 
-def longer() -> Objects:
-    """A tree whose only chunks of ``x`` are as long as the variable."""
-    metadata = NCZARR["x/.zarray"].replace(b'"chunks": [3]', b'"chunks": [2]')
-    return {**NCZARR, "x/.zarray": metadata, "x/0": bytes(24), "x/1": bytes(24)}
-
-
 def zlib_tree() -> Objects:
     import zlib
 
