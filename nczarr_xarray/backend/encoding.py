@@ -100,6 +100,8 @@ def variable_encoding(
         encoding.update(_filters(of_zarr3(array.codecs)))
     else:
         encoding.update(_filters(array.codecs))
+        if encoding.get("dtype") is str:  # zarr-python has a filter of its own for text
+            encoding.pop("filters", None)
         is_own = array is variable.array
         if is_own and array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
             order = array.dtype.newbyteorder("=").byteorder

@@ -125,8 +125,9 @@ def test_types_that_classic_netcdf_lacks(
         texts[:] = np.array(["a", "bcd", "", "é"], object)
         enum = file.createEnumType("u1", "state", {"off": 0, "on": 1})
         file.createVariable("e", enum, ("x",))[:] = [0, 1, 1, 0]
-    copy(tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC")
+    copy(tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC", status=1)
     said = capsys.readouterr().err
+    assert "/some: -9223372036854775806, netCDF's default fill value, becomes -2147483647" in said
     for words in ("others that can hold them: /u1, /u2", "strings become char", "flag_values"):
         assert words in said
     with netCDF4.Dataset(tmp_path / "y.nc") as file:

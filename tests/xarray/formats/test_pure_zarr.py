@@ -450,3 +450,32 @@ def test_what_was_read_can_be_written_by_xarray(
         again = xr.open_dataset(tmp_path / "copy.zarr", engine="nczarr").load()
         xr.testing.assert_identical(again, ds.load())
         xr.testing.assert_identical(xr.load_dataset(tmp_path / "copy.nc"), ds)
+
+
+@pytest.mark.parametrize("fill", [b"", b"a"])
+def test_text_leaves_by_xarrays_writers(tmp_path: Path, fill: bytes) -> None:
+    """Its encoding has no dtype of bytes, by which xarray would write ASCII only."""
+    texts = ["a", "éé", "ccc"]
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
+    array = group.create_array("t", shape=(3,), chunks=(3,), dtype="S6", fill_value=fill)
+    array[:] = np.array([text.encode() for text in texts])
+    array.attrs.update({"_ARRAY_DIMENSIONS": ["x"], "_Encoding": "utf-8"})
+    targets: dict[str, dict[str, Any]] = {
+        "y.nc": {"engine": "netcdf4"},
+        "y.h5": {"engine": "h5netcdf"},
+        "y2.zarr": {"engine": "zarr", "consolidated": False},
+        "y3.zarr": {"engine": "zarr", "consolidated": False},
+        "y.nczarr": {"engine": "nczarr"},
+    }
+    with xr.open_dataset(tmp_path / "x.zarr", engine="nczarr") as ds:
+        assert ds["t"].values.tolist() == texts  # as engine "zarr" has it: no text is bytes
+        ds.to_netcdf(tmp_path / "y.nc", engine="netcdf4")
+        ds.to_netcdf(tmp_path / "y.h5", engine="h5netcdf")
+        for zarr_format in (2, 3):
+            ds.to_zarr(
+                tmp_path / f"y{zarr_format}.zarr", zarr_format=zarr_format, consolidated=False
+            )
+        ds.nczarr.to_nczarr(tmp_path / "y.nczarr")
+    for name, how in targets.items():
+        with xr.open_dataset(tmp_path / name, **how) as back:
+            assert back["t"].values.tolist() == texts, name
