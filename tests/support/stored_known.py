@@ -48,24 +48,6 @@ KNOWN: tuple[Known, ...] = (
         ("i2_*_both",),
     ),
     Known(
-        "uint8 that is to be read as signed becomes short, which is not",
-        (*_BYTES, "Zarr 2", "Zarr 3"),
-        ("copy → CDF-2",),
-        ("u1_*_signed",),
-    ),
-    Known(
-        "xarray does not decode a _FillValue of 201 of signed bytes in Zarr 3",
-        (*_BYTES, "Zarr 2"),
-        ("copy → Zarr 3",),
-        ("u1_*_signed",),
-    ),
-    Known(
-        "4294967295, netCDF's default fill value, becomes that of int",
-        (*_BYTES, "Zarr 2", "Zarr 3"),
-        ("copy → CDF-2",),
-        ("u4_absent",),
-    ),
-    Known(
         "char with a number as _FillValue ends in AttributeError",
         _TYPED,
         ("aggregate",),
@@ -108,12 +90,6 @@ KNOWN: tuple[Known, ...] = (
         ("*_impossible", "*_nan"),
     ),
     Known(
-        "1e300 is cast to infinity, which then reads as missing",
-        ("Zarr 2",),
-        ("copy → *", *_NEW, "append", "region", "upgrade"),
-        ("f4_impossible",),
-    ),
-    Known(
         "missing_value beside _Unsigned, which xarray does not compare, masks in the result",
         (*_TYPED, "Zarr 2", "Zarr 3"),
         (*_NEW, "aggregate"),
@@ -148,18 +124,6 @@ KNOWN: tuple[Known, ...] = (
         ("Zarr 2",),
         ("copy → CDF-*",),
         ("*_square",),
-    ),
-    Known(
-        "JSON has no NaN: numbers become text",
-        (*_TYPED, "HDF5", "Zarr 2", "Zarr 3"),
-        ("copy → Zarr *", "to_nczarr, Zarr 2", "refs"),
-        ("*:specials", "*:nan"),
-    ),
-    Known(
-        "xarray's attributes do not tell a list of one from its member",
-        ("Zarr 2", "Zarr 3"),
-        ("to_nczarr, Zarr 2",),
-        ("*:one", "*:one_text"),
     ),
     Known(
         "JSON of groups that becomes numbers of another type is not announced",
