@@ -130,7 +130,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
         # the source does not state the length of its texts: they have to be read
         dtype = text_dtype(source.longest_text(stored.chunk_shape), _room(variable), profile)
         codecs = ()
-        fill = fill.encode() if isinstance(fill, str) else None
+        fill = fill.encode() if isinstance(fill, str) and profile.spelling is not None else None
     elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
         dtype = text_dtype(dtype.itemsize, 0, profile)
     if isinstance(opened.store, DataFile) and profile.generation in ("G2L", "G2U"):

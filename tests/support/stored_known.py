@@ -60,12 +60,6 @@ KNOWN: tuple[Known, ...] = (
         ("char_number", "char_byte"),
     ),
     Known(
-        "text of Zarr 2 loses its _FillValue",
-        ("Zarr 2",),
-        ("copy → Zarr 2", "to_nczarr, Zarr 2"),
-        ("string_equal", "string_hidden"),
-    ),
-    Known(
         "bytes of Zarr 2 lose their _FillValue",
         ("Zarr 2",),
         ("upgrade", "append", "region"),
@@ -74,7 +68,7 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "JSON becomes text or numbers without a word",
         ("Zarr 2", "Zarr 3"),
-        ("aggregate", "upgrade"),
+        ("aggregate",),
         tuple(f"*:{name}" for name in _JSON),
     ),
     Known(
@@ -124,6 +118,12 @@ KNOWN: tuple[Known, ...] = (
         ("Zarr 2",),
         ("copy → CDF-*",),
         ("*_square",),
+    ),
+    Known(
+        "JSON has no NaN: numbers become text",
+        ("netCDF-4", "CDF-2", "CDF-5", "NCZarr", "HDF5"),
+        ("refs",),
+        ("*:specials", "*:nan"),
     ),
     Known(
         "JSON of groups that becomes numbers of another type is not announced",
