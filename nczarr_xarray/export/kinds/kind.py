@@ -133,11 +133,11 @@ class CopyRequest:
             If it lacks what was named.
         """
         from nczarr_xarray.dataset.open import open_hierarchy
-        from nczarr_xarray.export.selection import without_unreadable
+        from nczarr_xarray.export.selection import suited
 
         opened = open_hierarchy(self.source, **self.opening)
         with on_error(opened.close):
-            opened = without_unreadable(opened, self.selection.variables)
+            opened = suited(opened, self.format, self.selection.variables)
             source = self.selection.of(opened)
             declared = (group.dimensions for group in source.hierarchy.root.walk())
             self.check_names({name for dimensions in declared for name in dimensions})

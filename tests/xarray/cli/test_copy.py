@@ -12,6 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
@@ -537,3 +538,115 @@ def test_one_unreadable_variable_stops_no_copy(
     # what is named is not left out
     asked = failed(capsys, tmp_path / "x.h5", place, *more, "--var", "packed", "--overwrite")
     assert "packed: cannot be decoded" in asked or "/packed: cannot be read" in asked
+
+
+#: Types by the names of variables, with the formats that lack them.
+TYPES_OF_HDF5: dict[str, tuple[Any, set[str]]] = {
+    "pair": (np.zeros(2, [("a", "i4"), ("b", "f8")]), {"NCZarr", "NETCDF4", "CFA", "Zarr3"}),
+    "opaque": (np.zeros(2, "V5"), {"NCZarr", "NETCDF4", "CFA", "Zarr3"}),
+    "half": (np.ones(2, "f2"), {"NCZarr", "NETCDF4", "CFA"}),
+    "sequences": (None, {"NCZarr", "NETCDF4", "CFA", "Zarr3", "Zarr2"}),
+}
+TYPES_OF_ZARR: dict[str, tuple[Any, set[str]]] = {
+    "half": (np.ones(2, "f2"), {"NCZarr", "NETCDF4", "CFA"}),
+    "cplx": (np.ones(2, "c8"), {"NCZarr", "NETCDF4", "CFA"}),
+    "when": (np.zeros(2, "M8[s]"), {"NCZarr", "NETCDF4", "CFA", "Zarr3"}),
+    "fixed": (np.array(["ab", "c"]), set()),
+}
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "CFA", "Zarr2", "Zarr3"])
+@pytest.mark.parametrize("kind", ["HDF5", "Zarr"])
+def test_a_variable_of_a_type_that_the_target_lacks_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, word: str
+) -> None:
+    types = TYPES_OF_HDF5 if kind == "HDF5" else TYPES_OF_ZARR
+    source, target = tmp_path / "x", tmp_path / "y"
+    if kind == "HDF5":
+        with h5py.File(source, "w") as file:
+            file["sound"] = np.arange(2.0)
+            for name, (data, _) in types.items():
+                if data is None:
+                    file.create_dataset(name, (2,), h5py.vlen_dtype("i4"))[:] = [[1], [2, 3]]
+                else:
+                    file[name] = data
+    else:
+        group = zarr.create_group(source, zarr_format=2)
+        for name, data in (("sound", np.arange(2.0)), *((n, d) for n, (d, _) in types.items())):
+            group.create_array(name, data=data).attrs["_ARRAY_DIMENSIONS"] = ["n"]
+    lost = {name for name, (_, lacking) in types.items() if word in lacking}
+    if lost:
+        message = failed(capsys, source, target, "--format", word, "--verify")
+        for name in types:
+            assert (f": /{name}\n" in f"{message}\n") == (name in lost)
+    else:
+        copy(source, target, "--format", word, "--verify")
+    if word == "NETCDF4":
+        with netCDF4.Dataset(target) as back:
+            names, sound = set(back.variables), back["sound"][:]
+    elif word == "CFA":
+        with xr.open_dataset(target, engine="nczarr") as dataset:
+            names, sound = set(dataset.variables), dataset["sound"].values
+    else:
+        tree = zarr.open_group(target, mode="r")
+        names, sound = set(tree.array_keys()), np.asarray(tree["sound"])
+        for name in names - {"sound"}:
+            data = types[name][0]  # texts are stored in UTF-8
+            np.testing.assert_array_equal(np.asarray(tree[name]).astype(data.dtype), data)
+    assert names == {"sound", *types} - lost
+    np.testing.assert_array_equal(sound, [0, 1])
+    # what is named is not left out, nor all that there is
+    if lost:
+        name = min(lost)
+        for options in (["--var", name], ["--var", "sound", "--var", name]):
+            asked = failed(capsys, source, tmp_path / "z", "--format", word, *options)
+            assert f"/{name}: " in asked
+            assert not (tmp_path / "z").exists()
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4"])
+def test_a_copy_of_which_nothing_would_be_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["half"] = np.ones(2, "f2")
+    assert "/half: " in failed(capsys, tmp_path / "x.h5", tmp_path / "y", "--format", word)
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "NETCDF3_CLASSIC", "CFA"])
+@pytest.mark.parametrize("fill", [None, False, True])
+@pytest.mark.parametrize("version", [2, 3])
+def test_bools_of_zarr_are_stored_as_xarray_stores_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: Any, fill: bool | None, word: str
+) -> None:
+    group = zarr.create_group(tmp_path / "x", zarr_format=version)
+    more: dict[str, Any] = {"dimension_names": ["n"]} if version == 3 else {}
+    flags = group.create_array("flags", shape=(7,), chunks=(3,), dtype="?", fill_value=fill, **more)
+    flags.attrs["long_name"] = "flags"
+    if version == 2:
+        flags.attrs["_ARRAY_DIMENSIONS"] = ["n"]
+    flags[:5] = [True, False, False, True, False]  # one chunk is not there
+    target = tmp_path / "y"
+    if version == 2 and fill is not None:  # which masks for readers of Zarr 2
+        message = failed(capsys, tmp_path / "x", target, "--format", word, "--verify")
+        assert "the mask of bools" in message
+    else:
+        copy(tmp_path / "x", target, "--format", word, "--verify")
+    if word != "CFA":
+        place = f"file://{target}#mode=nczarr,file" if word == "NCZarr" else str(target)
+        with netCDF4.Dataset(place) as back:
+            assert back["flags"].dtype == np.int8
+            assert back["flags"].ncattrs() == ["long_name", "dtype"]
+            assert np.ma.getmaskarray(back["flags"][:]).sum() == 0
+            np.testing.assert_array_equal(back["flags"][:], flags[:])
+        with xr.open_dataset(place, engine="netcdf4") as dataset:
+            assert dataset["flags"].dtype == bool
+            np.testing.assert_array_equal(dataset["flags"], flags[:])
+    engines: dict[Any, dict[str, Any]] = {"nczarr": {}}
+    if word == "NCZarr":
+        engines["zarr"] = {"consolidated": False}
+    for engine, options in engines.items():
+        with xr.open_dataset(target, engine=engine, **options) as dataset:
+            assert dataset["flags"].dtype == bool
+            np.testing.assert_array_equal(dataset["flags"], flags[:])
