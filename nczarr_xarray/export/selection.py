@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,9 +19,23 @@ from nczarr_xarray.export.form.fills import fill_value
 from nczarr_xarray.export.form.stored import stored_as
 from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.formats.nczarr.limits import pure_type
-from nczarr_xarray.formats.needed import needed
+from nczarr_xarray.formats.needed import NAMING, needed
 from nczarr_xarray.formats.zarr3.emit import data_type
-from nczarr_xarray.model import NC_DTYPES, Array, Attribute, Dimension, Group, Variable, described
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Array,
+    Attribute,
+    Dimension,
+    EnumType,
+    Group,
+    NormalizedNameError,
+    Variable,
+    described,
+    join,
+)
+
+_T = TypeVar("_T")
+_Declared = TypeVar("_Declared", Dimension, EnumType, Variable)
 
 #: Formats with Zarr's types, by their words: what messages call them.
 _PURE = {"Zarr2": "Zarr 2", "Zarr3": "Zarr 3"}
@@ -160,6 +175,79 @@ def _as_bytes(opened: Opened, variable: Variable) -> Variable:
 def _array(variable: Variable) -> Array:
     assert variable.array is not None
     return variable.array
+
+
+def with_netcdf_names(opened: Opened, word: str) -> Opened:
+    """Return the dataset with names in Unicode's normal form C, if a format demands it.
+
+    Those that change become `Hierarchy.problems`.
+
+    Parameters
+    ----------
+    word
+        The word of ``--format``.
+
+    Raises
+    ------
+    FormatError
+        If two names become one.
+    """
+    if word in _PURE:
+        return opened
+    changed: list[FormatError] = []
+
+    def named(owner: str, things: Mapping[str, _T], renamed: Callable[[_T], _T]) -> dict[str, _T]:
+        found: dict[str, _T] = {}
+        for name, thing in things.items():
+            new = _form_c(name)
+            if new in found:
+                reason = (
+                    f"two names become {new!r} in Unicode's normal form C, which netCDF demands"
+                )
+                raise FormatError(owner, f"{reason}: rename one")
+            if new != name:
+                changed.append(NormalizedNameError(f"{owner}{name}", f"becomes {new!r}"))
+            found[new] = renamed(thing)
+        return found
+
+    def path_named(thing: _Declared) -> _Declared:
+        return replace(thing, name=_form_c(thing.name), group=_form_c(thing.group))
+
+    def attribute(one: Attribute) -> Attribute:
+        value = one.value
+        if one.name in NAMING and not isinstance(value, np.ndarray):
+            value = _form_c(value) if isinstance(value, str) else tuple(map(_form_c, value))
+        return replace(
+            one, name=_form_c(one.name), value=value, enum=one.enum and path_named(one.enum)
+        )
+
+    def variable(one: Variable) -> Variable:
+        return replace(
+            path_named(one),
+            dimensions=tuple(map(path_named, one.dimensions)),
+            attributes=named(f"{one.path}:", one.attributes, attribute),
+            enum=one.enum and path_named(one.enum),
+        )
+
+    contents = Contents()
+    for group in opened.hierarchy.root.walk():
+        inside = join(group.path, "")
+        new = contents.group(_form_c(group.path))
+        new.dimensions = named(inside, group.dimensions, path_named)
+        new.types = named(inside, group.types, path_named)
+        new.attributes = named(f"{group.path}:", group.attributes, attribute)
+        new.variables = named(inside, group.variables, variable)
+        named(inside, group.groups, lambda one: one)
+    if not changed:
+        return opened
+    problems = (*opened.hierarchy.problems, *changed)
+    return replace(
+        opened, hierarchy=replace(opened.hierarchy, root=contents.root, problems=problems)
+    )
+
+
+def _form_c(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def _known(kind: str, name: str, known: Iterable[str]) -> str:

@@ -66,6 +66,7 @@ __all__ = [
     "HarmlessError",
     "Hierarchy",
     "LibraryArray",
+    "NormalizedNameError",
     "Selections",
     "UndecodableError",
     "Variable",
@@ -281,6 +282,10 @@ class HarmlessError(FormatError):
 
 class AmbiguousNameError(HarmlessError):
     """One name for several dimensions of a group, which therefore have others here."""
+
+
+class NormalizedNameError(HarmlessError):
+    """A name that is in Unicode's normal form C now, which netCDF demands."""
 
 
 class UndecodableError(FormatError):

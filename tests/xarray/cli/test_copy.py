@@ -650,3 +650,68 @@ def test_bools_of_zarr_are_stored_as_xarray_stores_them(
         with xr.open_dataset(target, engine=engine, **options) as dataset:
             assert dataset["flags"].dtype == bool
             np.testing.assert_array_equal(dataset["flags"], flags[:])
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "NETCDF3_CLASSIC", "CFA", "Zarr2", "Zarr3"])
+@pytest.mark.parametrize("kind", ["HDF5", "Zarr"])
+def test_names_become_those_of_normal_form_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, word: str
+) -> None:
+    decomposed, composed = "e\N{COMBINING ACUTE ACCENT}", "\N{LATIN SMALL LETTER E WITH ACUTE}"
+    trees = word in ("NCZarr", "NETCDF4")
+    source, target = tmp_path / "x", tmp_path / "y"
+    root: Any = (
+        h5py.File(source, "w") if kind == "HDF5" else zarr.create_group(source, zarr_format=2)
+    )
+    for group in (root, root.create_group(f"g{decomposed}")) if trees else (root,):
+        dims = {decomposed: [f"d{decomposed}"], f"d{decomposed}": [f"d{decomposed}"]}
+        for name, where in dims.items():
+            data = np.arange(3.0)
+            if kind == "HDF5":
+                made = group.create_dataset(name, data=data)
+            else:
+                made = group.create_array(name, data=data)
+                made.attrs["_ARRAY_DIMENSIONS"] = where
+            made.attrs[f"a{decomposed}"] = 1
+            made.attrs["ancillary"] = decomposed  # a text stays
+        group[decomposed].attrs["coordinates"] = f"d{decomposed}"
+        if kind == "HDF5":
+            group[f"d{decomposed}"].make_scale()
+            group[decomposed].dims[0].attach_scale(group[f"d{decomposed}"])
+    if kind == "HDF5":
+        root.close()
+    if word in ("Zarr2", "Zarr3"):
+        copy(source, target, "--format", word, "--verify")
+        assert set(zarr.open_group(target, mode="r").array_keys()) == {decomposed, f"d{decomposed}"}
+        return
+    message = failed(capsys, source, target, "--format", word, "--verify")
+    assert "normal form C" in message
+    assert f"/{decomposed}" in message
+    for path in ("/", f"/g{composed}") if trees else ("/",):
+        with xr.open_dataset(target, engine="nczarr", group=path) as dataset:
+            assert list(dataset.variables) in (
+                [composed, f"d{composed}"],
+                [f"d{composed}", composed],
+            )
+            assert dataset[composed].dims == (f"d{composed}",)
+            assert dataset[composed].attrs[f"a{composed}"] == 1
+            assert dataset[composed].attrs["ancillary"] == decomposed
+            np.testing.assert_array_equal(dataset[composed], np.arange(3.0))
+    if word != "CFA":
+        place = f"file://{target}#mode=nczarr,file" if word == "NCZarr" else str(target)
+        with netCDF4.Dataset(place) as back:
+            assert back[composed].dimensions == (f"d{composed}",)
+            assert back[composed].coordinates == f"d{composed}"
+            np.testing.assert_array_equal(back[composed][:], np.arange(3.0))
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "CFA"])
+def test_two_names_that_become_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    group = zarr.create_group(tmp_path / "x", zarr_format=2)
+    for name in ("e\N{COMBINING ACUTE ACCENT}", "\N{LATIN SMALL LETTER E WITH ACUTE}"):
+        group.create_array(name, data=np.arange(3.0)).attrs["_ARRAY_DIMENSIONS"] = ["n"]
+    message = failed(capsys, tmp_path / "x", tmp_path / "y", "--format", word)
+    assert "two names become" in message
+    assert not (tmp_path / "y").exists()
