@@ -25,18 +25,21 @@ from nczarr_xarray.model import (
     NC_DTYPES,
     Array,
     Attribute,
+    ChangedError,
     Dimension,
     EnumType,
     Group,
-    NormalizedNameError,
     Variable,
     described,
+    is_below,
     join,
 )
 
 _T = TypeVar("_T")
 _Declared = TypeVar("_Declared", Dimension, EnumType, Variable)
 
+_FORM_C = "names become those of Unicode's normal form C, which netCDF demands"
+_TWIN = "dimensions of other groups become others of the same length, as netCDF has none from there"
 #: Formats with Zarr's types, by their words: what messages call them.
 _PURE = {"Zarr2": "Zarr 2", "Zarr3": "Zarr 3"}
 
@@ -177,10 +180,11 @@ def _array(variable: Variable) -> Array:
     return variable.array
 
 
-def with_netcdf_names(opened: Opened, word: str) -> Opened:
-    """Return the dataset with names in Unicode's normal form C, if a format demands it.
+def as_netcdf_names(opened: Opened, word: str) -> Opened:
+    """Return the dataset with names and dimensions that netCDF can have, if a format demands it.
 
-    Those that change become `Hierarchy.problems`.
+    Names get Unicode's normal form C. A dimension of a group that a variable is not in gets a twin
+    in the group of the variable. What changes becomes `Hierarchy.problems`.
 
     Parameters
     ----------
@@ -195,6 +199,44 @@ def with_netcdf_names(opened: Opened, word: str) -> Opened:
     if word in _PURE:
         return opened
     changed: list[FormatError] = []
+    root = _in_form_c(_with_twins(opened, changed).hierarchy.root, changed)
+    if not changed:
+        return opened
+    problems = (*opened.hierarchy.problems, *changed)
+    return replace(opened, hierarchy=replace(opened.hierarchy, root=root, problems=problems))
+
+
+def _with_twins(opened: Opened, changed: list[FormatError]) -> Opened:
+    """Return the dataset without variables along dimensions of groups that they are not in."""
+
+    def nearer(group: Group) -> Group:
+        declared = dict(group.dimensions)
+        twins: dict[Dimension, Dimension] = {}
+
+        def twin(dimension: Dimension) -> Dimension:
+            if is_below(group.path, dimension.group):
+                return dimension
+            if dimension not in twins:
+                name = dimension.name
+                while name in declared or name in group.variables:
+                    name += "_"
+                twins[dimension] = replace(dimension, name=name, group=group.path)
+                declared[name] = twins[dimension]
+            return twins[dimension]
+
+        variables = {}
+        for name, variable in group.variables.items():
+            dimensions = tuple(map(twin, variable.dimensions))
+            if dimensions != variable.dimensions:
+                changed.append(ChangedError(variable.path, _TWIN))
+            variables[name] = replace(variable, dimensions=dimensions)
+        return replace(group, dimensions=declared, variables=variables, groups={})
+
+    return _rebuilt(opened, nearer)
+
+
+def _in_form_c(root: Group, changed: list[FormatError]) -> Group:
+    """Return a group with all names, and those in attributes that name variables, in form C."""
 
     def named(owner: str, things: Mapping[str, _T], renamed: Callable[[_T], _T]) -> dict[str, _T]:
         found: dict[str, _T] = {}
@@ -206,7 +248,7 @@ def with_netcdf_names(opened: Opened, word: str) -> Opened:
                 )
                 raise FormatError(owner, f"{reason}: rename one")
             if new != name:
-                changed.append(NormalizedNameError(f"{owner}{name}", f"becomes {new!r}"))
+                changed.append(ChangedError(f"{owner}{name}", _FORM_C))
             found[new] = renamed(thing)
         return found
 
@@ -230,7 +272,7 @@ def with_netcdf_names(opened: Opened, word: str) -> Opened:
         )
 
     contents = Contents()
-    for group in opened.hierarchy.root.walk():
+    for group in root.walk():
         inside = join(group.path, "")
         new = contents.group(_form_c(group.path))
         new.dimensions = named(inside, group.dimensions, path_named)
@@ -238,12 +280,7 @@ def with_netcdf_names(opened: Opened, word: str) -> Opened:
         new.attributes = named(f"{group.path}:", group.attributes, attribute)
         new.variables = named(inside, group.variables, variable)
         named(inside, group.groups, lambda one: one)
-    if not changed:
-        return opened
-    problems = (*opened.hierarchy.problems, *changed)
-    return replace(
-        opened, hierarchy=replace(opened.hierarchy, root=contents.root, problems=problems)
-    )
+    return contents.root
 
 
 def _form_c(text: str) -> str:

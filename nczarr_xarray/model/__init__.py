@@ -48,6 +48,7 @@ __all__ = [
     "AmbiguousNameError",
     "Array",
     "Attribute",
+    "ChangedError",
     "ChunkIndex",
     "ChunkTable",
     "ChunkedArray",
@@ -66,7 +67,6 @@ __all__ = [
     "HarmlessError",
     "Hierarchy",
     "LibraryArray",
-    "NormalizedNameError",
     "Selections",
     "UndecodableError",
     "Variable",
@@ -284,8 +284,8 @@ class AmbiguousNameError(HarmlessError):
     """One name for several dimensions of a group, which therefore have others here."""
 
 
-class NormalizedNameError(HarmlessError):
-    """A name that is in Unicode's normal form C now, which netCDF demands."""
+class ChangedError(HarmlessError):
+    """Something that a copy has in another form; the reason says in which."""
 
 
 class UndecodableError(FormatError):

@@ -16,10 +16,10 @@ from nczarr_xarray.model import (
     NC_DTYPES,
     AmbiguousNameError,
     Attribute,
+    ChangedError,
     EnumType,
     Group,
     Hierarchy,
-    NormalizedNameError,
     Variable,
     join,
     readable,
@@ -50,7 +50,6 @@ NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has n
 JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
 MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
-NORMALIZED = "names become those of Unicode's normal form C, which netCDF demands"
 RENAMED = "dimensions keep the names that tell them from others of one name and another length"
 #: Changes without loss: no reader shows the difference, or it can be undone.
 _HARMLESS = frozenset(
@@ -95,8 +94,8 @@ class Lacking:
         for problem in hierarchy.problems:
             if isinstance(problem, AmbiguousNameError):
                 self.note(RENAMED, problem.object)
-            elif isinstance(problem, NormalizedNameError):
-                self.note(NORMALIZED, problem.object)
+            elif isinstance(problem, ChangedError):
+                self.note(problem.reason, problem.object)
         for error in hierarchy.hidden:
             self.note(f"left out: {error.reason}", error.object)
         if not self.netcdf4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -715,3 +716,48 @@ def test_two_names_that_become_one(
     message = failed(capsys, tmp_path / "x", tmp_path / "y", "--format", word)
     assert "two names become" in message
     assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "CFA", "Zarr3"])
+def test_dimensions_and_enums_of_other_branches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        one, two, three = (file.create_group(name) for name in ("one", "two", "three"))
+        one["x"] = np.arange(3.0)
+        one["x"].make_scale()
+        one["near"] = np.arange(3.0)
+        for group, name in ((file, "top"), (two, "far"), (two, "also"), (three, "x")):
+            group[name] = np.arange(3.0) + len(name)
+        for variable in (one["near"], file["top"], two["far"], two["also"], three["x"]):
+            variable.dims[0].attach_scale(one["x"])
+        two["kinds"] = h5py.enum_dtype({"A": 0, "B": 1}, "i1")
+        if word != "CFA":
+            for group in (one, three):  # one is before the group of the type, one behind it
+                made = group.create_dataset("kind", (2,), two["kinds"])
+                made[:] = [1, 0]
+    target = tmp_path / "y"
+    if word == "Zarr3":  # which has names of dimensions only
+        copy(tmp_path / "x.h5", target, "--format", word, "--verify")
+        far = json.loads((target / "two" / "far" / "zarr.json").read_text())
+        assert far["dimension_names"] == ["x"]
+        return
+    message = failed(capsys, tmp_path / "x.h5", target, "--format", word, "--verify")
+    assert "dimensions of other groups become others of the same length" in message
+    if word == "CFA":
+        with xr.open_dataset(target, engine="nczarr") as dataset:
+            assert dataset["top"].dims == ("x",)
+            np.testing.assert_array_equal(dataset["top"], np.arange(3.0) + 3)
+        return
+    place = f"file://{target}#mode=nczarr,file" if word == "NCZarr" else str(target)
+    with netCDF4.Dataset(place) as back:
+        for path, name in (("top", "x"), ("two/far", "x"), ("two/also", "x"), ("three/x", "x_")):
+            length = len(path.rpartition("/")[2])
+            assert back[path].dimensions == (name,)
+            assert back[path].get_dims()[0].group().path == back[path].group().path
+            np.testing.assert_array_equal(back[path][:], np.arange(3.0) + length)
+        assert back["one/near"].get_dims()[0].group().path == "/one"
+        for path in ("one/kind", "three/kind"):
+            np.testing.assert_array_equal(back[path][:], [1, 0])
+            if word == "NETCDF4":
+                assert back[path].datatype.enum_dict == {"A": 0, "B": 1}
