@@ -761,3 +761,28 @@ def test_dimensions_and_enums_of_other_branches(
             np.testing.assert_array_equal(back[path][:], [1, 0])
             if word == "NETCDF4":
                 assert back[path].datatype.enum_dict == {"A": 0, "B": 1}
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "NETCDF3_CLASSIC", "CFA", "Zarr2", "Zarr3"])
+def test_the_dimension_of_a_scale_without_extent_keeps_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["time"] = h5py.Empty("f4")
+        file["time"].make_scale("time")
+        for name, length in {"v": 3, "w": 3, "z": 4}.items():
+            file[name] = np.arange(float(length))
+            file[name].dims[0].attach_scale(file["time"])
+    message = failed(capsys, tmp_path / "x.h5", tmp_path / "y", "--format", word, "--verify")
+    assert "/time: " in message
+    options: dict[str, Any] = {"engine": "nczarr"}
+    if word in ("NETCDF4", "NETCDF3_CLASSIC"):
+        options = {"engine": "netcdf4"}
+    elif word != "CFA":
+        options = {"engine": "zarr", "consolidated": False}
+    with xr.open_dataset(tmp_path / "y", **options) as dataset:
+        assert dataset["v"].dims == dataset["w"].dims == ("time",)
+        assert dataset["z"].dims != ("time",)  # it has another length
+        for name in ("v", "w", "z"):
+            np.testing.assert_array_equal(dataset[name], np.arange(dataset[name].size))
+        assert dataset["z"].size == 4
