@@ -67,12 +67,13 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str], lost: Coll
         return 0
     from nczarr_xarray.export.classic import as_classic
     from nczarr_xarray.export.form.lacking import Lacking
-    from nczarr_xarray.export.selection import without_unreadable
+    from nczarr_xarray.export.selection import as_netcdf_names, suited
     from nczarr_xarray.tools.compare import compare, write_digests
 
     with open_named(args, args.source, args.source_options) as opened:
         wanted = selection(args)
-        source = wanted.of(without_unreadable(opened, wanted.variables))
+        source = wanted.of(suited(opened, word, wanted.variables))
+        source = as_netcdf_names(source, word)
         if args.digests:
             write_digests(source, args.digests)
         if not args.verify:

@@ -14,7 +14,7 @@ import numpy as np
 from nczarr_xarray.chunks.pieces import checked
 from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.model import Array, CodecConfig
+from nczarr_xarray.model import NC_DEFAULT_FILL, Array, CodecConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,22 @@ class RoundedArray(DerivedArray):
         values = self.reader.read(key, points=points)
         odd = _odd(key, self.shape, points=points) if self.mode == "BitGroom" else None
         return quantize(values, self.mode, self.digits, self.fill_value, odd)
+
+
+@dataclass(frozen=True, slots=True)
+class BytesArray(DerivedArray):
+    """Bools of another variable, as bytes."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype("i1")
+
+    @property
+    def fill(self) -> Any:
+        return np.int8(NC_DEFAULT_FILL["byte"])  # no bool: readers of Zarr take it for a mask
+
+    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
+        return np.asarray(self.reader.read(key, points=points)).astype("i1")
 
 
 def _odd(key: tuple[Any, ...], shape: tuple[int, ...], *, points: bool) -> np.ndarray:

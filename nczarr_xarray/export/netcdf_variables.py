@@ -111,7 +111,7 @@ def declare(
     for group in root.walk():
         target = group_at(file, group.path)
         for enum in group.types.values():
-            target.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
+            _enum_type(file, enum)
         for dimension in group.dimensions.values():
             # for netCDF, a dimension without elements is an unlimited one
             target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
@@ -247,7 +247,7 @@ def create_variable(
 
 
 def _enum_type(file: Any, enum: EnumType) -> Any:
-    """Return an enum of the file; one that has no name in the source is made here."""
+    """Return an enum of the file; it is made, unless a variable of another group has it already."""
     group = group_at(file, enum.group)
     if enum.name not in group.enumtypes:
         group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))

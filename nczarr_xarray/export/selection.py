@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,10 +14,34 @@ from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
-from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
+from nczarr_xarray.export.derived import BytesArray, DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.fills import fill_value
-from nczarr_xarray.formats.needed import needed
-from nczarr_xarray.model import Attribute, Dimension, Group, Variable
+from nczarr_xarray.export.form.stored import stored_as
+from nczarr_xarray.formats.nczarr.dtypes import packed
+from nczarr_xarray.formats.nczarr.limits import pure_type
+from nczarr_xarray.formats.needed import NAMING, needed
+from nczarr_xarray.formats.zarr3.emit import data_type
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Array,
+    Attribute,
+    ChangedError,
+    Dimension,
+    EnumType,
+    Group,
+    Variable,
+    described,
+    is_below,
+    join,
+)
+
+_T = TypeVar("_T")
+_Declared = TypeVar("_Declared", Dimension, EnumType, Variable)
+
+_FORM_C = "names become those of Unicode's normal form C, which netCDF demands"
+_TWIN = "dimensions of other groups become others of the same length, as netCDF has none from there"
+#: Formats with Zarr's types, by their words: what messages call them.
+_PURE = {"Zarr2": "Zarr 2", "Zarr3": "Zarr 3"}
 
 
 class Quantization(NamedTuple):
@@ -64,34 +89,202 @@ class Selection:
         return _with_fixed_dimensions(opened) if self.fixed else opened
 
 
-def without_unreadable(opened: Opened, wanted: Collection[str] = ()) -> Opened:
-    """Return the dataset without the variables whose metadata are damaged or unknown.
+def suited(opened: Opened, word: str, wanted: Collection[str] = ()) -> Opened:
+    """Return the dataset as far as a format can hold its variables.
 
-    They become `Hierarchy.problems`.
+    Those whose metadata are damaged or unknown become `Hierarchy.problems`, those of types that
+    the format lacks `Hierarchy.hidden`. Where netCDF's types count, Zarr's bools become bytes, as
+    xarray stores them.
 
     Parameters
     ----------
+    word
+        The word of ``--format``.
     wanted
-        Paths of variables that are kept in any case, with their errors.
+        Paths of variables that are kept in any case, with their errors. If nothing else would be
+        left, all are.
     """
-    errors = {
-        variable.path: variable.error
-        for variable in opened.hierarchy.root.all_variables()
-        if isinstance(variable.error, FormatError)
-        and not isinstance(variable.error, StoreError)
-        and variable.path not in wanted
-    }
-    if not errors:
-        return opened
+    variables = list(opened.hierarchy.root.all_variables())
+    damaged: dict[str, FormatError] = {}
+    lost: dict[str, FormatError] = {}
+    for variable in variables:
+        path, error = variable.path, variable.error
+        if path in wanted or isinstance(error, StoreError):
+            continue
+        if isinstance(error, FormatError):
+            damaged[path] = FormatError(path, str(error).removeprefix(f"{path}: "))
+        elif error is None and (reason := _lacks(word, opened, variable)):
+            lost[path] = FormatError(path, reason)
+    if len(damaged) + len(lost) == len(variables):
+        damaged, lost = {}, {}
+    left_out = {*damaged, *lost}
+    for variable in variables:
+        if _is_bool(variable) and _loses_mask(word, opened, variable):
+            where = f"{variable.path}:_FillValue"
+            reason = f"the mask of bools, which {_PURE.get(word, 'netCDF')} does not have"
+            lost[where] = FormatError(where, reason)
 
     def kept(group: Group) -> Group:
-        found = {name: v for name, v in group.variables.items() if v.path not in errors}
+        found = {
+            name: _as_bytes(opened, variable)
+            if word not in _PURE and _is_bool(variable)
+            else variable
+            for name, variable in group.variables.items()
+            if variable.path not in left_out
+        }
         return replace(group, variables=found, groups={})
 
-    opened = _rebuilt(opened, kept)
-    hierarchy = opened.hierarchy
-    reasons = (FormatError(p, str(e).removeprefix(f"{p}: ")) for p, e in errors.items())
-    return replace(opened, hierarchy=replace(hierarchy, problems=(*hierarchy.problems, *reasons)))
+    suited = _rebuilt(opened, kept)
+    problems = (*opened.hierarchy.problems, *damaged.values())
+    hidden = (*opened.hierarchy.hidden, *lost.values())
+    return replace(suited, hierarchy=replace(suited.hierarchy, problems=problems, hidden=hidden))
+
+
+def _lacks(word: str, opened: Opened, variable: Variable) -> str | None:
+    """Say that a format has no type for a variable, if it has none."""
+    text, dtype = variable.nc_type == "string", variable.dtype
+    if word == "Zarr2":
+        stored = stored_as(opened, variable)
+        lacks = not text and any(pure_type(dtype, stored.dtype, stored.codecs))
+    elif word == "Zarr3":
+        lacks = not text and (dtype.hasobject or data_type(packed(dtype)) is None)
+    else:
+        lacks = variable.nc_type not in NC_DTYPES and dtype.kind != "b"
+    return f"{_PURE.get(word, 'netCDF')} has no type for {described(dtype)}" if lacks else None
+
+
+def _is_bool(variable: Variable) -> bool:
+    """Tell whether a variable is of Zarr's bools, which netCDF lacks."""
+    return variable.error is None and variable.nc_type is None and variable.dtype.kind == "b"
+
+
+def _loses_mask(word: str, opened: Opened, variable: Variable) -> bool:
+    """Tell whether xarray masks some of a variable of bools, but nothing of its copy."""
+    hidden = opened.hierarchy.generation == "v2" and _array(variable).fill is not None
+    return word != "Zarr2" and (
+        hidden or (word not in _PURE and "_FillValue" in variable.attributes)
+    )
+
+
+def _as_bytes(opened: Opened, variable: Variable) -> Variable:
+    """Return a variable of bools as the bytes that xarray makes of them, and bools of again."""
+    array = BytesArray(_array(variable).path, variable.shape, opened.reader(variable))
+    attributes = {**variable.attributes, "dtype": Attribute("dtype", "char", "bool")}
+    attributes.pop("_FillValue", None)  # xarray takes what is missing for True
+    byte = replace(variable, nc_type="byte", dtype=array.dtype, attributes=attributes)
+    return _derived(byte, array)
+
+
+def _array(variable: Variable) -> Array:
+    assert variable.array is not None
+    return variable.array
+
+
+def as_netcdf_names(opened: Opened, word: str) -> Opened:
+    """Return the dataset with names and dimensions that netCDF can have, if a format demands it.
+
+    Names get Unicode's normal form C. A dimension of a group that a variable is not in gets a twin
+    in the group of the variable. What changes becomes `Hierarchy.problems`.
+
+    Parameters
+    ----------
+    word
+        The word of ``--format``.
+
+    Raises
+    ------
+    FormatError
+        If two names become one.
+    """
+    if word in _PURE:
+        return opened
+    changed: list[FormatError] = []
+    root = _in_form_c(_with_twins(opened, changed).hierarchy.root, changed)
+    if not changed:
+        return opened
+    problems = (*opened.hierarchy.problems, *changed)
+    return replace(opened, hierarchy=replace(opened.hierarchy, root=root, problems=problems))
+
+
+def _with_twins(opened: Opened, changed: list[FormatError]) -> Opened:
+    """Return the dataset without variables along dimensions of groups that they are not in."""
+
+    def nearer(group: Group) -> Group:
+        declared = dict(group.dimensions)
+        twins: dict[Dimension, Dimension] = {}
+
+        def twin(dimension: Dimension) -> Dimension:
+            if is_below(group.path, dimension.group):
+                return dimension
+            if dimension not in twins:
+                name = dimension.name
+                while name in declared or name in group.variables:
+                    name += "_"
+                twins[dimension] = replace(dimension, name=name, group=group.path)
+                declared[name] = twins[dimension]
+            return twins[dimension]
+
+        variables = {}
+        for name, variable in group.variables.items():
+            dimensions = tuple(map(twin, variable.dimensions))
+            if dimensions != variable.dimensions:
+                changed.append(ChangedError(variable.path, _TWIN))
+            variables[name] = replace(variable, dimensions=dimensions)
+        return replace(group, dimensions=declared, variables=variables, groups={})
+
+    return _rebuilt(opened, nearer)
+
+
+def _in_form_c(root: Group, changed: list[FormatError]) -> Group:
+    """Return a group with all names, and those in attributes that name variables, in form C."""
+
+    def named(owner: str, things: Mapping[str, _T], renamed: Callable[[_T], _T]) -> dict[str, _T]:
+        found: dict[str, _T] = {}
+        for name, thing in things.items():
+            new = _form_c(name)
+            if new in found:
+                reason = (
+                    f"two names become {new!r} in Unicode's normal form C, which netCDF demands"
+                )
+                raise FormatError(owner, f"{reason}: rename one")
+            if new != name:
+                changed.append(ChangedError(f"{owner}{name}", _FORM_C))
+            found[new] = renamed(thing)
+        return found
+
+    def path_named(thing: _Declared) -> _Declared:
+        return replace(thing, name=_form_c(thing.name), group=_form_c(thing.group))
+
+    def attribute(one: Attribute) -> Attribute:
+        value = one.value
+        if one.name in NAMING and not isinstance(value, np.ndarray):
+            value = _form_c(value) if isinstance(value, str) else tuple(map(_form_c, value))
+        return replace(
+            one, name=_form_c(one.name), value=value, enum=one.enum and path_named(one.enum)
+        )
+
+    def variable(one: Variable) -> Variable:
+        return replace(
+            path_named(one),
+            dimensions=tuple(map(path_named, one.dimensions)),
+            attributes=named(f"{one.path}:", one.attributes, attribute),
+            enum=one.enum and path_named(one.enum),
+        )
+
+    contents = Contents()
+    for group in root.walk():
+        inside = join(group.path, "")
+        new = contents.group(_form_c(group.path))
+        new.dimensions = named(inside, group.dimensions, path_named)
+        new.types = named(inside, group.types, path_named)
+        new.attributes = named(f"{group.path}:", group.attributes, attribute)
+        new.variables = named(inside, group.variables, variable)
+        named(inside, group.groups, lambda one: one)
+    return contents.root
+
+
+def _form_c(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def _known(kind: str, name: str, known: Iterable[str]) -> str:

@@ -48,6 +48,7 @@ __all__ = [
     "AmbiguousNameError",
     "Array",
     "Attribute",
+    "ChangedError",
     "ChunkIndex",
     "ChunkTable",
     "ChunkedArray",
@@ -281,6 +282,10 @@ class HarmlessError(FormatError):
 
 class AmbiguousNameError(HarmlessError):
     """One name for several dimensions of a group, which therefore have others here."""
+
+
+class ChangedError(HarmlessError):
+    """Something that a copy has in another form; the reason says in which."""
 
 
 class UndecodableError(FormatError):

@@ -74,7 +74,7 @@ KNOWN: tuple[Known, ...] = (
     Known(
         "bool loses its _FillValue",
         ("Zarr 2",),
-        ("copy → Zarr 3", "copy → .nca", *_NEW),
+        _NEW,
         ("bool_equal", "bool_hidden"),
     ),
     Known(

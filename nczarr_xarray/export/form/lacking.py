@@ -16,6 +16,7 @@ from nczarr_xarray.model import (
     NC_DTYPES,
     AmbiguousNameError,
     Attribute,
+    ChangedError,
     EnumType,
     Group,
     Hierarchy,
@@ -93,6 +94,8 @@ class Lacking:
         for problem in hierarchy.problems:
             if isinstance(problem, AmbiguousNameError):
                 self.note(RENAMED, problem.object)
+            elif isinstance(problem, ChangedError):
+                self.note(problem.reason, problem.object)
         for error in hierarchy.hidden:
             self.note(f"left out: {error.reason}", error.object)
         if not self.netcdf4:

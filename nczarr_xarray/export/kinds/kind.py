@@ -133,12 +133,12 @@ class CopyRequest:
             If it lacks what was named.
         """
         from nczarr_xarray.dataset.open import open_hierarchy
-        from nczarr_xarray.export.selection import without_unreadable
+        from nczarr_xarray.export.selection import as_netcdf_names, suited
 
         opened = open_hierarchy(self.source, **self.opening)
         with on_error(opened.close):
-            opened = without_unreadable(opened, self.selection.variables)
-            source = self.selection.of(opened)
+            opened = suited(opened, self.format, self.selection.variables)
+            source = as_netcdf_names(self.selection.of(opened), self.format)
             declared = (group.dimensions for group in source.hierarchy.root.walk())
             self.check_names({name for dimensions in declared for name in dimensions})
             return source

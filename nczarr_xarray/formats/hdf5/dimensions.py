@@ -9,7 +9,8 @@ Numbers run through the whole file, children before their parents.
 Where the numbers contradict the extents, the attached scales count here.
 
 netCDF-C refuses an attached scale in another branch, and a first dimension with
-a scale followed by one without. Here the scale, or a phony dimension, is used.
+a scale followed by one without. Here the scale, or a phony dimension, is used. It crashes on a
+scale without extent. Here that names the dimension of the first variable it is attached to.
 """
 
 from __future__ import annotations
@@ -77,11 +78,14 @@ class Dimensions:
         self._by_number: dict[int, list[Scale]] = {}
         self._by_address: dict[int, list[Scale]] = {}
         self._by_length: dict[tuple[str, int, bool], list[Scale]] = {}
+        self._unsized: dict[int, tuple[str, str]] = {}
         self._next = 0
 
     def add(self, group: str, dataset: H5Dataset) -> None:
         """Note the dimension of a dataset that is a scale. Parents come before children."""
         shape, maxshape = dataset.space.shape, dataset.space.maxshape
+        if shape is None and is_scale(dataset):
+            self._unsized.setdefault(dataset.address, (group, dataset.name))
         if not shape or not is_scale(dataset):
             return
         assigned = _integers(dataset.attributes.get("_Netcdf4Dimid"))
@@ -109,14 +113,23 @@ class Dimensions:
             scales = [] if own is None else [own]
             for axis, addresses in enumerate(attached[len(scales) :], len(scales)):
                 # as in netCDF-C, the last one counts
-                scale = (
-                    _nearest(group, self._by_address.get(addresses[-1], ())) if addresses else None
-                )
+                scale = self._attached(group, addresses[-1], shape[axis]) if addresses else None
                 lost = listed is None or bool(addresses)
                 scales.append(scale or self._phony(group, dataset, axis, scales, lost))
         for scale, length in zip(scales, shape, strict=True):
             scale.reach = max(scale.reach, length)
         return scales
+
+    def _attached(self, group: str, address: int, length: int) -> Scale | None:
+        """Return the dimension of an attached scale; one without extent gets it here."""
+        found = _nearest(group, self._by_address.get(address, ()))
+        if address not in self._unsized:
+            return found
+        if found is None:
+            found = Scale(*self._unsized[address], length, False, self._next, address)
+            self._next += 1
+            self._note(found)
+        return found if found.length == length else None
 
     def _note(self, scale: Scale) -> None:
         self.groups.setdefault(scale.group, []).append(scale)

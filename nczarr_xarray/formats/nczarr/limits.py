@@ -228,10 +228,10 @@ class _Check:
     def dtype(self, variable: Variable, array: ChunkedArray) -> Iterator[str]:
         nc_type, dtype = variable.nc_type, array.dtype
         if not self.netcdf:
-            yield from _pure_dtype(variable.dtype, array)
+            yield from pure_type(variable.dtype, array.dtype, array.codecs)
         elif nc_type not in NC_DTYPES:
             reason = f"NCZarr has no type for {described(variable.dtype)}"
-            zarr = not any(_pure_dtype(variable.dtype, array))
+            zarr = not any(pure_type(variable.dtype, array.dtype, array.codecs))
             yield f"{reason}: convert it{', or write pure Zarr (mode=zarr)' if zarr else ''}"
         elif nc_type == "string" and self.profile.generation == "G2U":
             yield f"{self.reader} has no strings in NCZarr: make it a char array"
@@ -298,9 +298,9 @@ class _Check:
                 yield f"netCDF-C shuffles this type by {size} bytes only"
 
 
-def _pure_dtype(read_as: np.dtype, array: ChunkedArray) -> Iterator[str]:
-    dtype = array.dtype
-    coded = any(config["id"] in ("vlen-utf8", "vlen-bytes") for config in array.codecs)
+def pure_type(read_as: np.dtype, dtype: np.dtype, codecs: Iterable[CodecConfig]) -> Iterator[str]:
+    """Say why pure Zarr 2 does not have a type, as of `problems`; there is one line at most."""
+    coded = any(config["id"] in ("vlen-utf8", "vlen-bytes") for config in codecs)
     if dtype.kind not in "biufcmMSUVO" or (dtype.hasobject and dtype.kind != "O"):
         yield f"Zarr 2 has no type for {dtype}"
     elif dtype.kind == "O" and not coded:

@@ -74,7 +74,7 @@ def array_document(variable: Variable, shard: Sequence[int] | None) -> dict[str,
     return {
         **_node("array", attributes.values(), array.dtype),
         "shape": _integers(array.shape),
-        "data_type": _data_type(array.dtype),
+        "data_type": data_type(array.dtype),
         "chunk_grid": _named("regular", chunk_shape=_integers(shard or array.chunk_shape)),
         "chunk_key_encoding": _named("default", separator="/"),
         "fill_value": fill,
@@ -93,7 +93,7 @@ def problems(root: Group) -> Iterator[str]:
         array = variable.array
         if not isinstance(array, ChunkedArray):
             continue  # reported as unreadable
-        if _data_type(array.dtype) is None:
+        if data_type(array.dtype) is None:
             yield f"{variable.path}: Zarr 3 has no type for {array.dtype}"
         for config in array.codecs:
             if not is_known(config):
@@ -133,7 +133,7 @@ def encoded_fill(value: float | bytes) -> str:
     return base64.standard_b64encode(data).decode()
 
 
-def _data_type(dtype: np.dtype) -> JSON:
+def data_type(dtype: np.dtype) -> JSON:
     """Return the name of a data type; None if Zarr 3 does not have it."""
     if dtype.hasobject:
         return "string" if dtype.fields is None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
@@ -537,3 +539,250 @@ def test_one_unreadable_variable_stops_no_copy(
     # what is named is not left out
     asked = failed(capsys, tmp_path / "x.h5", place, *more, "--var", "packed", "--overwrite")
     assert "packed: cannot be decoded" in asked or "/packed: cannot be read" in asked
+
+
+#: Types by the names of variables, with the formats that lack them.
+TYPES_OF_HDF5: dict[str, tuple[Any, set[str]]] = {
+    "pair": (np.zeros(2, [("a", "i4"), ("b", "f8")]), {"NCZarr", "NETCDF4", "CFA", "Zarr3"}),
+    "opaque": (np.zeros(2, "V5"), {"NCZarr", "NETCDF4", "CFA", "Zarr3"}),
+    "half": (np.ones(2, "f2"), {"NCZarr", "NETCDF4", "CFA"}),
+    "sequences": (None, {"NCZarr", "NETCDF4", "CFA", "Zarr3", "Zarr2"}),
+}
+TYPES_OF_ZARR: dict[str, tuple[Any, set[str]]] = {
+    "half": (np.ones(2, "f2"), {"NCZarr", "NETCDF4", "CFA"}),
+    "cplx": (np.ones(2, "c8"), {"NCZarr", "NETCDF4", "CFA"}),
+    "when": (np.zeros(2, "M8[s]"), {"NCZarr", "NETCDF4", "CFA", "Zarr3"}),
+    "fixed": (np.array(["ab", "c"]), set()),
+}
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "CFA", "Zarr2", "Zarr3"])
+@pytest.mark.parametrize("kind", ["HDF5", "Zarr"])
+def test_a_variable_of_a_type_that_the_target_lacks_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, word: str
+) -> None:
+    types = TYPES_OF_HDF5 if kind == "HDF5" else TYPES_OF_ZARR
+    source, target = tmp_path / "x", tmp_path / "y"
+    if kind == "HDF5":
+        with h5py.File(source, "w") as file:
+            file["sound"] = np.arange(2.0)
+            for name, (data, _) in types.items():
+                if data is None:
+                    file.create_dataset(name, (2,), h5py.vlen_dtype("i4"))[:] = [[1], [2, 3]]
+                else:
+                    file[name] = data
+    else:
+        group = zarr.create_group(source, zarr_format=2)
+        for name, data in (("sound", np.arange(2.0)), *((n, d) for n, (d, _) in types.items())):
+            group.create_array(name, data=data).attrs["_ARRAY_DIMENSIONS"] = ["n"]
+    lost = {name for name, (_, lacking) in types.items() if word in lacking}
+    if lost:
+        message = failed(capsys, source, target, "--format", word, "--verify")
+        for name in types:
+            assert (f": /{name}\n" in f"{message}\n") == (name in lost)
+    else:
+        copy(source, target, "--format", word, "--verify")
+    if word == "NETCDF4":
+        with netCDF4.Dataset(target) as back:
+            names, sound = set(back.variables), back["sound"][:]
+    elif word == "CFA":
+        with xr.open_dataset(target, engine="nczarr") as dataset:
+            names, sound = set(dataset.variables), dataset["sound"].values
+    else:
+        tree = zarr.open_group(target, mode="r")
+        names, sound = set(tree.array_keys()), np.asarray(tree["sound"])
+        for name in names - {"sound"}:
+            data = types[name][0]  # texts are stored in UTF-8
+            np.testing.assert_array_equal(np.asarray(tree[name]).astype(data.dtype), data)
+    assert names == {"sound", *types} - lost
+    np.testing.assert_array_equal(sound, [0, 1])
+    # what is named is not left out, nor all that there is
+    if lost:
+        name = min(lost)
+        for options in (["--var", name], ["--var", "sound", "--var", name]):
+            asked = failed(capsys, source, tmp_path / "z", "--format", word, *options)
+            assert f"/{name}: " in asked
+            assert not (tmp_path / "z").exists()
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4"])
+def test_a_copy_of_which_nothing_would_be_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["half"] = np.ones(2, "f2")
+    assert "/half: " in failed(capsys, tmp_path / "x.h5", tmp_path / "y", "--format", word)
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "NETCDF3_CLASSIC", "CFA"])
+@pytest.mark.parametrize("fill", [None, False, True])
+@pytest.mark.parametrize("version", [2, 3])
+def test_bools_of_zarr_are_stored_as_xarray_stores_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], version: Any, fill: bool | None, word: str
+) -> None:
+    group = zarr.create_group(tmp_path / "x", zarr_format=version)
+    more: dict[str, Any] = {"dimension_names": ["n"]} if version == 3 else {}
+    flags = group.create_array("flags", shape=(7,), chunks=(3,), dtype="?", fill_value=fill, **more)
+    flags.attrs["long_name"] = "flags"
+    if version == 2:
+        flags.attrs["_ARRAY_DIMENSIONS"] = ["n"]
+    flags[:5] = [True, False, False, True, False]  # one chunk is not there
+    target = tmp_path / "y"
+    if version == 2 and fill is not None:  # which masks for readers of Zarr 2
+        message = failed(capsys, tmp_path / "x", target, "--format", word, "--verify")
+        assert "the mask of bools" in message
+    else:
+        copy(tmp_path / "x", target, "--format", word, "--verify")
+    if word != "CFA":
+        place = f"file://{target}#mode=nczarr,file" if word == "NCZarr" else str(target)
+        with netCDF4.Dataset(place) as back:
+            assert back["flags"].dtype == np.int8
+            assert back["flags"].ncattrs() == ["long_name", "dtype"]
+            assert np.ma.getmaskarray(back["flags"][:]).sum() == 0
+            np.testing.assert_array_equal(back["flags"][:], flags[:])
+        with xr.open_dataset(place, engine="netcdf4") as dataset:
+            assert dataset["flags"].dtype == bool
+            np.testing.assert_array_equal(dataset["flags"], flags[:])
+    engines: dict[Any, dict[str, Any]] = {"nczarr": {}}
+    if word == "NCZarr":
+        engines["zarr"] = {"consolidated": False}
+    for engine, options in engines.items():
+        with xr.open_dataset(target, engine=engine, **options) as dataset:
+            assert dataset["flags"].dtype == bool
+            np.testing.assert_array_equal(dataset["flags"], flags[:])
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "NETCDF3_CLASSIC", "CFA", "Zarr2", "Zarr3"])
+@pytest.mark.parametrize("kind", ["HDF5", "Zarr"])
+def test_names_become_those_of_normal_form_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, word: str
+) -> None:
+    decomposed, composed = "e\N{COMBINING ACUTE ACCENT}", "\N{LATIN SMALL LETTER E WITH ACUTE}"
+    trees = word in ("NCZarr", "NETCDF4")
+    source, target = tmp_path / "x", tmp_path / "y"
+    root: Any = (
+        h5py.File(source, "w") if kind == "HDF5" else zarr.create_group(source, zarr_format=2)
+    )
+    for group in (root, root.create_group(f"g{decomposed}")) if trees else (root,):
+        dims = {decomposed: [f"d{decomposed}"], f"d{decomposed}": [f"d{decomposed}"]}
+        for name, where in dims.items():
+            data = np.arange(3.0)
+            if kind == "HDF5":
+                made = group.create_dataset(name, data=data)
+            else:
+                made = group.create_array(name, data=data)
+                made.attrs["_ARRAY_DIMENSIONS"] = where
+            made.attrs[f"a{decomposed}"] = 1
+            made.attrs["ancillary"] = decomposed  # a text stays
+        group[decomposed].attrs["coordinates"] = f"d{decomposed}"
+        if kind == "HDF5":
+            group[f"d{decomposed}"].make_scale()
+            group[decomposed].dims[0].attach_scale(group[f"d{decomposed}"])
+    if kind == "HDF5":
+        root.close()
+    if word in ("Zarr2", "Zarr3"):
+        copy(source, target, "--format", word, "--verify")
+        assert set(zarr.open_group(target, mode="r").array_keys()) == {decomposed, f"d{decomposed}"}
+        return
+    message = failed(capsys, source, target, "--format", word, "--verify")
+    assert "normal form C" in message
+    assert f"/{decomposed}" in message
+    for path in ("/", f"/g{composed}") if trees else ("/",):
+        with xr.open_dataset(target, engine="nczarr", group=path) as dataset:
+            assert list(dataset.variables) in (
+                [composed, f"d{composed}"],
+                [f"d{composed}", composed],
+            )
+            assert dataset[composed].dims == (f"d{composed}",)
+            assert dataset[composed].attrs[f"a{composed}"] == 1
+            assert dataset[composed].attrs["ancillary"] == decomposed
+            np.testing.assert_array_equal(dataset[composed], np.arange(3.0))
+    if word != "CFA":
+        place = f"file://{target}#mode=nczarr,file" if word == "NCZarr" else str(target)
+        with netCDF4.Dataset(place) as back:
+            assert back[composed].dimensions == (f"d{composed}",)
+            assert back[composed].coordinates == f"d{composed}"
+            np.testing.assert_array_equal(back[composed][:], np.arange(3.0))
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "CFA"])
+def test_two_names_that_become_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    group = zarr.create_group(tmp_path / "x", zarr_format=2)
+    for name in ("e\N{COMBINING ACUTE ACCENT}", "\N{LATIN SMALL LETTER E WITH ACUTE}"):
+        group.create_array(name, data=np.arange(3.0)).attrs["_ARRAY_DIMENSIONS"] = ["n"]
+    message = failed(capsys, tmp_path / "x", tmp_path / "y", "--format", word)
+    assert "two names become" in message
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "CFA", "Zarr3"])
+def test_dimensions_and_enums_of_other_branches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        one, two, three = (file.create_group(name) for name in ("one", "two", "three"))
+        one["x"] = np.arange(3.0)
+        one["x"].make_scale()
+        one["near"] = np.arange(3.0)
+        for group, name in ((file, "top"), (two, "far"), (two, "also"), (three, "x")):
+            group[name] = np.arange(3.0) + len(name)
+        for variable in (one["near"], file["top"], two["far"], two["also"], three["x"]):
+            variable.dims[0].attach_scale(one["x"])
+        two["kinds"] = h5py.enum_dtype({"A": 0, "B": 1}, "i1")
+        if word != "CFA":
+            for group in (one, three):  # one is before the group of the type, one behind it
+                made = group.create_dataset("kind", (2,), two["kinds"])
+                made[:] = [1, 0]
+    target = tmp_path / "y"
+    if word == "Zarr3":  # which has names of dimensions only
+        copy(tmp_path / "x.h5", target, "--format", word, "--verify")
+        far = json.loads((target / "two" / "far" / "zarr.json").read_text())
+        assert far["dimension_names"] == ["x"]
+        return
+    message = failed(capsys, tmp_path / "x.h5", target, "--format", word, "--verify")
+    assert "dimensions of other groups become others of the same length" in message
+    if word == "CFA":
+        with xr.open_dataset(target, engine="nczarr") as dataset:
+            assert dataset["top"].dims == ("x",)
+            np.testing.assert_array_equal(dataset["top"], np.arange(3.0) + 3)
+        return
+    place = f"file://{target}#mode=nczarr,file" if word == "NCZarr" else str(target)
+    with netCDF4.Dataset(place) as back:
+        for path, name in (("top", "x"), ("two/far", "x"), ("two/also", "x"), ("three/x", "x_")):
+            length = len(path.rpartition("/")[2])
+            assert back[path].dimensions == (name,)
+            assert back[path].get_dims()[0].group().path == back[path].group().path
+            np.testing.assert_array_equal(back[path][:], np.arange(3.0) + length)
+        assert back["one/near"].get_dims()[0].group().path == "/one"
+        for path in ("one/kind", "three/kind"):
+            np.testing.assert_array_equal(back[path][:], [1, 0])
+            if word == "NETCDF4":
+                assert back[path].datatype.enum_dict == {"A": 0, "B": 1}
+
+
+@pytest.mark.parametrize("word", ["NCZarr", "NETCDF4", "NETCDF3_CLASSIC", "CFA", "Zarr2", "Zarr3"])
+def test_the_dimension_of_a_scale_without_extent_keeps_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["time"] = h5py.Empty("f4")
+        file["time"].make_scale("time")
+        for name, length in {"v": 3, "w": 3, "z": 4}.items():
+            file[name] = np.arange(float(length))
+            file[name].dims[0].attach_scale(file["time"])
+    message = failed(capsys, tmp_path / "x.h5", tmp_path / "y", "--format", word, "--verify")
+    assert "/time: " in message
+    options: dict[str, Any] = {"engine": "nczarr"}
+    if word in ("NETCDF4", "NETCDF3_CLASSIC"):
+        options = {"engine": "netcdf4"}
+    elif word != "CFA":
+        options = {"engine": "zarr", "consolidated": False}
+    with xr.open_dataset(tmp_path / "y", **options) as dataset:
+        assert dataset["v"].dims == dataset["w"].dims == ("time",)
+        assert dataset["z"].dims != ("time",)  # it has another length
+        for name in ("v", "w", "z"):
+            np.testing.assert_array_equal(dataset[name], np.arange(dataset[name].size))
+        assert dataset["z"].size == 4

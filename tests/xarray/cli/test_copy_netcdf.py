@@ -654,15 +654,3 @@ def test_a_variable_that_has_the_name_of_another_dimension(
     copy(tmp_path / "x.nc", tmp_path / "y.nc", *options)
     with netCDF4.Dataset(tmp_path / "y.nc") as file:
         assert {name: v[:].tolist() for name, v in file.variables.items()} == expected
-
-
-def test_a_dimension_of_another_branch_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        scale = file.create_dataset("b/y", data=np.arange(3))
-        scale.make_scale("y")
-        file.create_dataset("a/v", data=np.arange(3)).dims[0].attach_scale(scale)
-    message = failed(capsys, tmp_path / "x.h5", tmp_path / "x.nc")
-    assert "/a/v: dimension '/b/y' is declared in none of the groups it is in" in message
-    assert not (tmp_path / "x.nc").exists()
