@@ -15,6 +15,7 @@ from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.held_values import unrounded
 from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, Summary, describe
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import column
 
@@ -84,7 +85,8 @@ def combined(
     check_places(grid, files_read, gaps=request.gaps, partly=before is not None)
     hierarchy = summaries.hierarchy
     assert hierarchy is not None
-    return Combiner(
+    lacking = Lacking(netcdf4=True)
+    found = Combiner(
         hierarchy,
         expected,
         files_read,
@@ -93,7 +95,10 @@ def combined(
         frozenset(summaries.differing),
         partial(read_variable, files[0], request.wanted),
         before,
+        lacking,
     ).aggregated()
+    lacking.tell(url)
+    return found
 
 
 def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
