@@ -36,6 +36,7 @@ def combined(
     progress: Progress,
     before: Aggregated | None,
     url: str,
+    lacking: Lacking,
 ) -> Aggregated:
     """Read files and make one aggregation of them.
 
@@ -47,6 +48,8 @@ def combined(
         The aggregation that they are added to, if so.
     url
         Of what is written.
+    lacking
+        Collects what a master cannot hold.
 
     Raises
     ------
@@ -85,8 +88,7 @@ def combined(
     check_places(grid, files_read, gaps=request.gaps, partly=before is not None)
     hierarchy = summaries.hierarchy
     assert hierarchy is not None
-    lacking = Lacking(netcdf4=True)
-    found = Combiner(
+    return Combiner(
         hierarchy,
         expected,
         files_read,
@@ -97,8 +99,6 @@ def combined(
         before,
         lacking,
     ).aggregated()
-    lacking.tell(url)
-    return found
 
 
 def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:

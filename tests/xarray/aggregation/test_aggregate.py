@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import nullcontext
@@ -710,6 +711,9 @@ def test_a_mark_that_no_element_can_have_is_left_out(tmp_path: Path) -> None:
         aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
         assert found["v"].values.tolist() == [0, -(2**31)] * 2
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.json")
+    references = json.loads((tmp_path / "m.json").read_text())["refs"]
+    assert json.loads(references["v/.zattrs"])["_FillValue"] == 1e20  # JSON can have it
 
 
 def test_no_variable_is_lost_when_files_are_added(tmp_path: Path) -> None:
