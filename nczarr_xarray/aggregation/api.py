@@ -31,6 +31,7 @@ from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_cla
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.cfa.versions import NEWEST
@@ -120,6 +121,9 @@ def aggregate(
     NCZarrWarning
         If a part of the grid has no file; or if a master that is not local names local files,
         which its readers have to allow.
+    LossWarning
+        If a master cannot hold an attribute as it is: JSON that netCDF lacks, a ``_FillValue`` that
+        no element can have.
     """
     check_callback(callback)
     if isinstance(targets, (str, os.PathLike)):
@@ -144,6 +148,8 @@ def aggregate(
     _check_version(place, refs, cfa_version, format)
     check_classic(place.url, format, cfa_version if append else cfa_version or NEWEST)
 
+    lacking = Lacking(netcdf4=True)
+
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
         request = Request(
             tuple(f"/{name.strip('/')}" for name in asked),
@@ -156,7 +162,7 @@ def aggregate(
             gaps == "allow",
         )
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
-            return combined(files, addresses, request, shown, before, place.url)
+            return combined(files, addresses, request, shown, before, place.url, lacking)
 
     def draft() -> Draft:
         before, version, own = None, cfa_version or NEWEST, kind
@@ -173,6 +179,7 @@ def aggregate(
         )
     else:
         _write(place, draft, replaces=append or overwrite)
+        lacking.tell(place.url)
 
 
 def convert_references(

@@ -33,6 +33,7 @@ from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
@@ -67,6 +68,8 @@ class Combiner:
         Reads a variable of the first file.
     before
         The aggregation that files are added to.
+    lacking
+        Collects what a master cannot hold.
     """
 
     hierarchy: Hierarchy
@@ -77,6 +80,7 @@ class Combiner:
     differing: frozenset[Key]
     read_first: Callable[[Variable], np.ndarray]
     before: Aggregated | None
+    lacking: Lacking
     _tabler: Tabler = field(init=False)
     _dimensions: dict[str, Dimension] = field(default_factory=dict)
     _values: dict[str, np.ndarray] = field(default_factory=dict)
@@ -116,7 +120,9 @@ class Combiner:
         found = replace(
             group,
             dimensions={n: self._dimensions[d.path] for n, d in group.dimensions.items()},
-            attributes=self._attributes(group.path, group.attributes),
+            attributes=self.lacking.attributes(
+                group.path, self._attributes(group.path, group.attributes)
+            ),
             variables=variables,
             groups={name: self._group(child) for name, child in group.groups.items()},
         )
@@ -190,7 +196,7 @@ class Combiner:
         attributes = self._attributes(f"{path}:", variable.attributes)
         dimensions = self._own_dimensions(variable, form)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
-        made = self._fill(made)
+        made = self._fill(self.lacking.variable(made))
         if 0 in made.shape:  # no part of it is a fragment
             self._values[path] = np.empty(made.shape, made.dtype.newbyteorder("="))
             return made

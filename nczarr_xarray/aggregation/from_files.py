@@ -15,6 +15,7 @@ from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.held_values import unrounded
 from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, Summary, describe
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import column
 
@@ -35,6 +36,7 @@ def combined(
     progress: Progress,
     before: Aggregated | None,
     url: str,
+    lacking: Lacking,
 ) -> Aggregated:
     """Read files and make one aggregation of them.
 
@@ -46,6 +48,8 @@ def combined(
         The aggregation that they are added to, if so.
     url
         Of what is written.
+    lacking
+        Collects what a master cannot hold.
 
     Raises
     ------
@@ -93,6 +97,7 @@ def combined(
         frozenset(summaries.differing),
         partial(read_variable, files[0], request.wanted),
         before,
+        lacking,
     ).aggregated()
 
 

@@ -16,6 +16,7 @@ from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import (
     missing_in,
     missing_numbers,
+    packing_attributes,
     packing_of,
     read_as,
     stated_marks,
@@ -149,7 +150,9 @@ class FragmentReading:
             missing = None if self._stays(data[missing][:1]) else missing
         if not is_plain:
             if packing:
-                data = _unpacked(data, variable, packing)
+                is_last = convert is None and not wanted
+                dtype = _single_or_double(variable) if is_last else np.dtype(np.float64)
+                data = _unpacked(data, variable, packing, dtype)
             if convert is not None:
                 data = self._converted(data, missing, convert)
             if packing and wanted:
@@ -322,14 +325,25 @@ def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
     return missing_in(data, missing_numbers(variable.nc_type, stated_numbers(variable)))
 
 
-def _unpacked(data: np.ndarray, variable: Variable, packing: Mapping[str, Any]) -> np.ndarray:
-    """Undo the packing of a fragment, in double precision."""
+def _single_or_double(variable: Variable) -> np.dtype:
+    """Return the precision in which xarray unpacks a variable: by that of its attributes."""
+    packing = packing_attributes(variable)
+    own = [np.asarray(packing[name].value).dtype for name in packing if name != "_Unsigned"]
+    is_wide = variable.dtype.kind in "iu" and variable.dtype.itemsize == 4
+    single = "scale_factor" in packing and all(one == np.float32 for one in own)
+    return np.dtype(np.float32 if single and not (is_wide and len(own) == 2) else np.float64)
+
+
+def _unpacked(
+    data: np.ndarray, variable: Variable, packing: Mapping[str, Any], dtype: np.dtype
+) -> np.ndarray:
+    """Undo the packing of a fragment, in a precision."""
     if data.dtype.kind in "iu":
         data = data.astype(read_as(variable), copy=False)
     scale, offset = packing.get("scale_factor"), packing.get("add_offset")
     if scale is None and offset is None:
         return data
-    plain = data.astype(np.float64)
+    plain = data.astype(dtype)
     if scale is not None:
         plain *= scale
     if offset is not None:

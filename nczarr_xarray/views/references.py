@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import (
     FormatError,
+    LossWarning,
     NCZarrError,
     NCZarrWarning,
     StoreError,
@@ -25,7 +26,7 @@ from nczarr_fsspec.target_names import from_home, names_url
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import ChunkTable
+from nczarr_xarray.model import ChunkTable, Variable
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
 from nczarr_xarray.views.open import open_view
@@ -90,6 +91,8 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     NCZarrWarning
         For each variable that is left out, because Zarr cannot hold it, or because too many
         of its bytes would have to be in the references.
+    LossWarning
+        For char with a number as ``_FillValue``, by which readers of Zarr mask nothing.
     """
     found = find_references(target, storage_options)
     for problem in found.problems:
@@ -107,6 +110,7 @@ def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> F
         if not isinstance(keys, FileKeys):
             raise FormatError(keys.url, "is a tree of Zarr already; references are for files")
         problems = [*keys.tree.problems]
+        _tell_of_marks(url, [view.variable for view in keys.tree.arrays.values()])
         chunks: dict[str, str | list[Any]] = {}
         for path in list(keys.tree.arrays):
             try:
@@ -123,6 +127,20 @@ def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> F
         keys.close()
     texts = {key: (data or b"").decode() for key, data in documents.items()}
     return FileReferences({"version": 1, "refs": texts | chunks}, problems, url, version)
+
+
+def _tell_of_marks(url: str, variables: Iterable[Variable]) -> None:
+    """Warn of numbers as ``_FillValue`` of char, which readers of Zarr do not compare."""
+    lost = [
+        variable.path
+        for variable in variables
+        if variable.nc_type == "char" and (mark := variable.attributes.get("_FillValue"))
+        if isinstance(mark.value, np.ndarray)
+    ]
+    if lost:
+        reason = "masks nothing for readers of Zarr: a number as the _FillValue of char"
+        warning = LossWarning(f"{url}: {reason}: {', '.join(lost)}", lost)
+        warnings.warn(warning, stacklevel=caller_level())
 
 
 def _modified(path: str) -> str:

@@ -338,6 +338,13 @@ def _half(all_of: list[Any], which: int) -> list[Any]:
     return all_of[middle:] if which else all_of[:middle]
 
 
+def _as_signed(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return integers of another sign as those of a type."""
+    same = values.dtype.kind in "iu" and values.dtype.itemsize == dtype.itemsize
+    native = values.astype(values.dtype.newbyteorder("="))
+    return native.view(dtype.newbyteorder("=")) if same else values
+
+
 def _openable(target: Any, way: Way) -> tuple[Any, str]:
     if way.engine == "kerchunk":
         import fsspec
@@ -368,6 +375,8 @@ def _compared(
         pairs = decoded, result
         if isinstance(decoded, Exception):  # what no reader decodes is to stay as it is
             pairs = stored, after.stored.get(name)
+            if pairs[1] is not None and "_Unsigned" in before.decoding.get(name, {}):
+                pairs = stored, _as_signed(pairs[1], stored.dtype)  # or gets the sign that it says
         if name == "x" and way.values is not _same:
             continue
         text = difference(way.values, *pairs, single=_is_single(before, name) and untyped)

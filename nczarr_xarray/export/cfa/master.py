@@ -143,9 +143,10 @@ def unpacked(variable: Variable) -> Variable:
     attributes = {k: a for k, a in variable.attributes.items() if k not in _PACKED}
     fill = attributes.pop("_FillValue", None) or variable.attributes.get("missing_value")
     before = dtype
-    for attribute in packing.values():
-        assert isinstance(attribute.value, np.ndarray)
-        dtype = np.result_type(dtype, attribute.value.dtype)
+    own = [np.asarray(attribute.value).dtype for attribute in packing.values()]
+    if "add_offset" in packing and [one.kind for one in own] != ["f", "f"]:
+        own.append(np.dtype(np.float64))  # as xarray does: a sum may need more digits
+    dtype = np.result_type(dtype, *own)
     nc_type = netcdf_type(dtype)
     assert nc_type is not None  # numbers that netCDF has become others that it has
     missing = None

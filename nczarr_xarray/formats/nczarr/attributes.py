@@ -87,6 +87,8 @@ def decode_attributes(
         is_fill = nc_type is None and name == "_FillValue"
         if is_fill:
             nc_type = fill_type
+            while isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+                value = value[0]  # readers take its elements, whatever its shape is
         if nc_type is not None:
             try:
                 if is_fill and nc_type in ("float", "double") and type(value) is str:

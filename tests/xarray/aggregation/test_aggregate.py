@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import nullcontext
@@ -22,6 +23,7 @@ from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     ExportError,
+    LossWarning,
     NCZarrWarning,
     StoreError,
     URLError,
@@ -668,6 +670,50 @@ def test_attributes_that_are_odd_mean_what_they_do_in_the_files(
         assert one["v"].values.tolist() == values[1:]
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
         assert found["v"].values.tolist() == values
+
+
+@pytest.mark.parametrize("kind", ["i1", "u2", "i2", "i4", "i8", "f4", "f8"])
+@pytest.mark.parametrize(
+    "packing",
+    [
+        {"scale_factor": np.float32(0.01)},
+        {"add_offset": np.float32(273.15)},
+        {"scale_factor": np.float32(0.01), "add_offset": np.float32(273.15)},
+        {"scale_factor": np.float32(0.01), "add_offset": np.float64(273.15)},
+        {"scale_factor": np.float64(0.01), "add_offset": np.float64(273.15)},
+        {"scale_factor": np.int16(300), "add_offset": np.int16(5)},
+    ],
+    ids=str,
+)
+def test_fragments_are_unpacked_to_the_bit_as_xarray_does(
+    tmp_path: Path, kind: str, packing: dict[str, Any]
+) -> None:
+    values = np.arange(100, 120).astype(kind)
+    for n in range(2):
+        file = xr.Dataset({"v": ("t", values, packing)}, {"t": np.arange(20) + 20 * n})
+        file.to_netcdf(tmp_path / f"{n}.nc", encoding={"v": {"_FillValue": None}})
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "0.nc", engine="netcdf4") as one:
+        expected = one["v"].values.astype("f8").tolist()
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.astype("f8").tolist() == 2 * expected
+
+
+def test_a_mark_that_no_element_can_have_is_left_out(tmp_path: Path) -> None:
+    for n in range(2):
+        with h5py.File(tmp_path / f"{n}.nc", "w") as file:
+            file["t"] = np.array([2 * n, 2 * n + 1], "i4")
+            file["t"].make_scale("t")
+            file["v"] = np.array([0, -(2**31)], "i4")
+            file["v"].dims[0].attach_scale(file["t"])
+            file["v"].attrs["_FillValue"] = 1e20
+    with pytest.warns(LossWarning, match=r"m.nca: left out: a _FillValue that no .* have: /v$"):
+        aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, -(2**31)] * 2
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.json")
+    references = json.loads((tmp_path / "m.json").read_text())["refs"]
+    assert json.loads(references["v/.zattrs"])["_FillValue"] == 1e20  # JSON can have it
 
 
 def test_no_variable_is_lost_when_files_are_added(tmp_path: Path) -> None:

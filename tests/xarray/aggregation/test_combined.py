@@ -15,6 +15,7 @@ from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.aggregation.from_files import Request, combined
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from tests.support.manyfiles import TIME, Given, assembled, field, step, variable_of, write
 
@@ -25,7 +26,7 @@ def combine(
     wanted = Wanted(frozenset(names), frozenset(dims), None, lambda *_: None)
     request = Request(tuple(f"/{dim}" for dim in dims), wanted, gaps)
     with Progress("aggregate", shown=False) as progress:
-        return combined(files, files, request, progress, None, "m.nca")
+        return combined(files, files, request, progress, None, "m.nca", Lacking(netcdf4=True))
 
 
 @pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])

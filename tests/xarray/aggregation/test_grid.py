@@ -13,6 +13,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.combine import Combiner
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.model import Dimension, Fragments, Group, Hierarchy, Variable
 
 AXES = ("t", "y", "x")
@@ -45,7 +46,9 @@ def table_of(files: list[Summary], first: Hierarchy, layout: Layout) -> Fragment
     def nothing(_: Variable) -> np.ndarray:
         raise AssertionError
 
-    combiner = Combiner(first, layout, files, addresses, grid, frozenset(), nothing, None)
+    combiner = Combiner(
+        first, layout, files, addresses, grid, frozenset(), nothing, None, Lacking(netcdf4=True)
+    )
     return combiner.aggregated().tables["/v"]
 
 
