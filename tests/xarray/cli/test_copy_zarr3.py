@@ -67,7 +67,9 @@ def test_what_netcdf_c_wrote(tmp_path: Path, name: str) -> None:
     """Values and attributes survive, as compare and xarray's own engine read them."""
     with netCDF4.Dataset(tmp_path / "x.nc", "w") as dataset:
         WRITERS[name](dataset)
-    copy(tmp_path / "x.nc", tmp_path / "y", "--format", "Zarr3", "--verify")
+    # JSON has no NaN, and xarray reads no mark of signed numbers in an unsigned type
+    told = int(name in ("float-specials", "packed"))
+    copy(tmp_path / "x.nc", tmp_path / "y", "--format", "Zarr3", "--verify", status=told)
     raw: dict[str, Any] = {"decode_cf": False}
     with (
         xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", **raw) as theirs,
@@ -147,7 +149,7 @@ def test_characters_and_enums(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     copy(tmp_path / "x.nc", tmp_path / "y", "--format", "Zarr3", status=1)
     told = capsys.readouterr().err
     assert "char has no type in the specification of Zarr 3" in told
-    assert "left out: a _FillValue of char or bool" in told
+    assert "left out: a _FillValue of char, bool" in told
     found = document(tmp_path / "y/chars/zarr.json")
     assert found["data_type"]["name"] == "null_terminated_bytes"
     assert "_FillValue" not in found["attributes"]
