@@ -111,17 +111,19 @@ class Lacking:
                         "enums that no variable uses are left out", join(group.path, enum.name)
                     )
 
-    def tree(self, group: Group) -> Group:
+    def tree(self, root: Group) -> Group:
         """Return a group, and all below it, in the form in which they can be held."""
-        return replace(
-            group,
-            attributes=self.attributes(group.path, group.attributes),
-            variables={
-                name: one if one.error is not None else self.variable(one)
-                for name, one in group.variables.items()
-            },
-            groups={name: self.tree(child) for name, child in group.groups.items()},
-        )
+        held = {}
+        for group in root.walk():
+            variables = group.variables.items()
+            held[group.path] = replace(
+                group,
+                attributes=self.attributes(group.path, group.attributes),
+                variables={n: v if v.error is not None else self.variable(v) for n, v in variables},
+            )
+        for group in held.values():  # not recursive, as `walk`
+            group.groups = {name: held[child.path] for name, child in group.groups.items()}
+        return held[root.path]
 
     def variable(self, variable: Variable) -> Variable:
         """Return a variable in the form in which it can be held."""
