@@ -107,7 +107,8 @@ class _Conversion:
         if groups:
             names = ", ".join(group.path for group in groups)
             self.problems.append(f"{names}: classic netCDF has no groups")
-        found = Group(attributes=self.attributes("/", root.attributes))
+        held = self.lacking.attributes("/", root.attributes)
+        found = Group(attributes=self.attributes("/", held))
         for name, variable in root.variables.items():
             if variable.error is not None:
                 self.problems.append(f"{variable.path}: cannot be read ({variable.error})")

@@ -75,7 +75,8 @@ def settle_objects(variable: xr.Variable, encoding: Mapping[str, Any]) -> None:
     missing = pd.isna(values)
     if all(isinstance(value, bytes) for value in values[~missing].tolist()):
         fill = encoding.get("_FillValue")
-        empty = fill if isinstance(fill, bytes) else b""
+        mark = bytes_of(fill) if isinstance(fill, str) else fill
+        empty = mark if isinstance(mark, bytes) else b""
         variable.data = np.where(missing, empty, values).astype("S")
 
 
