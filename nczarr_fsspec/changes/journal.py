@@ -160,10 +160,13 @@ class Incomplete:
     def error(self, obj: str) -> IncompleteExportError:
         """Return the error for a reader of `obj`."""
         state = "ended before it was done" if self.owner.is_dead() else "has not finished"
+        names = sorted(self.pending or ())
+        shown = ", ".join(f"/{name}" for name in names[:5]) + (", ..." if len(names) > 5 else "")
+        whole = f" of {shown}, and any of these may lack chunks" if len(names) > 1 else ""
         return IncompleteExportError(
             obj,
-            f"incomplete export: its writer ({self.owner}) {state}; write the missing regions, or "
-            'write it anew with mode="w"',
+            f"incomplete export{whole}: its writer ({self.owner}) {state}; write the missing "
+            'regions, or write it anew with mode="w"',
         )
 
 
