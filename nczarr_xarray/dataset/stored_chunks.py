@@ -69,7 +69,7 @@ class StoredChunks:
         """Whether chunks are longer than they should be (`Array.longer`), as the first there is."""
         count = math.prod(self._grid.numbers.shape)
         if self._array.longer > self._grid.nbytes:
-            for number in range(0, count, -(-count // _SAMPLED)):
+            for number in range(0, count, max(1, -(-count // _SAMPLED))):
                 (data,) = self.fetch(self.locate(np.array([number])))
                 if data is not None:
                     return self._grid.decoder.beginning(data) is not None

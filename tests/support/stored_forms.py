@@ -241,9 +241,20 @@ _UNCHECKED = "_FillValuf"
 
 
 def _netcdf(
-    file: netCDF4.Dataset, chosen: Sequence[Form], attributes: Collection[str], start: int
+    file: netCDF4.Dataset,
+    chosen: Sequence[Form],
+    attributes: Collection[str],
+    start: int,
+    *,
+    rename: bool = True,
 ) -> None:
-    """Fill an open file of netCDF4-python, whatever its format is."""
+    """Fill an open file of netCDF4-python, whatever its format is.
+
+    Parameters
+    ----------
+    rename
+        Whether `_UNCHECKED` gets its name here.
+    """
     strings = file.data_model == "NETCDF4"
     known = {**NETCDF_ATTRIBUTES, **(STRING_ATTRIBUTES if strings else {})}
     if file.data_model in ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET"):
@@ -291,7 +302,7 @@ def _netcdf(
     index[:] = np.arange(start, start + SIZE)
     for variable, values in made:
         variable[:] = values
-        if _UNCHECKED in variable.ncattrs():
+        if _UNCHECKED in variable.ncattrs() and rename:
             variable.renameAttribute(_UNCHECKED, "_FillValue")
 
 
@@ -303,7 +314,11 @@ def netcdf(data_model: str) -> Writer:
     ) -> None:
         if data_model == "NCZarr":
             with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
-                _netcdf(file, chosen, attributes, start)
+                # netCDF-C 4.10.1 was seen not to find an attribute that it has just listed
+                _netcdf(file, chosen, attributes, start, rename=False)
+            for document in path.rglob(".zattrs"):
+                text = document.read_text(encoding="utf-8")
+                document.write_text(text.replace(_UNCHECKED, "_FillValue"), encoding="utf-8")
             return
         with netCDF4.Dataset(path, "w", format=data_model) as file:
             _netcdf(file, chosen, attributes, start)

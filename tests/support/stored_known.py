@@ -58,7 +58,7 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known(
         "JSON has no NaN: numbers become text",
-        ("netCDF-4", "CDF-2", "CDF-5", "NCZarr", "HDF5"),
+        ("netCDF-4", "CDF-2", "CDF-5", "HDF5"),
         ("refs",),
         ("*:specials", "*:nan"),
     ),

@@ -43,10 +43,7 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
     array = _array(value)
     listed = isinstance(value, (list, tuple)) and len(value) == 1
     if listed and isinstance(value[0], (str, int, float)):  # Zarr tells it from its member
-        made = encode_attribute(name, value[0], strings=strings)
-        if isinstance(made.value, str) and strings:  # netCDF-C reads a list as char as its JSON
-            made = Attribute(name, "string", (made.value,))
-        return replace(made, json=_text(value))
+        return replace(encode_attribute(name, value[0], strings=strings), json=_text(value))
     if array.size == 0 and not (array.dtype.kind in "iuf" and isinstance(value, np.ndarray)):
         # an empty list has no type; netCDF4-python makes it double, but netCDF-C does not open
         # pure Zarr that has an array without elements among its attributes

@@ -16,6 +16,7 @@ import numpy as np
 
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.codecs.shuffle import netcdf_size
+from nczarr_xarray.formats.nczarr.attributes import is_list_of_one
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, is_standard, loads
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import NC_TYPES, Attribute, ChunkedArray, CodecConfig
@@ -62,8 +63,10 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
     """
     if attribute.json is not None and profile.keeps_json:
         value = loads(attribute.json.encode("utf-8", "surrogateescape"), attribute.name)
-        if profile.spelling is None or not isinstance(value, Number):
-            return value  # of integers beyond uint64, netCDF-C makes 2^64
+        # of integers beyond uint64, netCDF-C makes 2^64, and of a list as char its text
+        shown_as_text = attribute.type == "char" and is_list_of_one(attribute.json)
+        if profile.spelling is None or not (shown_as_text or isinstance(value, Number)):
+            return value
     if isinstance(attribute.value, str):
         return attribute.value
     elements: list[JSON]
