@@ -147,9 +147,10 @@ def test_copies(tmp_path: Path, enabled: None, kind: str, options: list[str]) ->
     path, target = sharded(tmp_path / "x.zarr"), tmp_path / ("y.nc" if kind == "NETCDF4" else "y")
     assert not [finding for finding in validate(path, data=True) if finding.is_fault]
     copy(path, target, "--format", kind, "--verify", *options)
-    ds = xr.open_dataset(target, engine="netcdf4" if kind == "NETCDF4" else "nczarr")
-    assert all(np.array_equal(ds[name], VALUES) for name in "vsw")
-    assert ds.v.encoding["chunksizes"] == (4, 7)
+    engine: Any = "netcdf4" if kind == "NETCDF4" else "nczarr"
+    with xr.open_dataset(target, engine=engine) as ds:
+        assert all(np.array_equal(ds[name], VALUES) for name in "vsw")
+        assert ds.v.encoding["chunksizes"] == (4, 7)
 
 
 @needs_zarr

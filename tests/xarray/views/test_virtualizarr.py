@@ -207,8 +207,10 @@ def test_texts_and_structures_are_held_inline(tmp_path: Path, options: dict[str,
     assert check(path) == 0
     virtual = open_virtual_dataset(path.as_uri(), registry=LOCAL, parser=NCZarrParser())
     virtual.vz.to_kerchunk(str(target), format="json", **options)
-    expected = xr.open_dataset(path, engine="netcdf4", mask_and_scale=False)
-    with xr.open_dataset(target, engine="nczarr", mask_and_scale=False) as found:
+    with (
+        xr.open_dataset(path, engine="netcdf4", mask_and_scale=False) as expected,
+        xr.open_dataset(target, engine="nczarr", mask_and_scale=False) as found,
+    ):
         assert set(found.variables) == set(expected.variables)
         for name, variable in found.variables.items():
             assert same(variable.values, expected[name].values.astype(object)), name
