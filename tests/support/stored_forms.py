@@ -23,6 +23,8 @@ import zarr
 from xarray.backends import ZarrStore
 from xarray.backends.zarr import FillValueCoder
 
+from tests.support.unchecked_fill import UNCHECKED, name_fill_values
+
 INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
 FLOATS = ("f4", "f8")
 NUMBERS = (*INTEGERS, *FLOATS)
@@ -236,25 +238,10 @@ class Writer(Protocol):
     ) -> None: ...
 
 
-#: As long as ``_FillValue``, which netCDF-C accepts in one type only, unless it is renamed.
-_UNCHECKED = "_FillValuf"
-
-
 def _netcdf(
-    file: netCDF4.Dataset,
-    chosen: Sequence[Form],
-    attributes: Collection[str],
-    start: int,
-    *,
-    rename: bool = True,
+    file: netCDF4.Dataset, chosen: Sequence[Form], attributes: Collection[str], start: int
 ) -> None:
-    """Fill an open file of netCDF4-python, whatever its format is.
-
-    Parameters
-    ----------
-    rename
-        Whether `_UNCHECKED` gets its name here.
-    """
+    """Fill an open file of netCDF4-python, whatever its format is."""
     strings = file.data_model == "NETCDF4"
     known = {**NETCDF_ATTRIBUTES, **(STRING_ATTRIBUTES if strings else {})}
     if file.data_model in ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET"):
@@ -286,9 +273,9 @@ def _netcdf(
         fill = form.fill_value
         if form.fill != "square" and fill is not None:
             if form.kind == "string" and isinstance(fill, str):
-                variable.setncattr_string(_UNCHECKED, fill)
+                variable.setncattr_string(UNCHECKED, fill)
             else:
-                variable.setncattr(_UNCHECKED, fill)
+                variable.setncattr(UNCHECKED, fill)
         made.append((variable, values))
     if attributes:
         holder = file.createVariable("attributes", "f4", ("x",))
@@ -302,8 +289,6 @@ def _netcdf(
     index[:] = np.arange(start, start + SIZE)
     for variable, values in made:
         variable[:] = values
-        if _UNCHECKED in variable.ncattrs() and rename:
-            variable.renameAttribute(_UNCHECKED, "_FillValue")
 
 
 def netcdf(data_model: str) -> Writer:
@@ -314,14 +299,11 @@ def netcdf(data_model: str) -> Writer:
     ) -> None:
         if data_model == "NCZarr":
             with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
-                # netCDF-C 4.10.1 was seen not to find an attribute that it has just listed
-                _netcdf(file, chosen, attributes, start, rename=False)
-            for document in path.rglob(".zattrs"):
-                text = document.read_text(encoding="utf-8")
-                document.write_text(text.replace(_UNCHECKED, "_FillValue"), encoding="utf-8")
-            return
-        with netCDF4.Dataset(path, "w", format=data_model) as file:
-            _netcdf(file, chosen, attributes, start)
+                _netcdf(file, chosen, attributes, start)
+        else:
+            with netCDF4.Dataset(path, "w", format=data_model) as file:
+                _netcdf(file, chosen, attributes, start)
+        name_fill_values(path)
         if data_model == "NETCDF4":
             with h5py.File(path, "r+") as file:
                 for form in chosen:

@@ -13,6 +13,7 @@ import zarr
 
 from nczarr_xarray import compare
 from nczarr_xarray.cli.main import main
+from tests.support.unchecked_fill import UNCHECKED, name_fill_values
 
 
 def _write(path: Path, attributes: dict[str, Any], kind: str = "i2") -> Path:
@@ -22,10 +23,9 @@ def _write(path: Path, attributes: dict[str, Any], kind: str = "i2") -> Path:
         variable.set_auto_maskandscale(False)
         for name, value in attributes.items():
             # netCDF-C takes more kinds of a _FillValue by another name
-            variable.setncattr(name if name != "_FillValue" else "_FillValuf", value)
+            variable.setncattr(name if name != "_FillValue" else UNCHECKED, value)
         variable[:] = np.array([1, -1, -2, 3]).astype(kind)
-        if "_FillValue" in attributes:
-            variable.renameAttribute("_FillValuf", "_FillValue")
+    name_fill_values(path)
     return path
 
 
