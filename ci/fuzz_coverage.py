@@ -91,7 +91,7 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
     parser = parsers.PARSERS[name]
     folder = corpus / name
     folder.mkdir(parents=True, exist_ok=True)
-    good = [*parser.seeds(), *(path.read_bytes() for path in kept(name))]
+    good = [*parser.seeds(), *parsers.kept(name)]
     findings = Findings(name, corpus)
     with atheris.instrument_imports(include=["nczarr_fsspec", "nczarr_xarray"]):
         for data in good:  # what is imported by need is instrumented, too
@@ -111,7 +111,7 @@ def keep(name: str, corpus: Path, most: int) -> None:
     """Replace the kept inputs of a parser by the smallest ones that reach the same, by lines."""
     known: set[tuple[str, int, int]] = set()
     chosen: list[bytes] = []
-    inputs = {path.read_bytes() for path in [*(corpus / name).iterdir(), *kept(name)]}
+    inputs = {*(path.read_bytes() for path in (corpus / name).iterdir()), *parsers.kept(name)}
     for data in sorted(inputs, key=lambda data: (len(data), data)):
         if len(data) > most:
             break
@@ -120,12 +120,7 @@ def keep(name: str, corpus: Path, most: int) -> None:
             known |= reached
             chosen.append(data)
             most -= len(data)
-    for path in kept(name):
-        path.unlink()
-    folder = parsers.CORPUS / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for data in chosen:
-        (folder / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
+    parsers.keep(name, chosen)
     total = sum(map(len, chosen))
     print(
         f"{name:12} {len(chosen):4} of {len(inputs):5} inputs, {total:6} bytes, {len(known)} steps"
@@ -157,11 +152,6 @@ def steps(name: str, data: bytes) -> set[tuple[str, int, int]]:
     finally:
         sys.settrace(None)
     return found | {(type(end).__name__, 0, 0)}
-
-
-def kept(name: str) -> list[Path]:
-    """Return the inputs of a parser that are kept for the tests."""
-    return sorted((parsers.CORPUS / name).glob("*"))
 
 
 def fuzz_all(seconds: int, corpus: Path) -> int:

@@ -7,6 +7,7 @@ One row each. `ci/fuzz_coverage.py` tries bytes that lead to code which no other
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -111,6 +112,23 @@ def check(name: str, data: bytes) -> NCZarrError | Exception | None:
         except parser.errors as error:
             return error
     return None
+
+
+def kept(name: str) -> list[bytes]:
+    """Return the inputs of a parser that are kept, one archive for each parser."""
+    path = CORPUS / f"{name}.zip"
+    if not path.exists():
+        return []
+    with zipfile.ZipFile(path) as archive:
+        return [archive.read(entry) for entry in archive.infolist()]
+
+
+def keep(name: str, inputs: Iterable[bytes]) -> None:
+    """Replace the inputs of a parser that are kept."""
+    with zipfile.ZipFile(CORPUS / f"{name}.zip", "w") as archive:
+        for data in inputs:
+            entry = zipfile.ZipInfo(hashlib.sha256(data).hexdigest()[:12])
+            archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
 
 
 def _told(found: object) -> None:
