@@ -18,7 +18,7 @@ from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, writ
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.storage import netcdf_type, note_text
 from nczarr_xarray.formats.cfa.table import PACKING, packing_of
-from nczarr_xarray.formats.nczarr.profiles import PURE
+from nczarr_xarray.formats.nczarr.profiles import VIRTUAL
 from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Variable
 from nczarr_xarray.views.zarr_tree import in_json
 
@@ -135,7 +135,7 @@ class Combination:
         for variable in map(_in_json, self.found.variables()):
             if variable.path in self.found.values:
                 member = in_one_chunk(variable, self.found.values[variable.path])
-                note_text(member.variable, PURE)
+                note_text(member.variable, VIRTUAL)
                 members.append(member)
             else:
                 chunks = tuple(max(1, size) for size in variable.shape)
@@ -147,7 +147,7 @@ class Combination:
         root = self.found.hierarchy.root
         groups = {path: in_json(own) for path, own in self.found.group_attributes().items()}
         content = Content(in_json(root.attributes), members, (), groups)
-        write_tree(content, MappingWriter(objects), PURE)
+        write_tree(content, MappingWriter(objects), VIRTUAL)
         found: References = {}
         for key, data in objects.items():
             if key.rpartition("/")[2] in _DOCUMENTS:
@@ -233,7 +233,8 @@ class _Array:
                     f"{json.dumps(theirs)}: {_HINT}",
                 )
         for name in _MEANING:
-            if own.attributes.get(name) != self.attributes.get(name):
+            mine, theirs = own.attributes.get(name), self.attributes.get(name)
+            if json.dumps(mine) != json.dumps(theirs):  # NaN is what NaN is
                 raise ExportError(
                     target, f"{path} has another {name} than in {self.target}: {_HINT}"
                 )

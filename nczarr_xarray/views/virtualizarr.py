@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
+from nczarr_fsspec.errors import (
+    FormatError,
+    LossWarning,
+    NCZarrError,
+    NCZarrWarning,
+    caller_level,
+)
 from nczarr_fsspec.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
 from nczarr_fsspec.url import parse_url, redact
+from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
@@ -73,6 +80,8 @@ class NCZarrParser:
             For each variable that is left out, as Zarr or VirtualiZarr cannot have it. From 2.7 on,
             VirtualiZarr holds chunks itself which the file has in a form that Zarr does not know,
             such as text of variable length.
+        LossWarning
+            For NaN and infinities among attributes, which become texts as in copies to Zarr 3.
         """
         try:
             from virtualizarr.manifests import ManifestStore
@@ -228,5 +237,18 @@ def _manifest(view: ArrayView, found: _Existing, uri: str, inside: dict[int, byt
 
 def _json(tree: Tree, path: str, name: str) -> dict[str, Any]:
     """Return a metadata object of the view."""
-    found: dict[str, Any] = json.loads(tree.document(f"{path}/{name}".lstrip("/")) or b"{}")
+    key = f"{path}/{name}".lstrip("/")
+    document = tree.document(key) or b"{}"
+    found: dict[str, Any] = json.loads(amend.standard(document, key))  # Icechunk refuses bare NaN
+    before = json.loads(document)
+    # (`_array` says what becomes of the fill value)
+    lost = [
+        f"/{path}:{one}"
+        for one in before.keys() - {"_FillValue"}
+        if repr(before[one]) != repr(found[one])
+    ]
+    if lost:
+        reason = "NaN and infinities among attributes become texts, as JSON has no such numbers"
+        warning = LossWarning(f"{reason}: {', '.join(sorted(lost))}", lost)
+        warnings.warn(warning, stacklevel=caller_level())
     return found

@@ -10,7 +10,7 @@ from nczarr_fsspec.keystore import ZARR_METADATA, is_safe_name
 from nczarr_xarray.dataset.shown import attribute_value, dimension_names, shown_name
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
-from nczarr_xarray.formats.nczarr.profiles import PURE
+from nczarr_xarray.formats.nczarr.profiles import VIRTUAL
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
 from nczarr_xarray.views.file_arrays import ArrayView, renamed, view_of
 
@@ -79,7 +79,7 @@ class Tree:
             elif path in self.groups:
                 attributes = in_json(self.groups[path].attributes)
                 group = replace(self.groups[path], attributes=attributes)
-                self._documents |= group_documents(group, PURE, None)
+                self._documents |= group_documents(group, VIRTUAL, None)
         return self._documents.get(key)
 
     def documents(self) -> Mapping[str, bytes]:
@@ -135,7 +135,7 @@ class Tree:
         shown = renamed(view, dimensions)
         shown.attributes = in_json(variable.attributes)
         shown.enum = None  # netCDF4-python does not show the names, either
-        return array_documents(shown, PURE)
+        return array_documents(shown, VIRTUAL)
 
 
 def in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:

@@ -56,10 +56,4 @@ KNOWN: tuple[Known, ...] = (
         (*_NEW, "append", "region"),
         ("*_several_unsigned", "*_several_signed"),
     ),
-    Known(
-        "JSON has no NaN: numbers become text",
-        ("netCDF-4", "CDF-2", "CDF-5", "HDF5"),
-        ("refs",),
-        ("*:specials", "*:nan"),
-    ),
 )

@@ -26,11 +26,14 @@ class Profile:
         Whether ``_ARRAY_DIMENSIONS`` are written (``mode=noxarray`` turns them off).
     portable
         Whether pure Zarr has only what every reader of Zarr 2 supports.
+    virtual
+        Whether pure Zarr is for zarr-python and for readers of kerchunk's references only.
     """
 
     generation: Generation
     array_dimensions: bool = True
     portable: bool = False
+    virtual: bool = False
 
     @property
     def spelling(self) -> Spelling | None:
@@ -46,9 +49,10 @@ class Profile:
     def bare_nan(self) -> bool:
         """Whether NaN and infinities are bare words, which JSON does not have, not quoted ones.
 
-        4.9.0 crashes with a quoted one in an array (observed), and wrote bare ones.
+        4.9.0 crashes with a quoted one in an array (observed), and wrote bare ones. So does
+        kerchunk, whose readers take them for numbers, and quoted ones for text.
         """
-        return self.generation == "G2U"
+        return self.generation == "G2U" or self.virtual
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class Spelling:
 
 #: Pure Zarr 2; Zarr 3 states attributes likewise.
 PURE = Profile("v2")
+#: Pure Zarr 2 as views and references have it.
+VIRTUAL = Profile("v2", virtual=True)
 
 _LOWER = ("_nczarr_superblock", "_nczarr_group", "_nczarr_array", "_nczarr_attr")
 _UPPER = ("_NCZARR_SUPERBLOCK", "_NCZARR_GROUP", "_NCZARR_ARRAY", "_NCZARR_ATTR")

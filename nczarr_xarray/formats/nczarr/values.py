@@ -148,7 +148,7 @@ def fill_value(array: ChunkedArray, profile: Profile) -> JSON:
         return fill if isinstance(fill, str) else base64.b64encode(fill).decode("ascii")
     element = np.array([fill], dtype)[0]
     if dtype.kind in "iuf":
-        return number(element, bare=profile.bare_nan)
+        return number(element, bare=profile.bare_nan and profile.spelling is not None)
     if dtype.kind == "b":
         return bool(element)
     if dtype.kind == "c":

@@ -18,8 +18,14 @@ import pytest
 import xarray as xr
 import zarr
 
-from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
-from nczarr_xarray import NCZarrParser, open_hierarchy
+from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    LossWarning,
+    NCZarrError,
+    NCZarrWarning,
+)
+from nczarr_xarray import NCZarrParser, open_hierarchy, references
 from tests.support import classic_corpus, hdf5_corpus, random_netcdf
 from tests.support.marks import slow_but
 from tests.support.realservers import RangeServer
@@ -337,3 +343,24 @@ def test_scalars_of_references_that_virtualizarr_writes(
     virtual.vz.to_kerchunk(str(target), format="json", **options)
     with xr.open_dataset(target, engine="nczarr") as read:
         xr.testing.assert_identical(read.load(), dataset)
+
+
+def test_numbers_that_json_lacks_become_texts_with_a_warning(tmp_path: Path) -> None:
+    """Icechunk refuses bare NaN in documents; references, which only readers parse, have it."""
+    path = tmp_path / "nan.nc"
+    with netCDF4.Dataset(path, "w") as ds:
+        ds.createDimension("x", 2)
+        ds.createVariable("v", "f4", ("x",), fill_value=np.nan).limits = np.array([np.nan, 1])
+        ds.top = np.inf
+    with pytest.warns(LossWarning, match=r"become texts.*: /(v:limits|:top)$") as told:
+        group = NCZarrParser()(path.as_uri(), LOCAL)._group
+    assert {str(one.message).rpartition(" ")[2] for one in told} == {"/:top", "/v:limits"}
+    assert group.arrays["v"].metadata.attributes["limits"] == ["NaN", 1.0]
+    assert group.metadata.attributes["top"] == ["Infinity"]
+    with xr.open_dataset(
+        "reference://",
+        engine="zarr",
+        backend_kwargs={"storage_options": {"fo": references(path)}, "consolidated": False},
+    ) as ds:
+        np.testing.assert_array_equal(ds["v"].attrs["limits"], [np.nan, 1])
+        assert ds.attrs["top"] == np.inf
