@@ -71,9 +71,8 @@ def aggregate(
         Paths or URLs of datasets of any format, or a single one.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
-        a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead, and
-        ``.icechunk`` is a repository of Icechunk with virtual references: for these, all files must
-        have equal chunks and codecs. Any other name is a netCDF file.
+        a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead: for
+        these, all files must have equal chunks and codecs. Any other name is a netCDF file.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each

@@ -90,7 +90,11 @@ def converter(own: VariableForm, wanted: VariableForm) -> Convert | None:
     UnsupportedError
         If that needs a package that is not installed.
     """
-    if own.units is None or wanted.units is None or own.units == wanted.units:
+    if (
+        own.units is None
+        or wanted.units is None
+        or (own.units, own.calendar) == (wanted.units, wanted.calendar)
+    ):
         return None
     return conversion(own.units, own.calendar, wanted.units, wanted.calendar)
 
@@ -123,7 +127,10 @@ def converted(
     convert = converter(own, wanted)
     if convert is None:
         return values
-    found = convert(values)
+    try:
+        found = convert(values)
+    except ValueError as error:
+        raise ExportError(target, f"{own.path} {error}") from None
     if wanted.calendar is not None:
         rounded = np.round(found, DECIMALS)
         found = np.where(np.abs(rounded - found) <= _NOISE, rounded, found)
@@ -189,7 +196,7 @@ def _difference(expected: VariableForm, form: VariableForm) -> tuple[str, str] |
         return f"is {form.nc_type}", f"is {expected.nc_type}"
     if (form.units is None) != (expected.units is None):
         return _units(form), _units(expected)
-    if form.calendar != expected.calendar:
+    if (form.calendar is None) != (expected.calendar is None):
         return _calendar(form), _calendar(expected)
     if form.is_coordinate and form.packing != expected.packing:
         return "is packed otherwise", f"has {dict(expected.packing)}"

@@ -1,4 +1,4 @@
-"""Write references: as JSON, as a folder of Parquet files, or into a repository of Icechunk."""
+"""Write references: as JSON, or as a folder of Parquet files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References
-from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.model import grid_of, readable
 from nczarr_xarray.views.references import find_references
@@ -44,7 +43,7 @@ def write_references(
     *,
     replaces: bool,
 ) -> None:
-    """Write an aggregation as references, of kerchunk or of Icechunk.
+    """Write an aggregation as references of kerchunk.
 
     Parameters
     ----------
@@ -57,29 +56,30 @@ def write_references(
     options
         Returns the storage options for what `resolve` has returned.
     replaces
-        Whether there may be references already; a repository of Icechunk gets another version.
+        Whether there may be references already.
 
     Raises
     ------
     DatasetExistsError
         If there is something that must not, or cannot be replaced.
     ExportError
-        Naming the file that does not fit into one chunk grid with others.
+        Naming the file that does not fit into one chunk grid with others; or if the name is that
+        of a repository of Icechunk.
     NCZarrError
         If a file cannot be read, or the references cannot be written.
     """
-    is_folder = place.file.name.lower().endswith(_PARQUET)
+    name = place.file.name.lower()
+    if name.endswith(".icechunk"):
+        reason = "is named as a repository of Icechunk: VirtualiZarr writes it, with NCZarrParser"
+        raise ExportError(place.url, reason)
+    is_folder = name.endswith(_PARQUET)
     if not replaces:
         place.must_be_new()
     if is_folder:
         _check_folder(place, replaces=replaces)
     combination = Combination(read(), resolve)
-    sources: dict[str, Source] = {}
-    files = _of_files(combination.files(), options, sources)
-    references = combination.combined(files)
-    if place.file.name.lower().endswith(SUFFIX):
-        write_icechunk(place, references, sources, replaces=replaces)
-    elif is_folder:
+    references = combination.combined(_of_files(combination.files(), options))
+    if is_folder:
         write_parquet(place, references, replaces=replaces)
     else:
         text = json.dumps({"version": 1, "refs": references}, separators=(",", ":"))
@@ -103,9 +103,7 @@ def write_parquet(place: MasterPlace, references: References, *, replaces: bool)
 
 
 def _of_files(
-    files: Sequence[str],
-    options: Callable[[str], Mapping[str, Any] | None],
-    sources: dict[str, Source],
+    files: Sequence[str], options: Callable[[str], Mapping[str, Any] | None]
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the references of files; what has none is missing there, and is told of later.
 
@@ -113,13 +111,10 @@ def _of_files(
     ----------
     options
         As of `write_references`.
-    sources
-        Gets each file, by its name in the references.
     """
     given = [options(file) for file in files]
     with WaitingThreads(_THREADS, thread_name_prefix="nczarr-references") as pool:
-        for own, found in zip(given, pool.map(find_references, files, given), strict=True):
-            sources[found.url] = Source(found.version, own)
+        for found in pool.map(find_references, files, given):
             yield found.references["refs"]
 
 

@@ -20,8 +20,6 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
-import numpy as np
-
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.processors import processors
 
@@ -51,12 +49,6 @@ TRIAL_BATCHES = 6
 GAIN = 1.8
 #: Help comes again if it makes it so many times as fast.
 _CLEARLY = 1.05
-
-
-# glibc gives memory back to the system as soon as 128 kB of it are free, and takes page faults to
-# have it again for the next chunks: a fifth of the time of reading some elements of each. It keeps
-# twice as much as the largest block that was ever freed: so this one, which stays empty, is made.
-np.empty(16 * BATCH_BYTES, np.uint8)
 
 
 class _Pool:

@@ -46,8 +46,8 @@ def add_parser(new: NewParser) -> None:
         action=_Master,
         metavar="MASTER",
         required=True,
-        help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), kerchunk "
-        "references (.json, .parq), or a repository of Icechunk (.icechunk)",
+        help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), or "
+        "kerchunk references (.json, .parq)",
     )
     if_there = parser.add_mutually_exclusive_group()
     if_there.add_argument(

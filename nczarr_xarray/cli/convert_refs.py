@@ -19,9 +19,8 @@ def add_parser(new: NewParser) -> None:
             "nczarr convert-refs old.nca new.json",
         ],
         description="Write the table of fragments of a master in another version of the CFA "
-        "conventions, as kerchunk references (.json, .parq) or virtual references of Icechunk "
-        "(.icechunk); or write kerchunk references as a master. "
-        "No data are read but coordinates.",
+        "conventions, or as kerchunk references (.json, .parq); or write kerchunk "
+        "references as a master. No data are read but coordinates.",
     )
     parser.add_argument("source", metavar="MASTER", help="a path or URL, also of references")
     parser.add_argument("target", metavar="OUTPUT", help="a path or URL")

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(redact(args.file), "is a URL: write a local file, and copy it there")
     name = "" if args.file is None else args.file.lower()
     if name.endswith(".icechunk"):
-        reason = "is a repository of Icechunk by its name, which `nczarr aggregate -o` writes"
+        reason = "is named as a repository of Icechunk: VirtualiZarr writes it, with NCZarrParser"
         raise UsageError(args.file, reason)
     if args.file is not None:
         refuse_itself(args.file, args.target)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Iterable, Mapping
-from email.utils import formatdate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +21,7 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
 from nczarr_fsspec.stores.referenceformat import inline_text
 from nczarr_fsspec.target_names import from_home, names_url
-from nczarr_fsspec.transport.version import FileVersion
-from nczarr_fsspec.url import is_url, parse_url, redact
+from nczarr_fsspec.url import parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkTable, Variable
 from nczarr_xarray.views.file_arrays import ArrayView
@@ -48,16 +45,10 @@ class FileReferences(NamedTuple):
         As `references` returns them.
     problems
         Why variables were left out.
-    url
-        How the references name the file.
-    version
-        Of the file.
     """
 
     references: dict[str, Any]
     problems: list[NCZarrError]
-    url: str
-    version: FileVersion
 
 
 def references(target: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -103,8 +94,6 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
 def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> FileReferences:
     """Return `references`, and the reasons why variables were left out."""
     url = _url(target, storage_options)
-    # the time before it is read: what is written later is another version
-    modified = "" if is_url(url) else _modified(url)
     keys = open_view(target, OpenOptions(storage_options=storage_options), scattered=False)
     try:
         if not isinstance(keys, FileKeys):
@@ -118,15 +107,11 @@ def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> F
             except NCZarrError as error:
                 problems.append(error)
                 keys.tree.leave_out(path)
-        source = keys.file.source
-        version = FileVersion("", modified, source.size)
-        if not modified:
-            version = FileVersion.known(source.size, source.validator)
         documents = {**keys.tree.documents(), ".zmetadata": keys.tree.document(".zmetadata")}
     finally:
         keys.close()
     texts = {key: (data or b"").decode() for key, data in documents.items()}
-    return FileReferences({"version": 1, "refs": texts | chunks}, problems, url, version)
+    return FileReferences({"version": 1, "refs": texts | chunks}, problems)
 
 
 def _tell_of_marks(url: str, variables: Iterable[Variable]) -> None:
@@ -141,14 +126,6 @@ def _tell_of_marks(url: str, variables: Iterable[Variable]) -> None:
         reason = "masks nothing for readers of Zarr: a number as the _FillValue of char"
         warning = LossWarning(f"{url}: {reason}: {', '.join(lost)}", lost)
         warnings.warn(warning, stacklevel=caller_level())
-
-
-def _modified(path: str) -> str:
-    """Return when a file of this machine was changed, to the second above."""
-    try:
-        return formatdate(math.ceil(os.stat(path).st_mtime), usegmt=True)
-    except OSError:
-        return ""  # it will be an error anyway
 
 
 def _url(target: Any, storage_options: Mapping[str, Any] | None) -> str:

@@ -97,6 +97,31 @@ def test_a_calendar_may_have_two_names(tmp_path: Path, names: tuple[str, str]) -
     assert variable_of(found, "/time").attributes["calendar"].value == names[0]
 
 
+def of_two_calendars(folder: Path, day: float) -> list[str]:
+    """The second one has the days since 2000-01-01 in the other calendar, from `day` on."""
+    return [
+        step(folder / "a.nc", [0, 1], time={**TIME, "calendar": "standard"}),
+        step(folder / "b.nc", [day, day + 1], time={**TIME, "calendar": "proleptic_gregorian"}),
+    ]
+
+
+def test_two_calendars_that_agree_since_1582(tmp_path: Path) -> None:
+    files = of_two_calendars(tmp_path, 3.0)
+    assert combine(files).values["/time"].tolist() == [0, 1, 3, 4]
+    aggregate(files, tmp_path / "m.nca")
+    with (
+        xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ours,
+        xr.open_mfdataset(files, engine="netcdf4", combine="by_coords") as theirs,
+    ):
+        assert ours.time.values.tolist() == theirs.time.values.tolist()
+        assert np.array_equal(ours.tas, theirs.tas)
+
+
+def test_two_calendars_do_not_agree_before_1582(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"b\.nc: /time has times before 1582-10-15"):
+        combine(of_two_calendars(tmp_path, -300_000.0))
+
+
 def test_units_may_end_with_nul(tmp_path: Path) -> None:
     """Some writers of HDF5 count it as a part of the text."""
     files = [step(tmp_path / "a.nc", [0]), step(tmp_path / "b.nc", [48])]
@@ -297,7 +322,7 @@ K = {"units": "K"}
         ({"x": (("x",), np.arange(3.0) / 3, {"units": "m"})}, "overlaps with .*a.nc along /x"),
         (
             {"time": (("time",), [1.0], {**TIME, "calendar": "noleap"})},
-            "/time has the calendar 'noleap', and in .*a.nc it has the calendar 'standard'",
+            "/time has the units .* the calendars 'noleap' and 'standard' have other dates .*a.nc",
         ),
         (
             {"time": (("time",), [1.0], {"units": "m"})},

@@ -211,6 +211,18 @@ def test_texts_of_a_killed_writer_are_removed(
     assert not [path for path in left if path.exists()]
 
 
+def test_repositories_of_icechunk_are_for_virtualizarr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    master, target = str(tmp_path / "m.nca"), str(tmp_path / "x.icechunk")
+    assert main(["aggregate", *files, "-o", master]) == 0
+    for command in (["aggregate", *files, "-o", target], ["convert-refs", master, target]):
+        assert main(command) == 1
+        assert "VirtualiZarr writes it, with NCZarrParser" in capsys.readouterr().err
+    assert not os.path.exists(target)
+
+
 @pytest.mark.parametrize("name", ["x.json", "x.parq", "x.icechunk"])
 def test_references_have_no_version_of_cfa(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
