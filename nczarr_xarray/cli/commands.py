@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -26,7 +25,6 @@ COMMANDS = {
     "trace": "record the requests of a command or script, to see why it is slow",
     "recover": "remove what a writer left that died on another machine",
     "upgrade": "write the metadata of a dataset anew, for another release of netCDF-C",
-    "completion": "print a script by which bash, zsh or fish completes the command line",
     "demo": "open a small climate dataset, compute a mean, export it, draw two pictures",
 }
 
@@ -41,23 +39,18 @@ class _Formatter(argparse.HelpFormatter):
 def add_commands(parser: argparse.ArgumentParser, command: str | None) -> None:
     """Add all commands to a parser; only `command` gets its arguments, and is imported."""
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, what in COMMANDS.items():
-        new = partial(subparsers.add_parser, name, help=what)
-        if name == command:
-            add_command(name, new)
-        else:
-            new()
-
-
-def add_command(name: str, make: Callable[..., argparse.ArgumentParser]) -> None:
-    """Import the module of a command, and let `make` make its parser."""
 
     def new(*, examples: Sequence[str], **options: Any) -> argparse.ArgumentParser:
         epilog = "\n  ".join(("examples:", *examples))
-        parser = make(epilog=epilog, formatter_class=_Formatter, **options)
-        parser.add_argument(
+        options |= {"help": COMMANDS[str(command)], "epilog": epilog}
+        made = subparsers.add_parser(str(command), formatter_class=_Formatter, **options)
+        made.add_argument(
             "--debug", action="store_true", help="print the Python traceback of an error, too"
         )
-        return parser
+        return made
 
-    import_module(f"nczarr_xarray.cli.{name.replace('-', '_')}").add_parser(new)
+    for name, what in COMMANDS.items():
+        if name == command:
+            import_module(f"nczarr_xarray.cli.{name.replace('-', '_')}").add_parser(new)
+        else:
+            subparsers.add_parser(name, help=what)

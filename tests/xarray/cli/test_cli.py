@@ -164,7 +164,6 @@ PRINTING = [
     "validate --json {1}",
     "upgrade --dry-run {2}",
     "trace -- nczarr info {0}",
-    "completion bash",
     pytest.param("demo --output {2}", marks=pytest.mark.slow),
 ]
 
