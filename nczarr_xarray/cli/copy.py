@@ -99,13 +99,6 @@ def add_parser(new: NewParser) -> None:
         help="memory that the copy may take in all, e.g. 2GB: prints the plan first, and changes "
         "chunks in two passes where one would decode much again and again",
     )
-    parser.add_argument(
-        "--hard-links",
-        action="store_true",
-        help="between trees of one file system: chunks that stay as they are become links to the "
-        "files of SRC, so that they take no room. A program that writes into files, as netCDF-C "
-        "does, then changes both",
-    )
     cluster = parser.add_mutually_exclusive_group()
     cluster.add_argument(
         "--workers",
