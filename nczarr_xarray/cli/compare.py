@@ -1,4 +1,4 @@
-"""``nczarr compare``: what differs between two datasets, or between a dataset and digests."""
+"""``nczarr compare``: what differs between two datasets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from nczarr_fsspec.errors import NCZarrError, UsageError
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.dump import select
@@ -22,19 +22,13 @@ def add_parser(new: NewParser) -> None:
     parser = new(
         examples=[
             "nczarr compare run.nc s3://bucket/run.nczarr --var tas --sample 20",
-            "nczarr compare run.nc --digests run.json",
         ],
         description="Compare structure, attributes with their types, and values to the last bit. "
         "Formats, chunks, codecs, byte order and the order of variables are no differences. The "
         "exit status is 0 if the datasets are equal, 1 if they differ, 2 if that is not known.",
     )
     parser.add_argument("a", metavar="A", help="a path or URL")
-    parser.add_argument("b", metavar="B", nargs="?", help="a path or URL")
-    parser.add_argument(
-        "--digests",
-        metavar="FILE",
-        help="compare A with the digests in a file, which nczarr copy --digests wrote, not with B",
-    )
+    parser.add_argument("b", metavar="B", help="a path or URL")
     parser.add_argument(
         "--var",
         action="append",
@@ -84,17 +78,11 @@ def show(comparison: Comparison, *, as_json: bool = False) -> None:
 
 
 def _compared(args: argparse.Namespace) -> Comparison:
-    from nczarr_xarray.tools.compare import check_digests, compare
+    from nczarr_xarray.tools.compare import compare
 
-    if (args.b is None) == (args.digests is None):
-        raise UsageError("compare", "takes either a second dataset or --digests FILE")
-    if args.digests is not None and (args.tolerance != "0" or args.encoding):
-        raise UsageError("--digests", "says nothing of encodings and tolerances: compare with B")
     with open_named(args, args.a, args.options_a) as a:
         chosen: dict[str, Any] = {"sample": args.sample}
         if args.var is not None:
             chosen["variables"] = select(a.hierarchy.root, args.var)
-        if args.digests is not None:
-            return check_digests(a, args.digests, **chosen)
         with open_named(args, args.b, args.options_b) as b:
             return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)

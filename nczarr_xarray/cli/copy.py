@@ -16,9 +16,7 @@ from nczarr_xarray.cli.target import (
     add_addresses,
     add_option,
     add_progress,
-    need_folder,
     opening,
-    refuse_itself,
     shows_progress,
 )
 from nczarr_xarray.cli.text import in_terms_of_options
@@ -153,10 +151,6 @@ def run(args: argparse.Namespace) -> int:
     refuse_options(kind, options)
     if is_within(args.target, args.source):
         raise UsageError(args.target, f"is within {args.source}: choose a place outside of it")
-    if args.digests:
-        need_folder(args.digests)
-        for target in (args.source, args.target):
-            refuse_itself(args.digests, target)
     request = CopyRequest(
         args.source,
         args.target,

@@ -1,4 +1,4 @@
-"""``--verify`` and ``--digests`` of ``nczarr copy``: the copy is compared, its source described."""
+"""``nczarr copy --verify``: the copy is compared with its source."""
 
 from __future__ import annotations
 
@@ -19,16 +19,11 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--verify`` and ``--digests``."""
+    """Add ``--verify``."""
     parser.add_argument(
         "--verify",
         action="store_true",
         help="read the copy again and compare it with SRC, as nczarr compare does",
-    )
-    parser.add_argument(
-        "--digests",
-        metavar="FILE",
-        help="write digests of SRC, by which nczarr compare --digests FILE checks any copy later",
     )
 
 
@@ -63,21 +58,17 @@ def verify(args: argparse.Namespace, word: str, own: Collection[str], lost: Coll
     lost
         What the copy has announced to be lost, as of `LossWarning`: it is no difference.
     """
-    if not (args.verify or args.digests):
+    if not args.verify:
         return 0
     from nczarr_xarray.export.classic import as_classic
     from nczarr_xarray.export.form.lacking import Lacking
     from nczarr_xarray.export.selection import as_netcdf_names, suited
-    from nczarr_xarray.tools.compare import compare, write_digests
+    from nczarr_xarray.tools.compare import compare
 
     with open_named(args, args.source, args.source_options) as opened:
         wanted = selection(args)
         source = wanted.of(suited(opened, word, wanted.variables))
         source = as_netcdf_names(source, word)
-        if args.digests:
-            write_digests(source, args.digests)
-        if not args.verify:
-            return 0
         original = source
         if word.startswith("NETCDF3"):
             lacking = Lacking(netcdf4=True)  # which was told while copying

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nczarr_xarray.model import box_of, grid_of, position_of
@@ -41,18 +40,6 @@ class Blocks:
         """Return the place of a block."""
         return box_of(position_of(number, self.grid), self.lengths, self.shape)
 
-    def within(self, part: Sequence[slice]) -> Iterator[int]:
-        """Yield the numbers of the blocks of a part, whose bounds are those of blocks."""
-        grid = self.grid
-        ranges = [
-            range(s.start // c, -(-s.stop // c)) for s, c in zip(part, self.lengths, strict=True)
-        ]
-        for position in itertools.product(*ranges):
-            number = 0
-            for at, count in zip(position, grid, strict=True):
-                number = number * count + at
-            yield number
-
     def numbers(self, sample: int | None = None) -> Sequence[int]:
         """Return the numbers of all blocks, or of a sample of so many, always the same ones."""
         if sample is None or sample >= self.count:
@@ -69,7 +56,6 @@ def block_lengths(
     itemsize: int,
     grids: Sequence[Sequence[int]],
     most: int,
-    unit: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
     """Choose blocks so that the chunks of all grids are read as seldom as possible.
 
@@ -83,17 +69,14 @@ def block_lengths(
         Chunk lengths of what is read in these blocks; 1 where any part is read equally well.
     most
         Bytes of a block. One chunk may have more: it is in memory as a whole anyway.
-    unit
-        What lengths are to be multiples of; 1 for None.
     """
     if 0 in shape:
         return tuple(max(1, n) for n in shape)
-    unit = unit or (1,) * len(shape)
-    limit = max(most, *(math.prod(map(min, shape, grid)) * itemsize for grid in (unit, *grids)))
+    limit = max(most, *(math.prod(map(min, shape, grid)) * itemsize for grid in grids))
     along = [list(column) for column in zip(*grids, strict=True)] or [[] for _ in shape]
     choices = [
-        sorted({_rounded(min(c, n), u) for c in (1, *chunks, math.lcm(u, *chunks))})
-        for n, u, chunks in zip(shape, unit, along, strict=True)
+        sorted({min(c, n) for c in (1, *chunks, math.lcm(*chunks))})
+        for n, chunks in zip(shape, along, strict=True)
     ]
     lengths = [choice.pop() for choice in choices]
 
@@ -107,12 +90,8 @@ def block_lengths(
         lengths[axis] = choices[axis].pop()
     for axis in reversed(range(len(lengths))):
         times = limit // (math.prod(lengths) * itemsize)
-        lengths[axis] = min(_rounded(shape[axis], unit[axis]), lengths[axis] * max(1, times))
+        lengths[axis] = min(shape[axis], lengths[axis] * max(1, times))
     return tuple(lengths)
-
-
-def _rounded(length: int, unit: int) -> int:
-    return -(-length // unit) * unit
 
 
 def _readings(size: int, chunk: int, length: int) -> float:

@@ -108,15 +108,13 @@ def opened(target: Any, stack: ExitStack) -> Opened:
     return replace(stack.enter_context(open_hierarchy(target)), exact=True)
 
 
-def paths_of(
-    variables: Collection[str] | None, *known: Collection[str] | Opened
-) -> frozenset[str] | None:
+def paths_of(variables: Collection[str] | None, *known: Opened) -> frozenset[str] | None:
     """Return paths of variables, which may have been given without the first slash.
 
     Parameters
     ----------
     known
-        The paths that there are, or datasets whose variables they are those of.
+        The datasets that have them.
 
     Raises
     ------
@@ -130,16 +128,12 @@ def paths_of(
         variables = [variables]  # a text would be taken for one name a letter
     if not variables:
         raise URLError("variables", "none are named; leave it out to compare all")
-    there = {path for one in known for path in (_paths(one) if isinstance(one, Opened) else one)}
+    there = {v.path for one in known for v in one.hierarchy.root.all_variables()}
     wanted = frozenset(f"/{name.lstrip('/')}" for name in variables)
     for path in sorted(wanted - there):
         hint = did_you_mean(path, there) or "; the path of its group stands before its name"
         raise URLError(path, f"no such variable{hint}")
     return wanted
-
-
-def _paths(side: Opened) -> set[str]:
-    return {variable.path for variable in side.hierarchy.root.all_variables()}
 
 
 def checked_sample(sample: int | None) -> int | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.tools.compare.report import Comparison, Difference
 from nczarr_xarray.tools.compare.structure import unreadable
 
-#: Values, or blocks, of a variable that are shown.
+#: Values of a variable that are shown.
 SHOWN = 5
 
 
@@ -22,31 +21,21 @@ class Tally:
     ----------
     structure
         The differences of the structure.
-    unit
-        As of `Comparison`.
     """
 
-    def __init__(
-        self, structure: Iterable[Difference], unit: Literal["values", "blocks"] = "values"
-    ) -> None:
-        self._unit = unit
+    def __init__(self, structure: Iterable[Difference]) -> None:
         self._differences = list(structure)
         self._differing: Counter[str] = Counter()
         self._shown: Counter[str] = Counter()
         self._troubles: dict[str, NCZarrError] = {}
         self._compared = 0
 
-    @property
-    def troubles(self) -> tuple[NCZarrError, ...]:
-        """The errors that were noted."""
-        return tuple(self._troubles.values())
-
     def compared(self, values: int) -> None:
         """Count values that were compared."""
         self._compared += values
 
     def differ(self, path: str, count: int, first: Sequence[Difference]) -> None:
-        """Note that values, or blocks, of a variable differ, and keep the first of them."""
+        """Note that values of a variable differ, and keep the first of them."""
         self._differing[path] += count
         kept = first[: SHOWN - self._shown[path]]
         self._shown[path] += len(kept)
@@ -74,8 +63,7 @@ class Tally:
             b=b,
             differences=tuple(self._differences),
             differing=dict(self._differing),
-            unit=self._unit,
             values=self._compared,
-            troubles=self.troubles,
+            troubles=tuple(self._troubles.values()),
             notes=tuple(notes),
         )

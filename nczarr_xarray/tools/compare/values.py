@@ -1,4 +1,4 @@
-"""Values of two datasets: where they differ, and the bytes that stand for them in digests."""
+"""Values of two datasets: where they differ."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import URLError
-from nczarr_xarray.model import Variable, bytes_of, mapped, text_of
+from nczarr_xarray.model import Variable, mapped, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,27 +112,6 @@ def _words(values: np.ndarray) -> np.ndarray:
     size = plain.dtype.itemsize
     word = next((n for n in (8, 4, 2) if size and size % n == 0), 1)
     return plain.view(f"u{word}").reshape(plain.size, size // word)
-
-
-def canonical(values: np.ndarray) -> bytes:
-    """Return the bytes that stand for values, whatever format they came from.
-
-    Numbers follow each other in C order, little-endian. A text, in UTF-8, follows its length in
-    bytes, a sequence its length in elements (8 bytes, little-endian). Of compounds, each field of
-    all elements follows the field before.
-    """
-    if values.dtype.names is not None:
-        return b"".join(canonical(values[name]) for name in values.dtype.names)
-    if values.dtype.kind == "O":
-        return b"".join(map(_canonical_object, values.ravel().tolist()))
-    return _little_endian(values).tobytes()
-
-
-def _canonical_object(value: Any) -> bytes:
-    if isinstance(value, np.ndarray):
-        return value.size.to_bytes(8, "little") + canonical(value)
-    data = bytes_of(str(value))
-    return len(data).to_bytes(8, "little") + data
 
 
 def _little_endian(values: np.ndarray) -> np.ndarray:

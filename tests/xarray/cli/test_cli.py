@@ -515,8 +515,6 @@ def test_variables_without_elements(
         ["doctor", "--html", "{}", "file://{}"],
         ["trace", "--json", "{}", "--", "nczarr", "info", "{}"],
         ["trace", "--svg", "{}", "--", "nczarr", "info", "file://{}#mode=bytes"],
-        ["copy", "{}", "{}.nczarr", "--digests", "{}"],
-        ["copy", "{}", "{}.nczarr", "--digests", "{}.nczarr"],
     ],
 )
 def test_a_dataset_is_not_replaced_by_what_is_told_of_it(
