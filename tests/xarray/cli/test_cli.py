@@ -514,7 +514,7 @@ def test_variables_without_elements(
         ["doctor", "--html", "{}", "{}"],
         ["doctor", "--html", "{}", "file://{}"],
         ["trace", "--json", "{}", "--", "nczarr", "info", "{}"],
-        ["trace", "--svg", "{}", "--", "nczarr", "info", "file://{}#mode=bytes"],
+        ["trace", "--html", "{}", "--", "nczarr", "info", "file://{}#mode=bytes"],
     ],
 )
 def test_a_dataset_is_not_replaced_by_what_is_told_of_it(
