@@ -19,7 +19,7 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
 from nczarr_xarray.tools.compare.report import Difference
-from nczarr_xarray.tools.compare.spelling import enum_text, spelled, type_text, variable_type
+from nczarr_xarray.tools.compare.values import enum_text, spelled, type_text, variable_type
 
 Facts: TypeAlias = Mapping[str, Mapping[str, str]]
 

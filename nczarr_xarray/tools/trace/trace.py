@@ -14,10 +14,8 @@ from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.recording import Record, recorded, recorded_elsewhere, tell
 from nczarr_xarray.tools.trace import document, page
-from nczarr_xarray.tools.trace.analysis import Summary, summarize
-from nczarr_xarray.tools.trace.svg import draw
-from nczarr_xarray.tools.trace.text import lines
-from nczarr_xarray.tools.trace.waterfall import waterfall
+from nczarr_xarray.tools.trace.analysis import Summary, lines, summarize
+from nczarr_xarray.tools.trace.page import draw, waterfall
 
 
 @dataclass(slots=True)

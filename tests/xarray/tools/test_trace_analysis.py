@@ -14,12 +14,9 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.transport.recording import Record, Try
-from nczarr_xarray.tools.trace.analysis import TELLING, covered, rounds, summarize
+from nczarr_xarray.tools.trace.analysis import TELLING, asked_for, covered, lines, rounds, summarize
 from nczarr_xarray.tools.trace.document import dumps, loads
-from nczarr_xarray.tools.trace.page import render
-from nczarr_xarray.tools.trace.svg import draw
-from nczarr_xarray.tools.trace.text import asked_for, lines
-from nczarr_xarray.tools.trace.waterfall import segments, ticks, waterfall
+from nczarr_xarray.tools.trace.page import draw, render, segments, ticks, waterfall
 from tests.support.traces import LASTING, TRACES, record, records
 
 SVG = "{http://www.w3.org/2000/svg}"

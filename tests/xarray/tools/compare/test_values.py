@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as npst
 
 from nczarr_xarray import URLError
 from nczarr_xarray.model import sequence_of
-from nczarr_xarray.tools.compare.spelling import spelled, type_text
-from nczarr_xarray.tools.compare.values import Tolerance, differing
+from nczarr_xarray.tools.compare.values import Tolerance, differing, spelled, type_text
 
 PLAIN = st.sampled_from(
     ["i1", "<u2", ">i4", "<f4", ">f8", "<f2", "S1", "S5", "?", "<c16", "<M8[ns]"]
