@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.printable import printable
-from nczarr_xarray.cli.commands import NewParser
+from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_named
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _STORES = {
 }
 
 
-def add_parser(new: NewParser) -> None:
+def add_info(new: NewParser) -> None:
     """Make the parser of ``nczarr info``."""
     parser = new(
         examples=[

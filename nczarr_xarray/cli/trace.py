@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_xarray.cli.commands import NewParser
+from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import need_folder, refuse_itself, write_report
 
 _PYTHON = re.compile(r"(.*[\\/])?python[\d.]*(\.exe)?")
@@ -19,7 +19,7 @@ _NCZARR = re.compile(r"(.*[\\/])?nczarr(\.exe)?")
 _FORMS = ("html", "json")
 
 
-def add_parser(new: NewParser) -> None:
+def add_trace(new: NewParser) -> None:
     """Make the parser of ``nczarr trace``."""
     parser = new(
         examples=[

@@ -21,8 +21,7 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_fsspec.owner import Owner
 from nczarr_xarray import __version__
-from nczarr_xarray.cli.commands import COMMANDS
-from nczarr_xarray.cli.main import build_parser, main
+from nczarr_xarray.cli.main import COMMANDS, build_parser, main
 from nczarr_xarray.cli.target import add_arguments
 from tests.support.ports import free_port
 from tests.support.samples import DATA as VECTORS
