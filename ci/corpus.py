@@ -82,11 +82,11 @@ class LostError(Exception):
 
 def of_copy(path: str, engine: str) -> Reading:
     """Return what another reader gets of a copy, without what was announced to be lost."""
-    from nczarr_xarray.cli import copy
+    from nczarr_xarray.cli import compare, copy
     from nczarr_xarray.cli.main import main
 
     lost: set[str] = set()
-    announced = copy.announced
+    announced = compare.announced
 
     @contextlib.contextmanager
     def noted() -> Iterator[set[str]]:
