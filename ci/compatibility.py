@@ -12,7 +12,6 @@ Zarr what the newest release reads. Ours reads them now.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import re
 import sys
@@ -21,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
+
+import page_tables  # noqa: E402 - the path comes first
 
 from tests.support import vectors  # noqa: E402 - the path comes first
 from tests.support.oracle import differences  # noqa: E402
@@ -130,34 +131,13 @@ def cell(found: collections.Counter[str], datasets: int) -> str:
     return ", ".join(parts + ([f"{missing} not tried"] if missing else []))
 
 
-def page(text: str) -> str:
-    """Return the page with its tables made anew."""
-    parts = {
+def tables() -> dict[str, list[str]]:
+    """Return the lines of the tables, by their names."""
+    return {
         "nczarr": table(lambda case: not vectors.is_pure(case)),
         "pure": table(vectors.is_pure),
     }
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} begin -->\n", f"<!-- {name} end -->"
-        head, rest = text.split(begin)
-        text = head + begin + "\n" + "\n".join(lines) + "\n\n" + end + rest.split(end)[1]
-    return text
-
-
-def main() -> int:
-    """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="change nothing; 1 if it differs")
-    args = parser.parse_args()
-    old = PAGE.read_text(encoding="utf-8")
-    new = page(old)
-    if args.check:
-        print("as it is" if old == new else f"{PAGE.name} differs")
-        return int(old != new)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(page_tables.main(PAGE, __doc__, tables))

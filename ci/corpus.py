@@ -82,11 +82,11 @@ class LostError(Exception):
 
 def of_copy(path: str, engine: str) -> Reading:
     """Return what another reader gets of a copy, without what was announced to be lost."""
-    from nczarr_xarray.cli import verify
+    from nczarr_xarray.cli import compare, copy
     from nczarr_xarray.cli.main import main
 
     lost: set[str] = set()
-    announced = verify.announced
+    announced = compare.announced
 
     @contextlib.contextmanager
     def noted() -> Iterator[set[str]]:
@@ -95,7 +95,7 @@ def of_copy(path: str, engine: str) -> Reading:
         lost.update(names)
 
     said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(verify, "announced", noted):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(copy, "announced", noted):
         target = os.path.join(folder, "copy.nc" if engine == "netcdf4" else "copy.zarr")
         options = [] if engine == "netcdf4" else ["--format", "Zarr2"]
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -23,9 +23,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 
 import numpy as np  # noqa: E402 - the path comes first
+import page_tables  # noqa: E402 - the path comes first
 import xarray as xr  # noqa: E402
 
 import nczarr_xarray  # noqa: E402
@@ -33,7 +34,6 @@ from nczarr_fsspec.errors import StoreError, URLError  # noqa: E402
 from tests.support.fileservers import SERVERS, Files, Missing  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
-BEGIN, END = "<!-- filesystems begin -->\n", "<!-- filesystems end -->"
 #: seconds for a row
 LONGEST = 300
 #: by URL: the package that reads it, and what it was tried with
@@ -177,7 +177,7 @@ def tried(name: str) -> list[str] | None:
 
 def rows(text: str) -> dict[str, list[str]]:
     """Return the cells of the page's table, by the beginning of a URL."""
-    table = text.partition(BEGIN)[2].partition(END)[0]
+    table = page_tables.between(text, "filesystems")
     lines = [line.strip("| ").split(" | ") for line in table.splitlines() if "`" in line]
     return {cells[0].strip("`").removesuffix("://"): cells for cells in lines}
 
@@ -186,9 +186,8 @@ def page(text: str, table: dict[str, list[str]]) -> str:
     """Return the page with this table."""
     heads = ["URL", "package", "tried with", *TRIALS]
     lines = [heads, ["---"] * len(heads), *(table[name] for name in SERVERS if name in table)]
-    shown = "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-    head, _, rest = text.partition(BEGIN)
-    return f"{head}{BEGIN}\n{shown}\n{END}{rest.partition(END)[2]}"
+    shown = [f"| {' | '.join(cells)} |" for cells in lines]
+    return page_tables.replaced(text, {"filesystems": shown})
 
 
 def main() -> int:

@@ -44,8 +44,6 @@ DEBIAN = {
     "nginx": "nginx-light",
     "7z": "p7zip-full",
     "udunits2": "udunits-bin",
-    "zsh": "zsh",
-    "fish": "fish",
     "chromium": "chromium",
 }
 

@@ -9,7 +9,6 @@ What is run is that of tests/whole/test_stored_forms.py, in two processes.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import sys
 import tempfile
@@ -18,7 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
+
+import page_tables  # noqa: E402 - the path comes first
 
 from tests.support.stored_forms import SOURCES, Form  # noqa: E402 - the path comes first
 from tests.support.stored_ways import DEFECTS, OUTCOMES, WAYS, forms_of, judge, ways_of  # noqa: E402
@@ -99,35 +100,14 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def page(text: str) -> str:
-    """Return the page with its tables made anew."""
+def tables() -> dict[str, list[str]]:
+    """Return the lines of the tables, by their names."""
     forms, attributes = run_all()
-    parts = {
+    return {
         "forms": table(forms, ("type", "_FillValue", "packing")),
         "attributes": table(attributes, ("attribute",)),
     }
-    for name, lines in parts.items():
-        begin, end = f"<!-- {name} begin -->\n", f"<!-- {name} end -->"
-        head, rest = text.split(begin)
-        text = head + begin + "\n" + "\n".join(lines) + "\n\n" + end + rest.split(end)[1]
-    return text
-
-
-def main() -> int:
-    """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--check", action="store_true", help="change nothing; 1 if it differs")
-    args = parser.parse_args()
-    old = PAGE.read_text(encoding="utf-8")
-    new = page(old)
-    if args.check:
-        print("as it is" if old == new else f"{PAGE.name} differs")
-        return int(old != new)
-    PAGE.write_text(new, encoding="utf-8")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(page_tables.main(PAGE, __doc__, tables))

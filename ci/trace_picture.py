@@ -34,7 +34,7 @@ def main() -> None:
             dataset = xr.open_dataset(f"{server.url}/runoff.nc", engine="nczarr")
             dataset["v"][::150, 7].load()
             dataset["v"][:300].load()
-    found.save(PICTURE)
+    PICTURE.write_text(found._repr_html_(), encoding="utf-8")
     print(found)
 
 

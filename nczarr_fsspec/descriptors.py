@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import suppress
 from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
@@ -41,15 +40,12 @@ class FileRange(NamedTuple):
         Where the bytes begin, and how many they are.
     url
         How messages name the file.
-    whole
-        The path of the file if the bytes are all of it, or else None.
     """
 
     descriptor: int
     start: int
     size: int
     url: str
-    whole: str | None = None
 
     def read(self) -> bytes:
         """Return the bytes (`StoreError` if the file ends before, or cannot be read)."""
@@ -76,32 +72,6 @@ class FileRange(NamedTuple):
             while data:
                 data = data[os.write(target, data) :]
         self._check(at - self.start)
-
-    def link_at(self, path: str) -> bool:
-        """Make `path` a hard link to the file, if the bytes are all of it; tell whether it is one.
-
-        Where it cannot be one (another file system, one without links, too many of them), nothing
-        is made.
-
-        Raises
-        ------
-        FileExistsError, FileNotFoundError
-            If there is something at `path`, or no folder for it.
-        """
-        if self.whole is None:
-            return False
-        try:
-            os.link(self.whole, path)
-        except (FileExistsError, FileNotFoundError):
-            raise
-        except OSError:
-            return False
-        with suppress(FileNotFoundError):
-            # not so if the file was replaced, or is a symbolic link
-            if os.path.samestat(os.lstat(path), os.fstat(self.descriptor)):
-                return True
-            os.unlink(path)
-        return False
 
     def _part(self, start: int, stop: int) -> bytes:
         try:

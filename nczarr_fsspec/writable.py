@@ -70,14 +70,8 @@ class WritableStore(ABC):
             fill(path)
             self.put(key, Path(path).read_bytes())
 
-    def put_range(self, key: str, part: FileRange, *, link: bool = False) -> None:
-        """Store bytes of a file under `key`, as `put` does, and without reading if possible.
-
-        Parameters
-        ----------
-        link
-            Whether the key may become a hard link to the file, if the bytes are all of it.
-        """
+    def put_range(self, key: str, part: FileRange) -> None:
+        """Store bytes of a file under `key`, as `put` does, and without reading if possible."""
         self.put(key, part.read())
 
     @abstractmethod

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.api import to_nczarr as to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
     from nczarr_xarray.export.recovery import recover as recover
-    from nczarr_xarray.tools.compare import check_digests as check_digests
     from nczarr_xarray.tools.compare import compare as compare
-    from nczarr_xarray.tools.compare import write_digests as write_digests
     from nczarr_xarray.tools.doctor.api import doctor as doctor
     from nczarr_xarray.tools.trace.trace import trace as trace
     from nczarr_xarray.tools.upgrade import upgrade as upgrade
@@ -70,7 +68,7 @@ _MODULES = {
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.opened": ["Opened"],
-    "nczarr_xarray.tools.compare": ["check_digests", "compare", "write_digests"],
+    "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.trace.trace": ["trace"],
     "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],

@@ -116,8 +116,7 @@ class DirectoryStore(LocalStore):
                 if size is not None and part == ALL and size > most:
                     raise too_large(path, most)
                 start, stop, _ = part.indices(size or 0)
-                whole = path if (start, stop) == (0, size) else None
-                found = FileRange(descriptor, start, max(0, stop - start), path, whole)
+                found = FileRange(descriptor, start, max(0, stop - start), path)
                 yield None if size is None else found
             finally:
                 os.close(descriptor)

@@ -84,17 +84,14 @@ class DirectoryWriter(WritableStore):
         except (OSError, UnicodeEncodeError) as error:
             raise self._not_written(path, error) from error
 
-    def put_range(self, key: str, part: FileRange, *, link: bool = False) -> None:
+    def put_range(self, key: str, part: FileRange) -> None:
         path = self._inside.path(check_key(key))
         try:
             if not self._atomic:
-                linked = partial(part.link_at, path)
-                if not (link and _replacing(path, lambda: _in_folder(path, linked))):
-                    _replace(path, part.append_to)
+                _replace(path, part.append_to)
                 return
             with whole_file(path, _beside(path)) as new:
-                if not (link and _in_folder(new, lambda: part.link_at(new))):
-                    _fill(new, part.append_to)
+                _fill(new, part.append_to)
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, StoreError):  # of what is copied
                 raise
@@ -259,18 +256,13 @@ def _write_all(data: Buffer, descriptor: int) -> None:
 
 def _replace(path: str, write: Callable[[int], None]) -> None:
     """Have a function write a file anew, whatever was there: nothing is written into a link."""
-    _replacing(path, lambda: _fill(path, write))
-
-
-def _replacing(path: str, make: Callable[[], T]) -> T:
-    """Make a file, and remove what is there before; `make` makes its folder, too."""
     for _ in range(_ATTEMPTS):
         try:
-            return make()
+            return _fill(path, write)
         except FileExistsError:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-    return make()
+    return _fill(path, write)
 
 
 def _fill(path: str, write: Callable[[int], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from nczarr_xarray.cli.commands import NewParser
+from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_option, add_progress, shows_progress
 from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.formats.cfa.versions import VERSIONS
@@ -28,7 +28,7 @@ class _Master(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def add_parser(new: NewParser) -> None:
+def add_aggregate(new: NewParser) -> None:
     """Make the parser of ``nczarr aggregate``."""
     parser = new(
         examples=[

@@ -10,8 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from nczarr_xarray.cli.cdl_text import columns, name, row_text
-from nczarr_xarray.cli.cdl_values import Values, spelling
+from nczarr_xarray.cli.cdl_values import Values, columns, name, row_text, spelling
 from nczarr_xarray.model import Variable, position_of
 
 #: bytes of one read, and elements that are text at one time

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from nczarr_fsspec.errors import URLError, UsageError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_fsspec.target_names import is_within
-from nczarr_xarray.cli import selection, verify
-from nczarr_xarray.cli.commands import NewParser
+from nczarr_xarray.cli.compare import add_verify, announced, verify
+from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import (
     ByName,
     add_addresses,
     add_option,
     add_progress,
-    need_folder,
     opening,
-    refuse_itself,
     shows_progress,
 )
 from nczarr_xarray.cli.text import in_terms_of_options
@@ -27,10 +25,87 @@ from nczarr_xarray.formats.cfa.versions import VERSIONS
 from nczarr_xarray.formats.nczarr.profiles import COMPAT
 
 if TYPE_CHECKING:
+    from nczarr_xarray.export.selection import Quantization, Selection
     from nczarr_xarray.model import CodecConfig
 
 
-def add_parser(new: NewParser) -> None:
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--var",
+        action="append",
+        type=_path,
+        default=[],
+        metavar="NAME",
+        help="copy this variable, with its coordinates and whatever else it names, and nothing "
+        "else; in a group: group/name (may be repeated)",
+    )
+    parser.add_argument(
+        "--slice",
+        action=ByName,
+        type=_slice,
+        default={},
+        metavar="DIM=START:STOP[:STEP]",
+        help="copy a part of a dimension, by positions as in Python: they count from 0, STOP is "
+        "not copied, negative ones count from the end; --slice time=-12: copies the last twelve "
+        "(may be repeated)",
+    )
+    parser.add_argument(
+        "--quantize",
+        action=ByName,
+        type=_quantization,
+        default={},
+        metavar="VAR=[MODE:]DIGITS",
+        help="round values, as nc_def_var_quantize does: significant decimal digits for the modes "
+        "BitGroom (the default) and GranularBitRound, bits for BitRound (may be repeated)",
+    )
+    parser.add_argument(
+        "--fixed",
+        action="store_true",
+        help="make unlimited dimensions fixed ones, which every release and format has",
+    )
+
+
+def selection(args: argparse.Namespace) -> Selection:
+    """Return what is copied."""
+    from nczarr_xarray.export.selection import Selection
+
+    return Selection(tuple(args.var), args.slice, args.quantize, args.fixed)
+
+
+def _path(name: str) -> str:
+    return f"/{name.strip('/')}"
+
+
+def _slice(text: str) -> list[tuple[str, slice]]:
+    name, _, numbers = text.rpartition("=")
+    parts = numbers.split(":")
+    try:
+        start, stop, step = (int(part) if part else None for part in (*parts, "")[:3])
+    except ValueError:
+        parts = []
+    if not name or len(parts) not in (2, 3) or (step is not None and step < 1):
+        reason = f"{text!r} is not DIM=START:STOP[:STEP], of whole numbers, with a STEP from 1 on"
+        raise argparse.ArgumentTypeError(reason)
+    return [(name, slice(start, stop, step))]
+
+
+def _quantization(text: str) -> list[tuple[str, Quantization]]:
+    from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES
+    from nczarr_xarray.export.selection import Quantization
+
+    name, _, how = text.rpartition("=")
+    mode, colon, digits = how.rpartition(":")
+    mode = mode if colon else "BitGroom"
+    if not name or mode not in QUANTIZE_ATTRIBUTES or not digits.isdecimal():
+        modes = ", ".join(QUANTIZE_ATTRIBUTES)
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not VAR=[MODE:]DIGITS, with a MODE of {modes}"
+        )
+    return [(_path(name), Quantization(mode, int(digits)))]
+
+
+def add_copy(new: NewParser) -> None:
     """Make the parser of ``nczarr copy``."""
     parser = new(
         examples=[
@@ -65,7 +140,7 @@ def add_parser(new: NewParser) -> None:
         action="store_true",
         help="write pure Zarr with only what every reader of Zarr 2 has: zlib or blosc, no filters",
     )
-    selection.add_arguments(parser)
+    add_selection(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument(
         "--optimize",
@@ -98,13 +173,6 @@ def add_parser(new: NewParser) -> None:
         metavar="SIZE",
         help="memory that the copy may take in all, e.g. 2GB: prints the plan first, and changes "
         "chunks in two passes where one would decode much again and again",
-    )
-    parser.add_argument(
-        "--hard-links",
-        action="store_true",
-        help="between trees of one file system: chunks that stay as they are become links to the "
-        "files of SRC, so that they take no room. A program that writes into files, as netCDF-C "
-        "does, then changes both",
     )
     cluster = parser.add_mutually_exclusive_group()
     cluster.add_argument(
@@ -139,7 +207,7 @@ def add_parser(new: NewParser) -> None:
         metavar="SIZE",
         help="bytes of the largest fragment of an aggregation, e.g. 50MB (the default)",
     )
-    verify.add_arguments(parser)
+    add_verify(parser)
     add_addresses(parser)
     add_option(parser, "-o", "source_options", "storage option of SRC")
     add_option(parser, "-O", "target_options", "storage option of DST")
@@ -160,25 +228,22 @@ def run(args: argparse.Namespace) -> int:
     refuse_options(kind, options)
     if is_within(args.target, args.source):
         raise UsageError(args.target, f"is within {args.source}: choose a place outside of it")
-    if args.digests:
-        need_folder(args.digests)
-        for target in (args.source, args.target):
-            refuse_itself(args.digests, target)
+    wanted = selection(args)
     request = CopyRequest(
         args.source,
         args.target,
         word,
         opening(args, args.source_options),
-        selection.selection(args),
+        wanted,
         target_options=args.target_options or None,
         overwrite=args.overwrite,
         shown=shows_progress(args),
         tell=print,
         options=options,
     )
-    with in_terms_of_options(), verify.announced() as lost:
+    with in_terms_of_options(), announced() as lost:
         kind.copy(request)
-    return verify.verify(args, word, kind.says, lost)
+    return verify(args, wanted, word, kind.says, lost)
 
 
 def _number(text: str) -> int:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nczarr_xarray.cli.commands import NewParser
+from nczarr_xarray.cli.main import NewParser
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -22,7 +22,7 @@ MONTHS_NEEDED = 6
 BASE_PERIOD = ("1981", "2010")
 
 
-def add_parser(new: NewParser) -> None:
+def add_demo(new: NewParser) -> None:
     """Make the parser of ``nczarr demo``."""
     parser = new(
         examples=[

@@ -9,10 +9,11 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from nczarr_fsspec.printable import counted, printable
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.cli.cdl_values import zarr_type
-from nczarr_xarray.cli.fragments import rows, summary
 from nczarr_xarray.formats.generations import GENERATIONS
 from nczarr_xarray.model import (
     CodecConfig,
@@ -23,6 +24,37 @@ from nczarr_xarray.model import (
     Variable,
     grid_of,
 )
+
+
+def summary(array: FragmentArray) -> str:
+    """Return how many fragments an aggregation has, and where they are."""
+    fragments = array.fragments
+    there = np.flatnonzero(fragments.addresses != np.array(None))
+    missing = fragments.count - len(there)
+    grid = " × ".join(map(str, fragments.grid))
+    text = f"{fragments.count:,} fragments" + (f" ({grid})" if len(fragments.grid) > 1 else "")
+    if missing:
+        text += f", {missing:,} missing"
+    if fragments.values is not None:
+        return f"{text}, each of one value"
+    names = [fragments.addresses[number] or "this file" for number in there[[0, -1][: len(there)]]]
+    if not names:
+        return text
+    return f"{text}: {' … '.join(map(printable, dict.fromkeys(names)))}"
+
+
+def rows(array: FragmentArray) -> Iterator[str]:
+    """Yield a line for each fragment: its place in the grid, its extent, where it is."""
+    fragments = array.fragments
+    for number in range(fragments.count):
+        extent = ", ".join(f"{start}:{stop}" for start, stop in fragments.extent(number))
+        places = fragments.places(number)
+        where = " or ".join(f"{place.address or 'this file'} {place.name}" for place in places)
+        if places and fragments.values is not None:
+            where = str(fragments.values[number])
+        position = ", ".join(map(str, fragments.position(number)))
+        yield f"({position})  [{extent}]  {printable(where) or 'missing'}"
+
 
 #: Attributes of the root that say what the dataset is about.
 _ABOUT = ("title", "Conventions")

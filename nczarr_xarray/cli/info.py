@@ -1,22 +1,27 @@
-"""``nczarr info``: what a dataset is, on one screen."""
+"""``nczarr info``: what a dataset is, on one screen or as JSON."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.printable import printable
-from nczarr_xarray.cli.commands import NewParser
+from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_named
 
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
     from nczarr_xarray.cli.describe import Style
     from nczarr_xarray.dataset.file import DataFile
-    from nczarr_xarray.model import Hierarchy
+    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 #: The words for a kind of store, by the name of its class.
 _STORES = {
@@ -31,13 +36,14 @@ _STORES = {
 }
 
 
-def add_parser(new: NewParser) -> None:
+def add_info(new: NewParser) -> None:
     """Make the parser of ``nczarr info``."""
     parser = new(
         examples=[
             "nczarr info run.nc",
             "nczarr info s3://bucket/run.nczarr -o anon=true",
             "nczarr info run.nca --check",
+            "nczarr info run.nc --json",
         ],
         description="Say what a dataset is: its format and who wrote it, its groups, dimensions "
         "and variables with their chunks, codecs and sizes. No data are read.",
@@ -51,6 +57,9 @@ def add_parser(new: NewParser) -> None:
         action="store_true",
         help="open all fragments of an aggregation, and say which ones cannot be read",
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print it as JSON, with all attributes and codecs"
+    )
     parser.set_defaults(run=run)
 
 
@@ -58,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the description; return 1 if a variable, or a fragment, cannot be read."""
     from nczarr_xarray.cli.describe import Style, describe
 
+    if args.json and (args.check or args.fragments):
+        reason = "has no fragments: nczarr validate --json checks them"
+        raise UsageError("--json", reason)
     with open_named(args, args.target, args.options) as opened:
         style = Style(
             # one line per variable for a file or a pipe
@@ -65,11 +77,79 @@ def run(args: argparse.Namespace) -> int:
             colour=_coloured(),
         )
         hierarchy = opened.hierarchy
-        kind = store_kind(opened.store)
-        for line in describe(hierarchy, opened.store.url, kind, style, fragments=args.fragments):
-            print(line)
+        if args.json:
+            print(json.dumps(document(opened), indent=1, default=str))
+        else:
+            place, kind = opened.store.url, store_kind(opened.store)
+            for line in describe(hierarchy, place, kind, style, fragments=args.fragments):
+                print(line)
         found = _print_faults(hierarchy, style) if args.check else 0
     return int(any(v.error for v in hierarchy.root.all_variables()) or found > 0)
+
+
+def document(opened: Opened) -> dict[str, Any]:
+    """Return what ``--json`` prints of an open dataset; groups go by their paths."""
+    from nczarr_xarray.dataset.shown import shown_name
+
+    hierarchy = opened.hierarchy
+    return {
+        "url": opened.store.url,
+        "format": hierarchy.generation,
+        "writer": hierarchy.writer,
+        "store": store_kind(opened.store),
+        "problems": list(map(str, hierarchy.problems)),
+        "groups": {shown_name(group.path): _group(group) for group in hierarchy.root.walk()},
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    from nczarr_xarray.dataset.shown import shown_name
+
+    return {
+        "dimensions": {
+            shown_name(one.name): {"length": one.size, "unlimited": one.unlimited}
+            for one in group.dimensions.values()
+        },
+        "attributes": _attributes(group.attributes),
+        "variables": {shown_name(one.name): _variable(one) for one in group.variables.values()},
+    }
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    from nczarr_xarray.dataset.shown import shown_name
+
+    array = variable.array
+    whole = array is None or not array.is_chunked
+    return {
+        "type": variable.nc_type,
+        "dtype": (variable.dtype if array is None else array.dtype).str,
+        "dimensions": [shown_name(dimension.path) for dimension in variable.dimensions],
+        "shape": list(variable.shape),
+        "chunks": None if array is None or whole else list(array.chunk_shape),
+        "codecs": [] if array is None else [dict(config) for config in array.codecs],
+        "attributes": _attributes(variable.attributes),
+        "error": None if variable.error is None else str(variable.error),
+    }
+
+
+def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
+    from nczarr_xarray.dataset.shown import attribute_value, shown_name
+
+    return {
+        shown_name(one.name): {"type": one.type, "value": _plain(attribute_value(one))}
+        for one in attributes.values()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of an attribute as JSON has it; NaN and infinities are text, as in Zarr."""
+    if hasattr(value, "tolist"):  # numpy's
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return list(map(_plain, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def _print_faults(hierarchy: Hierarchy, style: Style) -> int:

@@ -9,14 +9,101 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn, TypeAlias
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError, UsageError
 from nczarr_xarray._version import __version__
-from nczarr_xarray.cli.commands import add_commands
 from nczarr_xarray.cli.text import report, reported_warnings
+
+#: Makes the parser of one command; takes ``examples``, and what `argparse.ArgumentParser` takes.
+NewParser: TypeAlias = Callable[..., argparse.ArgumentParser]
+
+#: The module of each command, and what it does, in one line. The module has ``add_<command>``.
+COMMANDS = {
+    "info": (
+        "info",
+        "say what a dataset is: format, dimensions, variables, chunks, codecs, sizes",
+    ),
+    "dump": (
+        "dump",
+        "print a dataset as CDL, as ncdump does",
+    ),
+    "copy": (
+        "copy",
+        "write a dataset in another form: NCZarr, Zarr 2 or 3, netCDF, an aggregation",
+    ),
+    "compare": (
+        "compare",
+        "say what differs between two datasets, in whatever formats they are",
+    ),
+    "doctor": (
+        "upkeep",
+        "say what is slow about the layout of a dataset, and predict what reads take",
+    ),
+    "aggregate": (
+        "aggregate",
+        "make one dataset of many files: a master that says which file has what",
+    ),
+    "refs": (
+        "references",
+        "write kerchunk references to the chunks of a classic or HDF5 file",
+    ),
+    "convert-refs": (
+        "references",
+        "write an aggregation in another version of CFA, from or as kerchunk references",
+    ),
+    "validate": (
+        "upkeep",
+        "check a dataset: metadata, chunks, leftovers of writers, foreign objects",
+    ),
+    "trace": (
+        "trace",
+        "record the requests of a command or script, to see why it is slow",
+    ),
+    "recover": (
+        "upkeep",
+        "remove what a writer left that died on another machine",
+    ),
+    "upgrade": (
+        "upkeep",
+        "write the metadata of a dataset anew, for another release of netCDF-C",
+    ),
+    "demo": (
+        "demo",
+        "open a small climate dataset, compute a mean, export it, draw two pictures",
+    ),
+}
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are, and fills all other text."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
+
+
+def add_commands(parser: argparse.ArgumentParser, command: str | None) -> None:
+    """Add all commands to a parser; only `command` gets its arguments, and is imported."""
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def new(*, examples: Sequence[str], **options: Any) -> argparse.ArgumentParser:
+        epilog = "\n  ".join(("examples:", *examples))
+        options |= {"help": COMMANDS[str(command)][1], "epilog": epilog}
+        made = subparsers.add_parser(str(command), formatter_class=_Formatter, **options)
+        made.add_argument(
+            "--debug", action="store_true", help="print the Python traceback of an error, too"
+        )
+        return made
+
+    for name, (module, what) in COMMANDS.items():
+        if name == command:
+            found = import_module(f"nczarr_xarray.cli.{module}")
+            getattr(found, f"add_{name.replace('-', '_')}")(new)
+        else:
+            subparsers.add_parser(name, help=what)
 
 
 class _Parser(argparse.ArgumentParser):

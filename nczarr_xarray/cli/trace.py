@@ -1,4 +1,4 @@
-"""``nczarr trace``: record the requests of a program, compare traces, send their requests again."""
+"""``nczarr trace``: record the requests of a program."""
 
 from __future__ import annotations
 
@@ -9,77 +9,50 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_option, need_folder, refuse_itself, write_report
-
-if TYPE_CHECKING:
-    from nczarr_xarray.tools.trace.trace import Trace
+from nczarr_xarray.cli.main import NewParser
+from nczarr_xarray.cli.target import need_folder, refuse_itself, write_report
 
 _PYTHON = re.compile(r"(.*[\\/])?python[\d.]*(\.exe)?")
 _NCZARR = re.compile(r"(.*[\\/])?nczarr(\.exe)?")
-_FORMS = ("html", "svg", "json")
+_FORMS = ("html", "json")
 
 
-def add_parser(new: NewParser) -> None:
+def add_trace(new: NewParser) -> None:
     """Make the parser of ``nczarr trace``."""
     parser = new(
         examples=[
             "nczarr trace --html trace.html -- nczarr info https://data.example/run.nc",
             "nczarr trace --json trace.json -- python analysis.py",
         ],
-        usage="nczarr trace [--html FILE] [--svg FILE] [--json FILE] -- COMMAND ...\n"
-        "       nczarr trace [--html FILE] [--svg FILE] [--json FILE] --replay TRACE URL\n"
-        "       nczarr trace --compare A B",
+        usage="nczarr trace [--html FILE] [--json FILE] -- COMMAND ...",
         description="Run a command, nczarr ... or python ..., record its requests to remote "
         "files, and say on standard error what they took and what they could have taken. Secrets "
-        "are masked. --compare returns 1 if two traces asked for different things.",
+        "are masked.",
     )
     parser.add_argument("words", metavar="COMMAND", nargs="*", help="what to run, behind --")
     for form in _FORMS:
         parser.add_argument(f"--{form}", metavar="FILE", help=f"write the trace as {form.upper()}")
-    other = parser.add_mutually_exclusive_group()
-    other.add_argument(
-        "--compare", nargs=2, metavar=("A", "B"), help="say what differs between two traces (JSON)"
-    )
-    other.add_argument(
-        "--replay",
-        metavar="TRACE",
-        help="send the requests of a trace (JSON) to the file or tree at URL, in the same order "
-        "and as many at a time",
-    )
-    add_option(parser, "-o", "options", "storage option of URL")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record, replay or compare; return what the command returned."""
-    from nczarr_xarray.tools.trace.trace import Trace, trace
+    """Record; return what the command returned."""
+    from nczarr_xarray.tools.trace.trace import trace
 
-    if args.compare:
-        if args.words or any(getattr(args, form) for form in _FORMS):
-            raise UsageError("--compare", "takes two traces and nothing else")
-        found = Trace.load(args.compare[0]).compare(Trace.load(args.compare[1]))
-        print(*found.lines(), sep="\n")
-        return 0 if found.same_requests else 1
     for path in filter(None, (getattr(args, form) for form in _FORMS)):
         for word in args.words:
             refuse_itself(path, word)
         need_folder(path)
-    if args.replay is not None:
-        if len(args.words) != 1:
-            raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
-        first = Trace.load(args.replay)
-        again = first.replay(args.words[0], args.options or None)
-        _write(again, args)
-        return 1 if again.failed > first.failed else 0
     if not args.words:
         raise UsageError("trace", "needs a command: nczarr trace -- nczarr info URL")
     with trace() as recorded:
         status = run_python(args.words)
-    _write(recorded, args)
+    print(recorded, file=sys.stderr)
+    for form in _FORMS:
+        if (path := getattr(args, form)) is not None:
+            write_report(path, getattr(recorded, form)())
     return status
 
 
@@ -126,11 +99,3 @@ def _execute(arguments: Sequence[str]) -> None:
         sys.argv = [first, *rest]
         sys.path.insert(0, os.path.dirname(first))
         runpy.run_path(first, run_name="__main__")
-
-
-def _write(recorded: Trace, args: argparse.Namespace) -> None:
-    """Write what the trace adds up to, and the trace in the forms that were asked for."""
-    print(recorded, file=sys.stderr)
-    for form in _FORMS:
-        if (path := getattr(args, form)) is not None:
-            write_report(path, getattr(recorded, form)())

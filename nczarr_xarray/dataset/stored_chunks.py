@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -92,9 +91,7 @@ class StoredChunks:
             assert self._loop is not None
             return self._loop.run(self._fetch_remote(table))
 
-    def put(
-        self, table: ChunkTable, keys: Sequence[str], store: WritableStore, *, link: bool = False
-    ) -> list[bool]:
+    def put(self, table: ChunkTable, keys: Sequence[str], store: WritableStore) -> list[bool]:
         """Store the chunks of a table as they are; tell which there are.
 
         What is in files is copied from file to file. Errors are those of `fetch`, and of `store`.
@@ -105,8 +102,6 @@ class StoredChunks:
             Where each goes.
         store
             Where to.
-        link
-            As of `WritableStore.put_range`.
         """
         source, ranges = self._source, None
         if isinstance(source, LocalSource):
@@ -114,7 +109,7 @@ class StoredChunks:
         if ranges is None:
             return _put(store.put, keys, self.fetch(table))
         with self._explained():
-            put = _put(partial(store.put_range, link=link), keys, ranges)
+            put = _put(store.put_range, keys, ranges)
             self._reader.check_place()
             return put
 

@@ -122,7 +122,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     if profile.spelling is not None:
         variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
-    source = StoredSource(opened.reader(variable), variable, hard_links=layout.hard_links)
+    source = StoredSource(opened.reader(variable), variable)
     dtype, codecs, chunks = packed(stored.dtype), _shuffled_first(stored.codecs), stored.chunk_shape
     array = variable.array
     fill = array.fill if array is not None else None

@@ -24,14 +24,11 @@ class CopyLayout:
         In the order of encoding; ``elementsize`` of shuffle is filled in.
     balanced
         Whether all variables get the chunks of `balanced_chunk_shape`, instead of `chunks`.
-    hard_links
-        Whether files of chunks that stay as they are become hard links to those of the source.
     """
 
     chunks: Mapping[str, int] | None = None
     codecs: tuple[CodecConfig, ...] | None = None
     balanced: bool = False
-    hard_links: bool = False
 
     def chunk_shape(
         self, names: Iterable[str], shape: tuple[int, ...], itemsize: int

@@ -146,8 +146,7 @@ class Mover:
             rows = np.arange(batch.start, batch.stop)
             left = rows[anew[batch]].tolist()
             rows = rows[moved[batch]]
-            put, link = table.of(rows), self._source.hard_links
-            there = stored.put(put, keys[rows].tolist(), writer.store, link=link)
+            there = stored.put(table.of(rows), keys[rows].tolist(), writer.store)
             if not self._skips_missing:
                 left += rows[~np.array(there, dtype=bool)].tolist()
             return sum(there) + sum(self._write_anew(int(ids[row])) for row in left)

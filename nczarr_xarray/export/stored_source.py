@@ -24,18 +24,13 @@ class StoredSource:
         Reader of the variable.
     variable
         The stored variable, which has the shape.
-    hard_links
-        See `CopyLayout`.
     """
 
     #: dask's blocks: none
     chunks: None = None
 
-    def __init__(
-        self, reader: VariableReader, variable: Variable, *, hard_links: bool = False
-    ) -> None:
+    def __init__(self, reader: VariableReader, variable: Variable) -> None:
         self.reader = reader
-        self.hard_links = hard_links
         self.shape = variable.shape
         self.ndim = len(variable.shape)
         self.itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 
-from nczarr_xarray.cli.cdl import write_cdl
+from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_DTYPES,

@@ -62,7 +62,6 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
 )
-from nczarr_xarray.tools.compare.manifest import Manifest
 from nczarr_xarray.tools.trace import document
 from tests.support import aggregations, classic_corpus, filepromises, hdf5_corpus, promises, samples
 
@@ -445,19 +444,6 @@ def _notes_seeds() -> Iterator[bytes]:
     yield Journal("abc", owner, ("v/.zarray", "v/0"), ("w/0",)).dump()
 
 
-def _manifest(data: bytes) -> None:
-    with _as_file(data) as path:
-        Manifest.load(path)
-
-
-def _manifest_seeds() -> Iterator[bytes]:
-    yield json.dumps({
-        "format": "nczarr digests, version 1", "source": "x", "pure_zarr": False,
-        "structure": {"group /": {}, "dimension /x": {"length": "4", "unlimited": "no"}},
-        "variables": {"/v": {"shape": [4], "block_shape": [2], "sha256": ["0" * 64, "1" * 64]}},
-    }).encode()  # fmt: skip
-
-
 def _trace_seeds() -> Iterator[bytes]:
     tries = (Try(0.1, 0.5, 0.2, 503, 5, "busy"), Try(0.6, 0.9, None, None, 0, ""))
     records = [Record("https://h/x", 0.0, tries, get_args(Kind)[0], ((0, 5), (9, None)), 4, "data")]
@@ -716,7 +702,6 @@ PARSERS: dict[str, Parser] = {
     "folder": Parser(_folder, _folder_seeds, share=2),
     "hdf5": Parser(_file, _hdf5_seeds, share=14, most=24_000),
     "json": Parser(_json, _json_seeds, share=2),
-    "manifest": Parser(_manifest, _manifest_seeds),
     "nczarr": Parser(_tree, _nczarr_seeds, share=8, most=8192),
     "netrc": Parser(
         _netrc, _given(b"machine h login me password x\ndefault login a password b\n")

@@ -19,8 +19,8 @@ import xarray as xr
 
 import nczarr_xarray
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
-from nczarr_xarray.cli.commands import COMMANDS as OFFERED
 from nczarr_xarray.cli.demo import DATASET
+from nczarr_xarray.cli.main import COMMANDS as OFFERED
 from nczarr_xarray.cli.main import build_parser, main
 from tests.support.httpserver import Server
 from tests.support.trees import read_tree

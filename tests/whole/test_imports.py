@@ -17,8 +17,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from nczarr_xarray.cli.commands import COMMANDS
-from nczarr_xarray.cli.main import build_parser
+from nczarr_xarray.cli.main import COMMANDS, build_parser
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
 
@@ -109,7 +108,6 @@ COMMAND = {
     "nczarr_xarray._version",
     "nczarr_xarray.afterwards",
     "nczarr_xarray.cli",
-    "nczarr_xarray.cli.commands",
     "nczarr_xarray.cli.main",
     "nczarr_xarray.cli.text",
 }

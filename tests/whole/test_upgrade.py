@@ -14,7 +14,7 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import JOURNAL
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr, upgrade, validate
-from nczarr_xarray.cli.cdl import write_cdl
+from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import ChunkedArray, Group

@@ -32,7 +32,7 @@ class CopyOptions:
 
     Parameters
     ----------
-    chunks, optimize, compress, hard_links
+    chunks, optimize, compress
         See `CopyLayout`.
     fixed
         As of `Selection`.
@@ -53,7 +53,6 @@ class CopyOptions:
     chunks: Mapping[str, int] | None = None
     optimize: bool = False
     compress: tuple[CodecConfig, ...] | None = None
-    hard_links: bool = False
     fixed: bool = False
     memory: int | None = None
     resume: bool = False
@@ -115,12 +114,7 @@ class CopyRequest:
         from nczarr_xarray.export.copy_layout import CopyLayout
 
         options = self.options
-        return CopyLayout(
-            options.chunks,
-            options.compress,
-            balanced=options.optimize,
-            hard_links=options.hard_links,
-        )
+        return CopyLayout(options.chunks, options.compress, balanced=options.optimize)
 
     def open(self) -> Opened:
         """Open the source, as it is to be copied.

@@ -46,14 +46,14 @@ KINDS: tuple[TargetKind, ...] = (
         "Zarr 2",
         ("Zarr2",),
         f"{_HERE}.trees",
-        _LAYOUT | {"consolidated", "portable", "hard_links"},
+        _LAYOUT | {"consolidated", "portable"},
         modes=frozenset({"zarr"}),
     ),
     TargetKind(
         "NCZarr",
         ("NCZarr",),
         f"{_HERE}.trees",
-        _LAYOUT | {"consolidated", "portable", "compat", "hard_links"},
+        _LAYOUT | {"consolidated", "portable", "compat"},
     ),
 )
 #: Names of other files, none of which is an archive that can be read.

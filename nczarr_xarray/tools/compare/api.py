@@ -13,14 +13,13 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.stored_source import chunk_lengths
 from nczarr_xarray.model import Variable
-from nczarr_xarray.tools.compare.blocks import READ_BYTES, Blocks, block_lengths
-from nczarr_xarray.tools.compare.decoded import (
-    decoded_text,
-    differing_decoded,
-    is_decoded,
-)
 from nczarr_xarray.tools.compare.reading import (
+    READ_BYTES,
+    SHOWN,
+    Blocks,
     Part,
+    Tally,
+    block_lengths,
     checked_sample,
     itemsize,
     opened,
@@ -28,7 +27,6 @@ from nczarr_xarray.tools.compare.reading import (
     read_parts,
 )
 from nczarr_xarray.tools.compare.report import DECODING, Comparison, Difference
-from nczarr_xarray.tools.compare.spelling import spelled, variable_type
 from nczarr_xarray.tools.compare.structure import (
     Outline,
     attribute_object,
@@ -37,8 +35,16 @@ from nczarr_xarray.tools.compare.structure import (
     readable_variables,
     unreadable,
 )
-from nczarr_xarray.tools.compare.tally import SHOWN, Tally
-from nczarr_xarray.tools.compare.values import EXACT, Tolerance, differing
+from nczarr_xarray.tools.compare.values import (
+    EXACT,
+    Tolerance,
+    decoded_text,
+    differing,
+    differing_decoded,
+    is_decoded,
+    spelled,
+    variable_type,
+)
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback

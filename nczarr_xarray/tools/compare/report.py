@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from nczarr_fsspec.errors import NCZarrError
 
@@ -24,8 +24,7 @@ class Difference:
     object
         What differs: ``"variable /sst"``, ``"attribute /sst:units"``, ``"dimension /lat"``.
     property
-        What of it: ``"type"``, ``"value"``, ``"digest of [0:12, 0:90]"``; ``""`` if one dataset
-        lacks the object.
+        What of it: ``"type"``, ``"value"``; ``""`` if one dataset lacks the object.
     index
         Of a value of a variable.
     a, b
@@ -52,7 +51,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of comparing two datasets, or a dataset with digests.
+    """The result of comparing two datasets.
 
     Parameters
     ----------
@@ -61,9 +60,7 @@ class Comparison:
     differences
         Of the structure all, of values the first ones of each variable.
     differing
-        How many values, or blocks, differ, by the path of the variable.
-    unit
-        What these are: ``"values"``, or ``"blocks"`` where digests were compared.
+        How many values differ, by the path of the variable.
     values
         How many values of each dataset were compared.
     troubles
@@ -76,7 +73,6 @@ class Comparison:
     b: str
     differences: tuple[Difference, ...] = ()
     differing: Mapping[str, int] = field(default_factory=dict)
-    unit: Literal["values", "blocks"] = "values"
     values: int = 0
     troubles: tuple[NCZarrError, ...] = ()
     notes: tuple[str, ...] = ()
@@ -128,7 +124,7 @@ class Comparison:
         if len(self.differences) > _LINES:
             yield f"and {len(self.differences) - _LINES:,} more differences"
         for path, count in self.differing.items():
-            yield f"variable {path}: {count:,} differing {self.unit}"
+            yield f"variable {path}: {count:,} differing values"
         for error in self.troubles:
             yield f"not compared: {error}"
         for note in self.notes:
@@ -147,7 +143,6 @@ class Comparison:
             "equal": self.equal,
             "differences": [asdict(difference) for difference in self.differences],
             "differing": dict(self.differing),
-            "unit": self.unit,
             "values": self.values,
             "troubles": list(map(str, self.troubles)),
             "notes": list(self.notes),

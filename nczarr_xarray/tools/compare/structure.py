@@ -1,4 +1,4 @@
-"""The structure of a dataset as flat facts in text, which can be compared and kept.
+"""The structure of a dataset as flat facts in text, which can be compared.
 
 A fact is an object, ``"attribute /sst:units"``, with its properties, ``{"type": "char",
 "value": '"K"'}``. The order of objects is none of them, and neither is how data are stored.
@@ -19,19 +19,10 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
 from nczarr_xarray.tools.compare.report import Difference
-from nczarr_xarray.tools.compare.spelling import enum_text, spelled, type_text, variable_type
+from nczarr_xarray.tools.compare.values import enum_text, spelled, type_text, variable_type
 
 Facts: TypeAlias = Mapping[str, Mapping[str, str]]
 
-#: The properties of each kind of object.
-PROPERTIES: Mapping[str, frozenset[str]] = {
-    "group": frozenset(),
-    "type": frozenset({"members"}),
-    "dimension": frozenset({"length", "unlimited"}),
-    "attribute": frozenset({"type", "value"}),  # and "json", where netCDF cannot say all of it
-    "variable": frozenset({"type", "dimensions", "shape"}),
-    "storage": frozenset({"chunks", "codecs", "byte order"}),
-}
 #: Generations without netCDF's metadata.
 _PURE = frozenset({"v2", "v3"})
 #: The escaped path before the name of an attribute.

@@ -1,14 +1,109 @@
-"""Values of two datasets: where they differ, and the bytes that stand for them in digests."""
+"""Values of two datasets: as exact text, where they differ, and what readers get of them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import URLError
-from nczarr_xarray.model import Variable, bytes_of, mapped, text_of
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    EnumType,
+    Variable,
+    bytes_of,
+    element_of,
+    join,
+    mapped,
+    text_of,
+)
+
+_NAMES = {dtype: name for name, dtype in NC_DTYPES.items() if dtype.kind != "O"}
+
+
+def type_text(dtype: np.dtype) -> str:
+    """Return the name of a dtype, whatever its byte order and padding are."""
+    element = element_of(dtype)
+    if element is not None:
+        return f"sequence of {type_text(element)}"
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return f"{type_text(base)}[{', '.join(map(str, shape))}]"
+    if dtype.names is not None:
+        fields = (f"{type_text(dtype[name])} {_quoted(name)}" for name in dtype.names)
+        return f"compound {{{', '.join(fields)}}}"
+    if dtype.kind == "O":
+        return "string"
+    return _NAMES.get(dtype.newbyteorder("="), dtype.str.lstrip("<>|"))
+
+
+def variable_type(variable: Variable) -> str:
+    """Return the type of a variable as text."""
+    if variable.enum is not None:
+        return f"enum {join(variable.enum.group, variable.enum.name)} {enum_text(variable.enum)}"
+    return variable.nc_type or type_text(variable.dtype)
+
+
+def enum_text(enum: EnumType) -> str:
+    """Return what an enum consists of: its base type, its names and their numbers."""
+    members = sorted(enum.members.items(), key=lambda member: (member[1], member[0]))
+    return f"{enum.nc_type} {{{', '.join(f'{_quoted(n)} = {value}' for n, value in members)}}}"
+
+
+def spelled(values: Any) -> list[str]:
+    """Return a text for each element of a 1-D array, or of a sequence of ``str``.
+
+    A NaN that is not the usual one is followed by its bits.
+    """
+    values = np.asarray(values, None if isinstance(values, np.ndarray) else object)
+    if values.dtype.names is not None:
+        columns = [_rows(values[name]) for name in values.dtype.names]
+        names = [_quoted(name) for name in values.dtype.names]
+        return [
+            f"{{{', '.join(f'{n}: {text}' for n, text in zip(names, row, strict=True))}}}"
+            for row in zip(*columns, strict=True)
+        ]
+    kind = values.dtype.kind
+    if kind == "f":
+        return list(map(_float, values.astype(values.dtype.newbyteorder("="))))
+    if kind == "c":
+        pairs = zip(spelled(values.real), spelled(values.imag), strict=True)
+        return [f"{real} + {imaginary}i" for real, imaginary in pairs]
+    if kind in "mM":
+        return [f"{one}" for one in values]
+    if kind == "V":
+        return [f"0x{one.tobytes().hex()}" for one in values]
+    return [_object(one) for one in values.tolist()]
+
+
+def _rows(values: np.ndarray) -> list[str]:
+    """Return a text for each element along the first dimension."""
+    if values.ndim == 1:
+        return spelled(values)
+    return [f"[{', '.join(_rows(row))}]" for row in values]
+
+
+def _object(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"[{', '.join(spelled(value))}]"
+    if isinstance(value, bytes):
+        return _quoted(text_of(value))
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+def _float(value: np.floating[Any]) -> str:
+    if value == value:  # noqa: PLR0124 - only NaN is not equal to itself
+        return str(value)
+    bits = value.tobytes()
+    usual = bits == value.dtype.type(np.nan).tobytes()
+    return "nan" if usual else f"nan (0x{bits[::-1].hex()})"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +209,77 @@ def _words(values: np.ndarray) -> np.ndarray:
     return plain.view(f"u{word}").reshape(plain.size, size // word)
 
 
-def canonical(values: np.ndarray) -> bytes:
-    """Return the bytes that stand for values, whatever format they came from.
-
-    Numbers follow each other in C order, little-endian. A text, in UTF-8, follows its length in
-    bytes, a sequence its length in elements (8 bytes, little-endian). Of compounds, each field of
-    all elements follows the field before.
-    """
-    if values.dtype.names is not None:
-        return b"".join(canonical(values[name]) for name in values.dtype.names)
-    if values.dtype.kind == "O":
-        return b"".join(map(_canonical_object, values.ravel().tolist()))
-    return _little_endian(values).tobytes()
-
-
-def _canonical_object(value: Any) -> bytes:
-    if isinstance(value, np.ndarray):
-        return value.size.to_bytes(8, "little") + canonical(value)
-    data = bytes_of(str(value))
-    return len(data).to_bytes(8, "little") + data
-
-
 def _little_endian(values: np.ndarray) -> np.ndarray:
     return values.astype(values.dtype.newbyteorder("<"), copy=False)
+
+
+def is_decoded(variable: Variable) -> bool:
+    """Tell whether elements are numbers or text that stand for others, or for missing ones."""
+    return variable.enum is None and variable.dtype.kind in "iufSUO"
+
+
+def decoded(variable: Variable, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what stored elements of a variable stand for, and which of them are missing."""
+    signed = _text(variable, "_Unsigned")
+    other = {"itrue": "u", "ufalse": "i"}.get(f"{values.dtype.kind}{signed}")
+    stored = values
+    if other is not None:
+        values = values.astype(f"{other}{values.dtype.itemsize}")
+    missing = np.zeros(values.shape, bool)
+    for mark in _marks(variable, stored.dtype.kind):
+        missing |= stored == mark
+    if values.dtype.kind not in "iuf":
+        return values, missing
+    for name, unpack in (("scale_factor", np.multiply), ("add_offset", np.add)):
+        factor = variable.attributes.get(name)
+        if factor is not None and isinstance(factor.value, np.ndarray) and factor.value.size == 1:
+            with np.errstate(all="ignore"):
+                values = unpack(values.astype(np.float64), np.float64(factor.value[0]))
+    if values.dtype.kind == "f":
+        missing |= np.isnan(values)
+    return values, missing
+
+
+def differing_decoded(
+    variables: tuple[Variable, Variable],
+    stored: tuple[np.ndarray, np.ndarray],
+    tolerance: Tolerance = EXACT,
+) -> np.ndarray:
+    """Tell, for each element, whether readers get different numbers of it, or one gets none."""
+    (a, a_missing), (b, b_missing) = map(decoded, variables, stored)
+    if tolerance != EXACT and a.dtype.kind in "iuf" and b.dtype.kind in "iuf":
+        other = tolerance.exceeded(a.astype(np.float64), b.astype(np.float64))
+    else:
+        other = a != b
+    found: np.ndarray = (a_missing != b_missing) | (other & ~a_missing & ~b_missing)
+    return found
+
+
+def decoded_text(variable: Variable, value: np.ndarray) -> str:
+    """Return what one stored element stands for, as text."""
+    number, missing = decoded(variable, value)
+    return "missing" if missing.all() else str(number.ravel()[0])
+
+
+def _marks(variable: Variable, kind: str) -> Iterator[Any]:
+    """Yield the stored elements, of a kind of numpy, that stand for missing ones."""
+    number = kind in "iuf"
+    for name in ("_FillValue", "missing_value"):
+        attribute = variable.attributes.get(name)
+        if attribute is None:
+            continue
+        value = attribute.value
+        if number and isinstance(value, np.ndarray):
+            yield from value
+        elif not number and isinstance(value, str):
+            yield bytes_of(value) if kind == "S" else value
+        elif not number and isinstance(value, tuple):
+            yield from value
+
+
+def _text(variable: Variable, name: str) -> str | None:
+    attribute = variable.attributes.get(name)
+    if attribute is None:
+        return None
+    value = attribute.value
+    return (value if isinstance(value, str) else str(value[0]) if len(value) else "").lower()

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.recording import Record, recorded, recorded_elsewhere, tell
-from nczarr_xarray.tools.trace import comparison, document, page, svg
-from nczarr_xarray.tools.trace.analysis import Summary, summarize
-from nczarr_xarray.tools.trace.replay import replay
-from nczarr_xarray.tools.trace.text import lines
-from nczarr_xarray.tools.trace.waterfall import waterfall
+from nczarr_xarray.tools.trace import document, page
+from nczarr_xarray.tools.trace.analysis import Summary, lines, summarize
+from nczarr_xarray.tools.trace.page import draw, waterfall
 
 
 @dataclass(slots=True)
@@ -46,60 +44,33 @@ class Trace:
         """What the requests add up to, and the least time that there is for them."""
         return summarize(self.records, self.seconds)
 
-    @property
-    def failed(self) -> int:
-        """How many requests did not bring what was asked for, be it that there is none."""
-        return sum(not record.answered for record in self.records)
-
     def json(self) -> str:
         """Return the trace as a document that `load` reads."""
         return document.dumps(self.records, self.seconds)
-
-    def svg(self) -> str:
-        """Return the waterfall."""
-        return svg.draw(waterfall(self.records))
 
     def html(self) -> str:
         """Return a page that needs no other file: totals, waterfall, every request."""
         return page.render(waterfall(self.records), self.summary)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the trace; the name ends in .html, .svg or .json.
+        """Write the trace; the name ends in .html or .json.
 
         Raises
         ------
         URLError
             If it ends in something else.
         """
-        forms = {".html": self.html, ".svg": self.svg, ".json": self.json}
+        forms = {".html": self.html, ".json": self.json}
         suffix = Path(path).suffix.lower()
         if suffix not in forms:
-            raise URLError(os.fspath(path), f"a trace is written as {', '.join(forms)}")
+            raise URLError(os.fspath(path), f"a trace is written as {' or '.join(forms)}")
         Path(path).write_text(forms[suffix](), encoding="utf-8")
-
-    def compare(self, other: Trace) -> comparison.Comparison:
-        """Find out what `other` does differently."""
-        return comparison.compare(self.records, other.records, (self.summary, other.summary))
-
-    def replay(self, url: str, storage_options: Mapping[str, Any] | None = None) -> Trace:
-        """Send the same reads to another place, and trace them; writes are left out.
-
-        Parameters
-        ----------
-        url
-            Of the same file; of the same tree if the requests are for several files.
-        storage_options
-            Options of the target's filesystem (fsspec).
-        """
-        with trace() as again:
-            replay(self.records, url, storage_options)
-        return again
 
     def __str__(self) -> str:
         return "\n".join(f"{label:10}{text}" for label, text in lines(self.summary))
 
     def _repr_html_(self) -> str:
-        return self.svg()
+        return draw(waterfall(self.records))
 
 
 @contextmanager

@@ -120,14 +120,6 @@ def test_copies_are_without_the_rest(tmp_path: Path, case: str, target: str) -> 
             np.testing.assert_array_equal(found["v"], data)
 
 
-def test_hard_links_are_not_made_of_them(tmp_path: Path) -> None:
-    write(tmp_path / "x", values((6, 10), "i4"), (3, 4))
-    with pytest.warns(NCZarrWarning, match=SAYS):
-        xr.open_dataset(tmp_path / "x", engine="nczarr").load()
-    copy(tmp_path / "x", tmp_path / "y", "--hard-links", "--verify")
-    assert stored(tmp_path / "y") == {48}
-
-
 def test_validate_names_the_cause(tmp_path: Path) -> None:
     url = write(tmp_path / "x", values((6, 10), "i4"), (3, 4), **ZLIB)
     with pytest.warns(NCZarrWarning, match=SAYS):

@@ -13,7 +13,6 @@ import xarray as xr
 
 from nczarr_xarray import URLError, compare, open_hierarchy, to_nczarr, trace
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.tools.compare import check_digests, write_digests
 from tests.support.httpserver import Server
 from tests.support.trees import read_tree
 
@@ -113,15 +112,10 @@ def test_a_variable_may_be_named_without_a_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{a}"], "takes either a second dataset or --digests FILE"),
-        (["{a}", "{b}", "--digests", "x"], "takes either a second dataset or --digests FILE"),
-        (["{a}", "--digests", "x", "--encoding"], "says nothing of encodings"),
         (["{a}", "nothing"], "nothing: there is no such"),
         (["{a}", "{b}", "--var", "w"], "w: No such variable"),
         (["{a}", "{b}", "--sample", "0"], "sample: 0 is no number of blocks"),
         (["{a}", "{b}", "--tolerance", "much"], "tolerance: 'much' is not one"),
-        (["{a}", "--digests", "nothing"], "nothing: cannot be read"),
-        (["{a}", "--digests", "{a}/.zgroup"], "is no manifest of digests"),
     ],
 )
 def test_trouble_is_status_2(
@@ -163,15 +157,12 @@ def test_open_datasets_are_left_open(tmp_path: Path) -> None:
 
 
 def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
-    a, digests = written(tmp_path / "a"), tmp_path / "digests.json"
-    write_digests(a, digests)
+    a = written(tmp_path / "a")
     nowhere: list[Collection[str]] = [["w"], ["/v", "/g/v"], "nam", []]
     for wanted in nowhere:
         reason = "no such variable" if wanted else "none are named"
         with pytest.raises(URLError, match=reason):
             compare(a, a, variables=wanted)
-        with pytest.raises(URLError, match=reason):
-            check_digests(a, digests, variables=wanted)
 
 
 def test_a_misspelled_variable_is_guessed(tmp_path: Path) -> None:
@@ -183,24 +174,10 @@ def test_a_misspelled_variable_is_guessed(tmp_path: Path) -> None:
 # -- verified copies -------------------------------------------------------------------------------
 
 
-def test_a_verified_copy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a, digests = written(tmp_path / "a"), str(tmp_path / "digests.json")
-    target = str(tmp_path / "c.nc")
-    assert main(["copy", a, target, "--verify", "--digests", digests, "--fixed"]) == 0
+def test_a_verified_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, target = written(tmp_path / "a"), str(tmp_path / "c.nc")
+    assert main(["copy", a, target, "--verify", "--fixed"]) == 0
     assert capsys.readouterr().out == ""
-    assert main(["compare", target, "--digests", digests]) == 0
-    with netCDF4.Dataset(target, "a") as file:
-        file["v"][7, 8] = 5
-        file.title = "two"
-    capsys.readouterr()
-    assert main(["compare", target, "--digests", digests]) == 1
-    out = capsys.readouterr().out
-    assert 'attribute /:title: value: "two" | "one"\n' in out
-    assert "variable /v: digest of [0:20, 0:30]: " in out
-    assert "variable /v: 1 differing blocks\n" in out
-    assert main(["compare", target, "--digests", digests, "--var", "name", "--sample", "2"]) == 0
 
 
 def test_a_copy_that_differs_says_what(
@@ -212,12 +189,3 @@ def test_a_copy_that_differs_says_what(
     monkeypatch.setattr(netcdf_variables, "write_attributes", lambda *_: None)
     assert main(["copy", a, str(tmp_path / "c.nc"), "--verify"]) == 1
     assert 'attribute /:title: only in A: type char, value "one"\n' in capsys.readouterr().out
-
-
-def test_digests_that_could_not_be_written_are_known_before_copying(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a, none = written(tmp_path / "a"), tmp_path / "none" / "digests.json"
-    assert main(["copy", str(a), str(tmp_path / "y"), "--digests", str(none)]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
-    assert not (tmp_path / "y").exists()

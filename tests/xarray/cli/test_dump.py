@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, URLError
 from nczarr_xarray.cli import cdl_data
-from nczarr_xarray.cli.cdl import dataset_name, write_cdl
-from nczarr_xarray.cli.dump import select
+from nczarr_xarray.cli.dump import dataset_name, select, write_cdl
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.model import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 import zipfile
@@ -322,3 +323,94 @@ def test_fragments_of_one_value_and_of_none(
     said = capsys.readouterr().out
     assert "(0)  [0:2]  5.0" in said
     assert "(1)  [2:4]  missing" in said
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def test_json_is_what_netcdf4_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.title = "é"
+        file.limits = np.array([np.nan, -np.inf, 1.5])
+        file.createDimension("t", None)
+        group = file.createGroup("g")
+        group.createDimension("x", 6)
+        v = group.createVariable("v", "i2", ("t", "x"), zlib=True, complevel=3, chunksizes=(2, 3))
+        v.scale_factor = np.float32(0.5)
+        v.flags = np.array([1, 2], "i1")
+        v[:] = np.zeros((4, 6))
+        file.createVariable("s", str, ("t",))
+        file.createVariable("plain", "f8", ())
+    assert main(["info", "--json", str(tmp_path / "x.nc")]) == 0
+    said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    root, inner = said["groups"]["/"], said["groups"]["/g"]
+    assert (said["store"], said["problems"]) == ("one file", [])
+    assert root["attributes"]["limits"] == {"type": "double", "value": ["NaN", "-Infinity", 1.5]}
+    with netCDF4.Dataset(tmp_path / "x.nc") as file:
+        assert root["attributes"]["title"]["value"] == file.title
+        for shown, of_file in ((root, file), (inner, file["g"])):
+            assert shown["dimensions"] == {
+                name: {"length": len(one), "unlimited": one.isunlimited()}
+                for name, one in of_file.dimensions.items()
+            }
+            assert shown["variables"].keys() == of_file.variables.keys()
+            for name, one in of_file.variables.items():
+                variable = shown["variables"][name]
+                assert tuple(variable["shape"]) == one.shape
+                assert [path.rpartition("/")[2] for path in variable["dimensions"]] == [
+                    *one.dimensions
+                ]
+                chunks = one.chunking()
+                assert variable["chunks"] == (None if chunks == "contiguous" else chunks)
+                assert variable["attributes"].keys() == set(one.ncattrs())
+                for attribute in one.ncattrs():
+                    value = np.asarray(one.getncattr(attribute)).tolist()
+                    assert variable["attributes"][attribute]["value"] == value
+        v = inner["variables"]["v"]
+        assert (v["type"], v["dtype"], v["dimensions"]) == ("short", "<i2", ["/t", "/g/x"])
+        assert [codec["id"] for codec in v["codecs"]] == ["shuffle", "zlib"]
+        assert v["codecs"][1]["level"] == file["g/v"].filters()["complevel"]
+
+
+def test_json_is_what_zarr_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    array = zarr.create_array(
+        tmp_path / "z" / "v", shape=(4, 6), chunks=(2, 3), dtype="f4", zarr_format=2
+    )
+    zarr.open_group(tmp_path / "z", mode="a", zarr_format=2)
+    array.attrs["units"] = "K"
+    assert main(["info", "--json", str(tmp_path / "z")]) == 0
+    said = json.loads(capsys.readouterr().out)["groups"]["/"]["variables"]["v"]
+    stored = json.loads((tmp_path / "z/v/.zarray").read_text())
+    assert (said["dtype"], said["chunks"]) == (stored["dtype"], stored["chunks"])
+    assert said["codecs"] == [*(stored["filters"] or []), stored["compressor"]]
+    assert said["attributes"]["units"]["value"] == "K"
+
+
+def test_json_of_what_cannot_be_read_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", np.arange(3)), "w": ("x", np.arange(3))}), tmp_path / "x")
+    path = tmp_path / "x" / "v" / ".zarray"
+    path.write_text(path.read_text().replace('"<i8"', '"<q8"'))
+    assert main(["info", "--json", str(tmp_path / "x")]) == 1
+    variables = json.loads(capsys.readouterr().out)["groups"]["/"]["variables"]
+    assert "v" in variables["v"]["error"]
+    assert variables["w"]["error"] is None
+
+
+def test_json_of_an_aggregation_has_no_chunks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", np.arange(9.0))}), tmp_path / "x")
+    assert main(["copy", str(tmp_path / "x"), str(tmp_path / "x.nca")]) == 0
+    assert main(["info", "--json", str(tmp_path / "x.nca")]) == 0
+    said = json.loads(capsys.readouterr().out)["groups"]["/"]["variables"]["v"]
+    assert (said["shape"], said["chunks"], said["codecs"]) == ([9], None, [])
+
+
+@pytest.mark.parametrize("option", ["--check", "--fragments"])
+def test_json_has_no_fragments(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", "--json", option, str(tmp_path)]) == 2
+    assert "--json: has no fragments: nczarr validate --json" in capsys.readouterr().err

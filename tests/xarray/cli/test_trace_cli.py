@@ -30,7 +30,7 @@ def server(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 def test_a_command_is_traced(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"{server.url}/h5.nc"
-    files = ["--html", "t.html", "--svg", "t.svg", "--json", "t.json"]
+    files = ["--html", "t.html", "--json", "t.json"]
     assert main(["trace", *files, "--", "nczarr", "info", url]) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith(url)
@@ -38,7 +38,6 @@ def test_a_command_is_traced(server: Server, capsys: pytest.CaptureFixture[str])
     found = Trace.load("t.json")
     assert len(found.records) == len(server.requests) > 0
     assert Path("t.html").read_text() == found.html()
-    assert Path("t.svg").read_text() == found.svg()
 
 
 def test_a_script_is_traced_with_its_arguments(
@@ -82,44 +81,6 @@ def test_the_status_is_that_of_the_program(
     assert Trace.load(file).records == []
 
 
-def test_a_trace_is_replayed_and_compared(
-    server: Server, data: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["trace", "--json", "a.json", "--", "nczarr", "dump", f"{server.url}/h5.nc"]) == 0
-    with Server({"/there/x.nc": data}, password="me:hidden") as other:
-        url = other.url.replace("//", "//me:hidden@") + "/there/x.nc"
-        assert main(["trace", "--json", "b.json", "--replay", "a.json", url]) == 0
-        assert len(other.requests) == len(server.requests)
-    assert "hidden" not in Path("b.json").read_text()
-    capsys.readouterr()
-    status = main(["trace", "--compare", "a.json", "b.json"])
-    printed = capsys.readouterr().out
-    same_rounds = Trace.load("a.json").summary.rounds == Trace.load("b.json").summary.rounds
-    assert status == (0 if same_rounds else 1)
-    assert f"requests{len(server.requests):>15}{len(server.requests):>13}     1.00" in printed
-    assert "only in" not in printed
-
-
-def test_traces_of_different_requests_differ(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url = f"{server.url}/h5.nc"
-    assert main(["trace", "--json", "a.json", "--", "nczarr", "info", url]) == 0
-    assert main(["trace", "--json", "b.json", "--", "nczarr", "dump", url]) == 0
-    capsys.readouterr()
-    assert main(["trace", "--compare", "a.json", "b.json"]) == 1
-    assert "only in B" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("status", [403, 404])
-def test_a_replay_that_fails_returns_1(
-    status: int, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["trace", "--json", "a.json", "--", "nczarr", "info", f"{server.url}/h5.nc"]) == 0
-    with Server({}, missing_status=status) as other:
-        assert main(["trace", "--replay", "a.json", f"{other.url}/x.nc"]) == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -128,10 +89,6 @@ def test_a_replay_that_fails_returns_1(
         (["--", "python"], "give a script"),
         (["--", "python", "-X", "dev"], "give a script"),
         (["--", "python", "-m"], "-m: is followed by"),
-        (["--replay", "a.json"], "takes one URL"),
-        (["--replay", "a.json", "u", "v"], "takes one URL"),
-        (["--compare", "a.json", "b.json", "c.json"], "two traces and nothing else"),
-        (["--compare", "a.json", "b.json", "--html", "x"], "two traces and nothing else"),
     ],
 )
 def test_wrong_arguments_are_one_line(
@@ -151,13 +108,3 @@ def test_a_trace_that_could_not_be_written_is_not_begun(
     printed = capsys.readouterr()
     assert "there is no such folder" in printed.err
     assert printed.out == ""
-
-
-def test_a_file_that_is_no_trace_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "t.json"
-    file.write_text("{}")
-    assert main(["trace", "--replay", str(file), "http://h/x"]) == 1
-    assert "is not a trace" in capsys.readouterr().err
-    assert main(["trace", "--compare", str(file), str(tmp_path / "none.json")]) == 1

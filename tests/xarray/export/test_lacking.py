@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_xarray import LossWarning, NCZarrWarning, to_nczarr
-from nczarr_xarray.cli.cdl import write_cdl
+from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.copy import plan_copy

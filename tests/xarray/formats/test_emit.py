@@ -17,7 +17,7 @@ import zarr
 from hypothesis import example, given, settings
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.cli.cdl import write_cdl
+from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps

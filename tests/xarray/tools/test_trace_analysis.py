@@ -14,14 +14,9 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.transport.recording import Record, Try
-from nczarr_xarray.tools.trace.analysis import TELLING, covered, rounds, summarize
-from nczarr_xarray.tools.trace.comparison import compare
+from nczarr_xarray.tools.trace.analysis import TELLING, asked_for, covered, lines, rounds, summarize
 from nczarr_xarray.tools.trace.document import dumps, loads
-from nczarr_xarray.tools.trace.names import common_root, names
-from nczarr_xarray.tools.trace.page import render
-from nczarr_xarray.tools.trace.svg import draw
-from nczarr_xarray.tools.trace.text import asked_for, lines
-from nczarr_xarray.tools.trace.waterfall import segments, ticks, waterfall
+from nczarr_xarray.tools.trace.page import draw, render, segments, ticks, waterfall
 from tests.support.traces import LASTING, TRACES, record, records
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -226,46 +221,6 @@ def test_what_is_no_trace_is_one_error(document: Any, reason: str) -> None:
     with pytest.raises(FormatError, match=re.escape(reason)) as caught:
         loads(text, "t.json")
     assert caught.value.object == "t.json"
-
-
-# ---- names and comparisons
-
-
-@pytest.mark.parametrize(
-    ("urls", "root", "found"),
-    [
-        ([], "", []),
-        (["http://h/a.nc", "http://h/a.nc"], "http://h/a.nc", ["", ""]),
-        (["http://h/a.nc#mode=bytes", "http://h/a.nc?***"], "http://h/a.nc", ["", ""]),
-        (["http://h/t", "http://h/t/.zgroup"], "http://h/t", ["", ".zgroup"]),
-        (["http://h/t/a", "http://h/t/ab"], "http://h/t", ["a", "ab"]),
-        (["http://h/t/a%20b/0", "http://h/t/c"], "http://h/t", ["a b/0", "c"]),
-        (["s3://b/t/a%20b", "s3://b/t/c"], "s3://b/t", ["a%20b", "c"]),
-    ],
-)
-def test_files_have_names_below_what_they_have_in_common(
-    urls: list[str], root: str, found: list[str]
-) -> None:
-    given_ = [record(0, 1, url=url) for url in urls]
-    assert common_root(given_) == root
-    assert names(given_) == found
-
-
-def test_the_same_requests_elsewhere_and_at_another_time_are_the_same() -> None:
-    a = [record(0, 1, 10), record(1, 2, 10, extents=((5, 9),))]
-    b = [record(0, 3, 10, url="s3://b/k"), record(3, 9, 10, url="s3://b/k", extents=((5, 9),))]
-    found = compare(a, b, (summarize(a, 2), summarize(b, 9)))
-    assert found.same_requests
-    assert "only in" not in "\n".join(found.lines())
-
-
-def test_requests_of_one_trace_only_are_named_and_counted() -> None:
-    one = record(0, 1, 10)
-    other = replace(one, extents=((5, 9),))
-    found = compare([one], [one, other, other], (summarize([one], 1), summarize([one] * 3, 1)))
-    assert not found.same_requests
-    *_, head, named = found.lines()
-    assert (head, named) == ("only in B: 2 requests", "  bytes 5-8, 2 times")
 
 
 @pytest.mark.parametrize(

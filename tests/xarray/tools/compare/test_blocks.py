@@ -8,44 +8,37 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_xarray.tools.compare.blocks import Blocks, block_lengths
+from nczarr_xarray.tools.compare.reading import Blocks, block_lengths
 
 SIZES = st.integers(0, 12)
 
 
 @st.composite
-def divisions(draw: st.DrawFn) -> tuple[tuple[int, ...], list[tuple[int, ...]], tuple[int, ...]]:
-    """A shape, two chunk grids, and a unit."""
+def divisions(draw: st.DrawFn) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """A shape and two chunk grids."""
     shape = tuple(draw(st.lists(SIZES, max_size=3)))
 
     def lengths(most: int) -> tuple[int, ...]:
         return tuple(draw(st.integers(1, most)) for _ in shape)
 
-    return shape, [lengths(14), lengths(14)], lengths(3)
+    return shape, [lengths(14), lengths(14)]
 
 
 @given(divisions(), st.integers(1, 500))
 def test_blocks_divide_the_shape(
-    division: tuple[tuple[int, ...], list[tuple[int, ...]], tuple[int, ...]], most: int
+    division: tuple[tuple[int, ...], list[tuple[int, ...]]], most: int
 ) -> None:
-    shape, grids, unit = division
-    lengths = block_lengths(shape, 4, grids, most, unit)
+    shape, grids = division
+    lengths = block_lengths(shape, 4, grids, most)
     blocks = Blocks(shape, lengths)
     seen = np.zeros(shape, int)
     for number in range(blocks.count):
         part = blocks.part(number)
-        assert list(blocks.within(part)) == [number]
         seen[part] += 1
     assert (seen == 1).all()
     if 0 not in shape:
-        assert all(length % u == 0 for length, u in zip(lengths, unit, strict=True))
         own = (math.prod(map(min, shape, grid)) for grid in grids)
-        assert math.prod(lengths) * 4 <= max(most, 4 * math.prod(unit), 4 * max(own, default=1))
-
-
-def test_a_part_of_blocks_has_the_numbers_of_these() -> None:
-    blocks = Blocks((10, 7), (2, 3))
-    assert list(blocks.within((slice(2, 6), slice(3, 7)))) == [4, 5, 7, 8]
+        assert math.prod(lengths) * 4 <= max(most, 4 * max(own, default=1))
 
 
 def test_blocks_are_whole_chunks_of_both_grids_where_memory_allows() -> None:

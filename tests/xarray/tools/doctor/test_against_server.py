@@ -33,9 +33,9 @@ from nczarr_xarray.tools.doctor.references import ReferencesContent
 from nczarr_xarray.tools.doctor.simulated import FRAGMENT, Content, SimulatedTransport
 from nczarr_xarray.tools.survey import VariableStorage, survey
 from nczarr_xarray.tools.trace.analysis import rounds
-from nczarr_xarray.tools.trace.replay import send
 from tests.support.marks import slow_cases_but
 from tests.support.realservers import RangeServer, range_server
+from tests.support.traces import send
 from tests.xarray.tools.doctor.test_prediction import FILES, SHAPE
 
 LATENCY, RATE = 0.05, 20e6
