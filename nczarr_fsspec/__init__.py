@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore as KeyStore
     from nczarr_fsspec.keystore import LocalStore as LocalStore
     from nczarr_fsspec.keystore import RemoteStore as RemoteStore
+    from nczarr_fsspec.place import open_keystore as open_keystore
     from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem as ByteRangeFileSystem
     from nczarr_fsspec.ranges.open import open_file_object as open_file_object
     from nczarr_fsspec.ranges.open import open_local as open_local
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from nczarr_fsspec.ranges.source import ByteSource as ByteSource
     from nczarr_fsspec.ranges.source import LocalBytes as LocalBytes
     from nczarr_fsspec.ranges.source import RemoteBytes as RemoteBytes
-    from nczarr_fsspec.resolve import open_keystore as open_keystore
     from nczarr_fsspec.stores.directory import DirectoryStore as DirectoryStore
     from nczarr_fsspec.stores.fsspec import FsspecStore as FsspecStore
     from nczarr_fsspec.stores.mapping import MappingStore as MappingStore
@@ -52,7 +52,7 @@ _MODULES = {
     "nczarr_fsspec.ranges.filesystem": ["ByteRangeFileSystem"],
     "nczarr_fsspec.ranges.open": ["open_file_object", "open_local", "open_source"],
     "nczarr_fsspec.ranges.source": ["ByteSource", "LocalBytes", "RemoteBytes"],
-    "nczarr_fsspec.resolve": ["open_keystore"],
+    "nczarr_fsspec.place": ["open_keystore"],
     "nczarr_fsspec.stores.directory": ["DirectoryStore"],
     "nczarr_fsspec.stores.fsspec": ["FsspecStore"],
     "nczarr_fsspec.stores.mapping": ["MappingStore"],

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
-from nczarr_fsspec.filesystem_place import innermost
 from nczarr_fsspec.hosts import is_metadata_service, is_private
+from nczarr_fsspec.place import innermost
 from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
 from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
@@ -147,7 +147,7 @@ class AddressPolicy:
         Parameters
         ----------
         master
-            What the caller opens (`nczarr_fsspec.resolve.resolve`), with the fragment and the
+            What the caller opens (`nczarr_fsspec.place.Place.of`), with the fragment and the
             secrets of a URL. In one without a name, such as a mapping, no address may be
             relative, and none is allowed but by `allow`.
         replace

@@ -14,6 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.chained import ChainedFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.forks import may_share_position
@@ -71,6 +72,11 @@ def is_s3(fs: AbstractFileSystem) -> bool:
 def is_http(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` is plain HTTP."""
     return "https" in protocols(fs) and is_async(fs)
+
+
+def is_in_memory(fs: AbstractFileSystem) -> bool:
+    """Tell whether `fs` is fsspec's of the memory of this process."""
+    return isinstance(fs, MemoryFileSystem)
 
 
 def is_in_front(fs: AbstractFileSystem) -> bool:

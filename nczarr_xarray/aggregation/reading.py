@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nczarr_fsspec.filesystem_place import find_remote_file
+from nczarr_fsspec.place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.target_names import names_url

@@ -36,7 +36,7 @@ def _has_keys(path: str) -> bool:
         with Path(path).open("rb") as file:
             if file.read(2) != b"PK":
                 return False
-    from nczarr_fsspec.resolve import open_keystore
+    from nczarr_fsspec.place import open_keystore
     from nczarr_xarray.formats.nczarr import spellings
     from nczarr_xarray.formats.nczarr.jsontext import loads
 

@@ -16,8 +16,8 @@ import pytest
 from nczarr_fsspec.aws import choose_profile, choose_region, credentials, storage_options
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.rc import Entry
-from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.url import parse_url
 from tests.support.ports import free_port
 

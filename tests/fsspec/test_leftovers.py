@@ -39,7 +39,7 @@ class Refusing(FsspecTransport):
 
 
 def file() -> RemoteFileBytes:
-    source = RemoteFileBytes.unasked(Refusing(), URL, URL, 0)
+    source = RemoteFileBytes(Refusing(), URL, URL, 0).unasked()
     source.size = SIZE
     return source
 

@@ -8,7 +8,7 @@ import pytest
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, URLError
-from nczarr_fsspec.filesystem_place import open_filesystem
+from nczarr_fsspec.place import open_filesystem
 from nczarr_fsspec.s3nc import Config, Host, configuration, located, parse_config
 from nczarr_fsspec.url import parse_url
 

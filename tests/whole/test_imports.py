@@ -123,8 +123,8 @@ def test_version_of_the_command() -> None:
 OPENING = {
     *under(
         "nczarr_fsspec",
-        "coroutines descriptors extras forks keystore ranges ranges.local ranges.open "
-        "ranges.source resolve sizes stores stores.referencesigns target_names transport "
+        "coroutines descriptors extras forks keystore place ranges ranges.local ranges.open "
+        "ranges.source s3nc sizes stores stores.referencesigns target_names transport "
         "transport.policy transport.recording transport.request url",
     ),
     *under(

@@ -10,12 +10,11 @@ from typing import Any
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.filesystem_place import place_of_url
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.recording import Record, caused_by
 from nczarr_fsspec.transport.request import END, Extent, Request
-from nczarr_fsspec.url import parse_url
 from nczarr_xarray.tools.trace.names import names
 
 
@@ -40,7 +39,8 @@ def replay(
         If `url` cannot be understood, or its filesystem not be opened.
     """
     records = [record for record in records if record.kind in ("get", "list")]
-    place = place_of_url(parse_url(url), storage_options)
+    place = Place.of(url, storage_options)
+    assert place.fs is not None
     transport = open_transport(place.fs, place.own.timeout)
     root = place.path
     paths = [transport.join(root, name) if name else root for name in names(records)]
