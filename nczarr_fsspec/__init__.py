@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.addresses import AddressPolicy as AddressPolicy
-    from nczarr_fsspec.aws import storage_options as storage_options
+    from nczarr_fsspec.address_policy import AddressPolicy as AddressPolicy
     from nczarr_fsspec.errors import AccessDeniedError as AccessDeniedError
     from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
     from nczarr_fsspec.errors import FormatError as FormatError
@@ -21,6 +20,9 @@ if TYPE_CHECKING:
     from nczarr_fsspec.keystore import LocalStore as LocalStore
     from nczarr_fsspec.keystore import RemoteStore as RemoteStore
     from nczarr_fsspec.place import open_keystore as open_keystore
+    from nczarr_fsspec.places.url import NetCDFURL as NetCDFURL
+    from nczarr_fsspec.places.url import parse_url as parse_url
+    from nczarr_fsspec.places.url import redact as redact
     from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem as ByteRangeFileSystem
     from nczarr_fsspec.ranges.open import open_file_object as open_file_object
     from nczarr_fsspec.ranges.open import open_local as open_local
@@ -33,13 +35,11 @@ if TYPE_CHECKING:
     from nczarr_fsspec.stores.mapping import MappingStore as MappingStore
     from nczarr_fsspec.stores.zip import RemoteZipStore as RemoteZipStore
     from nczarr_fsspec.stores.zip import ZipStore as ZipStore
-    from nczarr_fsspec.url import NetCDFURL as NetCDFURL
-    from nczarr_fsspec.url import parse_url as parse_url
-    from nczarr_fsspec.url import redact as redact
+    from nczarr_fsspec.transport.aws import storage_options as storage_options
 
 _MODULES = {
-    "nczarr_fsspec.addresses": ["AddressPolicy"],
-    "nczarr_fsspec.aws": ["storage_options"],
+    "nczarr_fsspec.address_policy": ["AddressPolicy"],
+    "nczarr_fsspec.transport.aws": ["storage_options"],
     "nczarr_fsspec.errors": [
         "AccessDeniedError",
         "DatasetNotFoundError",
@@ -57,7 +57,7 @@ _MODULES = {
     "nczarr_fsspec.stores.fsspec": ["FsspecStore"],
     "nczarr_fsspec.stores.mapping": ["MappingStore"],
     "nczarr_fsspec.stores.zip": ["RemoteZipStore", "ZipStore"],
-    "nczarr_fsspec.url": ["NetCDFURL", "parse_url", "redact"],
+    "nczarr_fsspec.places.url": ["NetCDFURL", "parse_url", "redact"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -12,12 +12,8 @@ from urllib.parse import quote
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
 from nczarr_fsspec.place import Place, innermost
-from nczarr_fsspec.places import HOSTLESS
-from nczarr_fsspec.ranges.open import OwnOptions
-from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
-from nczarr_fsspec.target_names import (
+from nczarr_fsspec.places.address import HOSTLESS
+from nczarr_fsspec.places.names import (
     ZIP,
     about_icechunk,
     file_kind,
@@ -29,9 +25,13 @@ from nczarr_fsspec.target_names import (
     says_file,
     says_zip,
 )
+from nczarr_fsspec.places.url import parse_url
+from nczarr_fsspec.ranges.open import OwnOptions
+from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.transport.policy import Timeout
-from nczarr_fsspec.url import parse_url
-from nczarr_fsspec.writable import WritableStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

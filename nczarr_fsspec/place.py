@@ -24,20 +24,8 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.extras import missing_package
 from nczarr_fsspec.keystore import MAX_METADATA, KeyStore
-from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
-from nczarr_fsspec.ranges.open import (
-    MAX_WHOLE,
-    OwnOptions,
-    open_file_object,
-    open_local,
-    source_at_once,
-    split_options,
-)
-from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
-from nczarr_fsspec.s3nc import CONFIG_OPTION, located
-from nczarr_fsspec.target_names import (
+from nczarr_fsspec.places.names import (
     TREES,
     ZIP,
     about_icechunk,
@@ -51,8 +39,19 @@ from nczarr_fsspec.target_names import (
     says_file,
     says_zip,
 )
+from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
+from nczarr_fsspec.places.url import NetCDFURL, is_url, parse_url, redact
+from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
+from nczarr_fsspec.ranges.open import (
+    MAX_WHOLE,
+    OwnOptions,
+    open_file_object,
+    open_local,
+    source_at_once,
+    split_options,
+)
+from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -497,8 +496,8 @@ def open_filesystem(
     """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
     from fsspec.core import url_to_fs
 
-    from nczarr_fsspec.aws import storage_options
-    from nczarr_fsspec.transport.filesystems import is_s3
+    from nczarr_fsspec.transport.aws import storage_options
+    from nczarr_fsspec.transport.filesystems import is_s3, missing_package
 
     shown = url.text.partition("#")[0]
     options = dict(options or {})
@@ -556,9 +555,9 @@ def split_local_options(
     """
     if not options:
         return False
+    from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION
     from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
     from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
-    from nczarr_fsspec.s3nc import CONFIG_OPTION
     from nczarr_fsspec.stores.inside import FOLLOW_OPTION
     from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 

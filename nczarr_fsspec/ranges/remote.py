@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
 from nczarr_fsspec.transport.base import Transport

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec import AbstractFileSystem
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
-from nczarr_fsspec.owner import temporary_name, writer_of
+from nczarr_fsspec.local_files import temporary_file
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
+from nczarr_fsspec.stores.ownership import temporary_name, writer_of
+from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
@@ -39,8 +41,6 @@ from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.transport.watch import watched
-from nczarr_fsspec.undo import temporary_file
-from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

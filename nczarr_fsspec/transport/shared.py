@@ -18,8 +18,8 @@ from fsspec import AbstractFileSystem, asyn
 from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 
-from nczarr_fsspec.awsfiles import credentials_state
 from nczarr_fsspec.forks import cached_property
+from nczarr_fsspec.transport.aws_files import credentials_state
 from nczarr_fsspec.transport.filesystems import (
     arguments,
     is_async,

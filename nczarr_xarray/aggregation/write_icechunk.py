@@ -9,12 +9,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from nczarr_fsspec.aws import storage_options as options_of
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError, on_error
+from nczarr_fsspec.places.url import is_url, parse_url
 from nczarr_fsspec.stores.referenceformat import inline_bytes
+from nczarr_fsspec.transport.aws import storage_options as options_of
 from nczarr_fsspec.transport.version import FileVersion, moment
-from nczarr_fsspec.undo import on_error
-from nczarr_fsspec.url import is_url, parse_url
 from nczarr_xarray.aggregation.kerchunk import References
 from nczarr_xarray.aggregation.zarr3 import array_document, chunk_key, group_document
 from nczarr_xarray.export.cfa.master_place import MasterPlace

@@ -17,7 +17,7 @@ from xarray.backends.common import BackendEntrypoint
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
 
-    from nczarr_fsspec.addresses import Allow
+    from nczarr_fsspec.address_policy import Allow
 
 #: Arguments of other engines, and what they may be besides None: nothing else is done here.
 _OF_OTHERS: dict[str, tuple[Any, ...]] = {
@@ -189,7 +189,7 @@ for _method in (
 
 
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
-    from nczarr_fsspec.preload import preload
+    from nczarr_fsspec.transport.preload import preload
 
     preload(target)
     from nczarr_fsspec.errors import NCZarrError

@@ -22,8 +22,8 @@ from weakref import WeakSet
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.processors import processors
+from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_xarray.chunks.processors import processors
 
 T = TypeVar("T")
 

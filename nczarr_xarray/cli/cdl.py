@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.printable import printable
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.places.url import is_url
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.cdl_data import Line, ReadBlock, write_data
 from nczarr_xarray.cli.cdl_text import columns, name, owner
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, zarr_type

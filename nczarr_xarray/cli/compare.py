@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import NCZarrError, UsageError
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.dump import select
 from nczarr_xarray.cli.target import add_addresses, add_option, open_named

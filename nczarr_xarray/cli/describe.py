@@ -9,8 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nczarr_fsspec.printable import counted, printable
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import counted, format_size, printable
 from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.fragments import rows, summary
 from nczarr_xarray.formats.generations import GENERATIONS

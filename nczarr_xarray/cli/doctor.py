@@ -6,8 +6,7 @@ import argparse
 import json
 import re
 
-from nczarr_fsspec.printable import printable
-from nczarr_fsspec.sizes import parse_size
+from nczarr_fsspec.text import parse_size, printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, opening, refuse_itself, write_report
 

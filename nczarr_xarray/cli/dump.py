@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_named
 from nczarr_xarray.cli.text import report

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 from nczarr_xarray.model import FragmentArray
 
 

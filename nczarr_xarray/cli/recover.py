@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from nczarr_fsspec.url import redact
+from nczarr_fsspec.places.url import redact
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
 from nczarr_xarray.formats.nczarr.profiles import COMPAT

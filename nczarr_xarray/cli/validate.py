@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, opening
 from nczarr_xarray.cli.text import report

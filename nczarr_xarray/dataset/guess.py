@@ -16,7 +16,7 @@ def is_ours(target: str) -> bool:
     keys. Everything else is left to other engines. No network is touched.
     """
     if "://" in target:
-        from nczarr_fsspec.url import parse_url
+        from nczarr_fsspec.places.url import parse_url
 
         path, _, fragment = target.partition("#")
         try:

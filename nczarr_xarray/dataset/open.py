@@ -23,8 +23,8 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.url import is_url
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
@@ -37,7 +37,7 @@ from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.addresses import Allow
+    from nczarr_fsspec.address_policy import Allow
     from nczarr_fsspec.changes.journal import State
     from nczarr_fsspec.changes.moment import Reading
 
@@ -84,7 +84,7 @@ def open_hierarchy(
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
     replace, allow
-        Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
+        Of an aggregation: see `nczarr_fsspec.address_policy.AddressPolicy.of`.
     use_zarr_fill_value_as_mask
         Whether the fill values of pure Zarr 2 stand for ``_FillValue``; None if they are likely to.
 
@@ -182,7 +182,7 @@ def _hint(target: object) -> str:
     """Return what to do about a URL that is the page of a dataset on a known kind of server."""
     if not isinstance(target, str) or not is_url(target):
         return ""  # (importing fails where no more files can be opened)
-    from nczarr_fsspec.thredds import hint
+    from nczarr_fsspec.places.thredds import hint
 
     return hint(target)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, RedirectError
 from nczarr_fsspec.place import find_beside, find_remote_file
+from nczarr_fsspec.places.names import ZIP
+from nczarr_fsspec.places.rc import has_secret_for_all, left_out_here, load_rc
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
-from nczarr_fsspec.rc import has_secret_for_all, left_out_here, load_rc
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.target_names import ZIP
 from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
-from nczarr_fsspec.url import redact
 from nczarr_xarray.dataset.alike_files import alike
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
-from nczarr_fsspec.obspec import ObspecFileSystem
+from nczarr_fsspec.places.url import parse_url, redact
+from nczarr_fsspec.ranges.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
-from nczarr_fsspec.url import parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of

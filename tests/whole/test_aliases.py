@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.tools.trace.analysis import Summary
 from nczarr_xarray.tools.trace.names import names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.tools.trace.analysis import Summary, pauses
 from nczarr_xarray.tools.trace.svg import draw
 from nczarr_xarray.tools.trace.text import asked_for, format_seconds, lines

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport.base import Transport

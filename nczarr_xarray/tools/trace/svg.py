@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.tools.trace.text import asked_for, format_seconds
 from nczarr_xarray.tools.trace.waterfall import Phase, ReadRound, Row, ticks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.tools.trace.analysis import Summary
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.diskcache import DiskCache
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.place import Place
+from nczarr_fsspec.ranges.disk_cache import DiskCache
 from nczarr_fsspec.ranges.kept import Keeping, KeptFileBytes
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes

@@ -17,7 +17,7 @@ import xarray as xr
 from fsspec.asyn import AsyncFileSystem
 
 from nczarr_fsspec import ByteRangeFileSystem, FsspecStore, RemoteZipStore, StoreError, open_source
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.place import Place, open_keystore

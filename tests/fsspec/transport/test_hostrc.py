@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.addresses import AddressPolicy
-from nczarr_fsspec.aws import storage_options
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.place import Place
+from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.url import parse_url
+from nczarr_fsspec.transport.aws import storage_options
 from tests.support.certificates import PASSWORD, Certificates, make_certificates
 from tests.support.httpserver import Request, Server
 from tests.support.loginserver import USER, Archive, name_hosts

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 from yarl import URL
 
-from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError, RedirectError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
 from tests.support.certificates import Certificates, make_certificates
