@@ -39,8 +39,8 @@ from latency import Server
 from programs import programs
 
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.processors import processors
 from nczarr_fsspec.ranges.reader import HELD_BYTES
+from nczarr_xarray.chunks.processors import processors
 from nczarr_xarray.chunks.threads import BATCH_BYTES
 
 T = TypeVar("T")

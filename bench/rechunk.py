@@ -32,8 +32,8 @@ from data import DTYPE
 from data import field as smooth
 from harness import LONG, OURS, Goal, Options, heading, insert, machine
 
-from nczarr_fsspec.processors import processors
 from nczarr_xarray import open_hierarchy
+from nczarr_xarray.chunks.processors import processors
 
 ABOUT = (
     "Copies in bounded memory: maps become points, and compressed chunks are moved. Each program "

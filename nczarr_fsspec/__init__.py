@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.addresses import AddressPolicy as AddressPolicy
-    from nczarr_fsspec.aws import storage_options as storage_options
+    from nczarr_fsspec.address_policy import AddressPolicy as AddressPolicy
     from nczarr_fsspec.errors import AccessDeniedError as AccessDeniedError
     from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
     from nczarr_fsspec.errors import FormatError as FormatError
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore as KeyStore
     from nczarr_fsspec.keystore import LocalStore as LocalStore
     from nczarr_fsspec.keystore import RemoteStore as RemoteStore
+    from nczarr_fsspec.place import open_keystore as open_keystore
+    from nczarr_fsspec.places.url import NetCDFURL as NetCDFURL
+    from nczarr_fsspec.places.url import parse_url as parse_url
+    from nczarr_fsspec.places.url import redact as redact
     from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem as ByteRangeFileSystem
     from nczarr_fsspec.ranges.open import open_file_object as open_file_object
     from nczarr_fsspec.ranges.open import open_local as open_local
@@ -27,19 +30,16 @@ if TYPE_CHECKING:
     from nczarr_fsspec.ranges.source import ByteSource as ByteSource
     from nczarr_fsspec.ranges.source import LocalBytes as LocalBytes
     from nczarr_fsspec.ranges.source import RemoteBytes as RemoteBytes
-    from nczarr_fsspec.resolve import open_keystore as open_keystore
     from nczarr_fsspec.stores.directory import DirectoryStore as DirectoryStore
     from nczarr_fsspec.stores.fsspec import FsspecStore as FsspecStore
     from nczarr_fsspec.stores.mapping import MappingStore as MappingStore
     from nczarr_fsspec.stores.zip import RemoteZipStore as RemoteZipStore
     from nczarr_fsspec.stores.zip import ZipStore as ZipStore
-    from nczarr_fsspec.url import NetCDFURL as NetCDFURL
-    from nczarr_fsspec.url import parse_url as parse_url
-    from nczarr_fsspec.url import redact as redact
+    from nczarr_fsspec.transport.aws import storage_options as storage_options
 
 _MODULES = {
-    "nczarr_fsspec.addresses": ["AddressPolicy"],
-    "nczarr_fsspec.aws": ["storage_options"],
+    "nczarr_fsspec.address_policy": ["AddressPolicy"],
+    "nczarr_fsspec.transport.aws": ["storage_options"],
     "nczarr_fsspec.errors": [
         "AccessDeniedError",
         "DatasetNotFoundError",
@@ -52,12 +52,12 @@ _MODULES = {
     "nczarr_fsspec.ranges.filesystem": ["ByteRangeFileSystem"],
     "nczarr_fsspec.ranges.open": ["open_file_object", "open_local", "open_source"],
     "nczarr_fsspec.ranges.source": ["ByteSource", "LocalBytes", "RemoteBytes"],
-    "nczarr_fsspec.resolve": ["open_keystore"],
+    "nczarr_fsspec.place": ["open_keystore"],
     "nczarr_fsspec.stores.directory": ["DirectoryStore"],
     "nczarr_fsspec.stores.fsspec": ["FsspecStore"],
     "nczarr_fsspec.stores.mapping": ["MappingStore"],
     "nczarr_fsspec.stores.zip": ["RemoteZipStore", "ZipStore"],
-    "nczarr_fsspec.url": ["NetCDFURL", "parse_url", "redact"],
+    "nczarr_fsspec.places.url": ["NetCDFURL", "parse_url", "redact"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
-from nczarr_fsspec.filesystem_place import innermost, open_filesystem
-from nczarr_fsspec.places import HOSTLESS
-from nczarr_fsspec.ranges.open import open_source, split_options
-from nczarr_fsspec.resolve import split_local_options
-from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES
-from nczarr_fsspec.target_names import (
+from nczarr_fsspec.place import Place, innermost
+from nczarr_fsspec.places.address import HOSTLESS
+from nczarr_fsspec.places.names import (
     ZIP,
     about_icechunk,
     file_kind,
     from_home,
-    local_path,
     look,
     meant_url,
     names_url,
@@ -32,9 +25,13 @@ from nczarr_fsspec.target_names import (
     says_file,
     says_zip,
 )
+from nczarr_fsspec.places.url import parse_url
+from nczarr_fsspec.ranges.open import OwnOptions
+from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.stores.write_mapping import MappingWriter
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.transport.policy import Timeout
-from nczarr_fsspec.url import parse_url, redact
-from nczarr_fsspec.writable import WritableStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -88,17 +85,15 @@ class Destination:
         assert self.kind == "zip"
         if self.path is not None:
             return open_archive(self.path) if os.path.exists(self.path) else None
-        assert self.fs is not None
         assert self.remote_path is not None
+        own = OwnOptions(timeout=self.timeout)
+        place = Place(self.remote_path, self.fs, named=self.url, own=own)
         try:
-            source = open_source(
-                self.fs, self.remote_path, self.url, timeout=self.timeout, tail=TAIL_BYTES
-            )
+            return place.open_archive()
         except DatasetNotFoundError as error:
             if not error.reason.startswith("there is no such bucket"):
                 return None
             raise
-        return open_archive(source)
 
     def put_archive(self, fill: Callable[[str], None]) -> None:
         """Write an archive that has no `path`, or replace it in one step.
@@ -188,22 +183,12 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
         shown = f"{type(target).__name__} object"
         raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
     text = os.fsdecode(target)
-    if not names_url(text):
-        _refuse_meant_url(text)
-        follow = split_local_options(storage_options, text)
-        return _beside_path(text, text, _NO_MODE, follow=follow)
-    url = parse_url(text)
-    shown = url.text.partition("#")[0]
-    if url.protocol == "file":
-        follow = split_local_options(storage_options, shown)
-        return _beside_path(local_path(url), text, url.mode, follow=follow)
-    if url.target_protocol in ("http", "https"):
-        raise _plain_http(shown)
-    ours, options = split_options(storage_options, shown)
-    fs, path = innermost(*open_filesystem(url, options))
-    _refuse_readonly(fs, shown)
-    above, name = _divided(path.rstrip("/"))
-    if not name or not (above or url.target_protocol in HOSTLESS):
+    place = _named_place(text, storage_options, as_tree=False)
+    fs, shown = place.fs, place.shown
+    if fs is None:
+        return _beside_path(place, text)
+    above, name = _divided(place.path.rstrip("/"))
+    if not name or not (above or parse_url(text).target_protocol in HOSTLESS):
         raise URLError(shown, "names no object")
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
@@ -211,8 +196,31 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
     written = text.partition("#")[0].rstrip("/").rpartition("/")[0]
     if folder != written or folder.startswith("http"):
         folder = fs.unstrip_protocol(above)
-    store = FsspecWriter(fs, above, folder, ours.timeout)
-    return FilePlace(store, name, shown, text, f"{folder}/", url.mode)
+    store = FsspecWriter(fs, above, folder, place.own.timeout)
+    return FilePlace(store, name, shown, text, f"{folder}/", place.mode)
+
+
+def _named_place(text: str, storage_options: Mapping[str, Any] | None, *, as_tree: bool) -> Place:
+    """Parse a path or a URL in which something is to be written; `URLError` if nothing can be."""
+    if not names_url(text):
+        place = Place.of(text, storage_options)
+        # a path that is meant to be a URL would be made on this machine
+        hint = "" if os.path.exists(text) else meant_url(text, "#mode=")
+        if hint:
+            raise URLError(text, hint)
+        return place
+    url = parse_url(text)
+    if as_tree and "bytes" in url.mode:
+        reason = "mode=bytes names one classic or HDF5 file"
+        raise _single_file(url.text.partition("#")[0], reason)
+    if url.protocol != "file" and url.target_protocol in ("http", "https"):
+        raise _plain_http(url.text.partition("#")[0])
+    place = Place.of(text, storage_options)
+    if "bytes" in (link.partition("://")[0] for link in url.base.split("::")[:-1]):
+        raise _in_front(place.shown)  # which `Place` looks through
+    if place.fs is not None:
+        _refuse_readonly(place.fs, place.shown)
+    return place
 
 
 def _divided(path: str) -> tuple[str, str]:
@@ -221,17 +229,17 @@ def _divided(path: str) -> tuple[str, str]:
     return above or slash, name
 
 
-def _beside_path(path: str, target: str, mode: frozenset[str], *, follow: bool) -> FilePlace:
-    path = os.path.abspath(from_home(path))
+def _beside_path(place: Place, target: str) -> FilePlace:
+    path = os.path.abspath(from_home(place.path))
     if os.path.islink(path) and not os.path.isdir(path):
         path = os.path.realpath(path)  # what it leads to is replaced, with what is beside that
-        fragment = target.partition("#")[2] if mode else ""
+        fragment = target.partition("#")[2] if place.mode else ""
         target = f"file://{quote(path)}#{fragment}" if fragment else path
     above, name = os.path.split(path)
     if not name:
         raise URLError(target, "names no file")
-    store = DirectoryWriter(above, follow_symlinks=follow)
-    return FilePlace(store, name, path, target, f"{above.rstrip('/')}/", mode)
+    store = DirectoryWriter(above, follow_symlinks=place.follow_symlinks)
+    return FilePlace(store, name, path, target, f"{above.rstrip('/')}/", place.mode)
 
 
 def open_destination(
@@ -250,7 +258,7 @@ def open_destination(
         - a `WritableStore`.
     storage_options
         Options of the fsspec filesystem that a URL names; ``follow_symlinks`` of local paths
-        as for `nczarr_fsspec.resolve.resolve`.
+        as for `nczarr_fsspec.place.Place.of`.
 
     Raises
     ------
@@ -263,14 +271,9 @@ def open_destination(
     ImportError
         If the package for this protocol is not installed.
     """
-    text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and names_url(text):
-        return _in_url(text, storage_options)
-    shown = text if text is not None else f"{type(target).__name__} object"
-    if text is not None:
-        follow = split_local_options(storage_options, shown)
-        _refuse_meant_url(text)
-        return _at_path(text, text, _NO_MODE, follow=follow)
+    if isinstance(target, (str, os.PathLike)):
+        return _at(_named_place(os.fsdecode(target), storage_options, as_tree=True))
+    shown = f"{type(target).__name__} object"
     if storage_options:
         raise URLError(shown, "storage_options apply to URLs and paths only; leave them out")
     if isinstance(target, WritableStore):
@@ -278,9 +281,13 @@ def open_destination(
     if hasattr(target, "read") and hasattr(target, "seek"):
         raise URLError(shown, "a file object cannot hold a dataset; name a path or a URL")
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
+        from nczarr_fsspec.transport.filesystems import describe
+
+        fs, path = innermost(target.fs, path_below(target))
         # a mapper has keys, so this is a tree, whatever its name
         mode = _TREE if isinstance(target, Mapping) else _NO_MODE
-        return _in_filesystem(target.fs, path_below(target), mode, None)
+        _refuse_readonly(fs, describe(fs, path))
+        return _at(Place.in_filesystem(fs, path, mode))
     if isinstance(target, MutableMapping):
         return Destination("objects", "mapping", store=MappingWriter(target))
     raise URLError(
@@ -290,49 +297,18 @@ def open_destination(
     )
 
 
-def _refuse_meant_url(path: str) -> None:
-    """Raise `URLError` for a path that is meant to be a URL: it would be made on this machine."""
-    hint = "" if os.path.exists(path) else meant_url(path, "#mode=")
-    if hint:
-        raise URLError(path, hint)
-
-
-def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
-    url = parse_url(text)
-    shown = url.text.partition("#")[0]
-    if "bytes" in url.mode:
-        raise _single_file(shown, "mode=bytes names one classic or HDF5 file")
-    if url.protocol == "file":
-        follow = split_local_options(options, shown)
-        return _at_path(local_path(url), shown, url.mode, follow=follow)
-    if url.target_protocol in ("http", "https"):
-        raise _plain_http(shown)
-    ours, options = split_options(options, shown)
-    fs, path = open_filesystem(url, options)
-    return _in_filesystem(fs, path, url.mode, shown, ours.timeout)
-
-
-def _in_filesystem(
-    fs: AbstractFileSystem,
-    path: str,
-    mode: frozenset[str],
-    shown: str | None,
-    timeout: Timeout | None = None,
-) -> Destination:
-    from fsspec.implementations.local import LocalFileSystem
-
-    from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-
-    fs, path = innermost(fs, path)
-    if isinstance(fs, LocalFileSystem):
-        follow = split_local_options(fs.storage_options, shown or path, others=True)
-        return _at_path(path, shown or path, mode, follow=follow)
-    shown = shown or redact(fs.unstrip_protocol(path))
-    _refuse_readonly(fs, shown)
+def _at(place: Place) -> Destination:
+    """Return a destination at a place."""
+    fs, path, mode, shown = place.fs, place.path, place.mode, place.shown
+    if fs is None:
+        return _at_path(place)
     if says_file(path, mode):
         raise _ambiguous(shown, f"{shown}#mode=nczarr")
+    timeout = place.own.timeout
     if says_zip(path, mode):
         return Destination("zip", shown, mode, fs=fs, remote_path=path, timeout=timeout)
+    from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+
     return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown, timeout))
 
 
@@ -341,14 +317,13 @@ def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
     from nczarr_fsspec.transport.filesystems import is_in_front, protocols
 
     if is_in_front(fs):
-        raise URLError(
-            shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
-        )
+        raise _in_front(shown)
     if "https" in protocols(fs):
         raise _plain_http(shown)
 
 
-def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool) -> Destination:
+def _at_path(place: Place) -> Destination:
+    path, mode, shown = place.path, place.mode, place.shown
     if not path:
         raise URLError("''", "is not a path")
     path = os.path.abspath(from_home(path))
@@ -370,7 +345,13 @@ def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool) -> De
     elif not kind and says_file(path, mode):
         raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")
     kind_of_place: Literal["directory", "zip"] = "zip" if is_zip else "directory"
-    return Destination(kind_of_place, shown, mode, path, follow)
+    return Destination(kind_of_place, shown, mode, path, place.follow_symlinks)
+
+
+def _in_front(shown: str) -> URLError:
+    return URLError(
+        shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
+    )
 
 
 def _plain_http(shown: str) -> URLError:

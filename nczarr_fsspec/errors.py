@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -94,7 +95,7 @@ class DatasetNotFoundError(StoreError, FileNotFoundError):
 class AccessDeniedError(StoreError, PermissionError):
     """A server refuses access or wants credentials; some servers do so for what does not exist.
 
-    Also: a dataset names another that it may not name (`nczarr_fsspec.addresses`).
+    Also: a dataset names another that it may not name (`nczarr_fsspec.address_policy`).
     """
 
 
@@ -170,3 +171,13 @@ def caller_level() -> int:
     while frame.f_globals.get("__name__", "").partition(".")[0] in _OURS and frame.f_back:
         level, frame = level + 1, frame.f_back
     return level
+
+
+@contextmanager
+def on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` if the block raises anything, an interrupt too."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise

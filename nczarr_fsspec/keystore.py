@@ -19,9 +19,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.descriptors import FileRange
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.transport.policy import most_connections
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ settings.load_profile("any machine")
 def believed() -> Iterator[None]:
     """Ask for no array again, but in tests that say so: on a busy machine a second is not much."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("nczarr_fsspec.presence._BELIEVED", 86400)
+        patched.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 86400)
         yield
 
 
@@ -62,7 +62,7 @@ def no_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(fsspec.config, "conf", {})
-    monkeypatch.setattr("nczarr_fsspec.aws.fsspec_config", fsspec.config.conf)
+    monkeypatch.setattr("nczarr_fsspec.transport.aws.fsspec_config", fsspec.config.conf)
     monkeypatch.chdir(tmp_path)
 
 

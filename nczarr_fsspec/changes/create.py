@@ -29,13 +29,12 @@ from nczarr_fsspec.changes.locks import OVER, Lock, conflict
 from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
-from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
+from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError, on_error
 from nczarr_fsspec.keystore import ZARR_METADATA
-from nczarr_fsspec.owner import AT_WORK, Owner
-from nczarr_fsspec.renames import exchange
+from nczarr_fsspec.local_files import exchange, keep_access
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.undo import keep_access, on_error
-from nczarr_fsspec.writable import WritableStore
 
 #: Objects at the root that show that there is a dataset.
 ROOTS = ZARR_METADATA | {".nczarr", JOURNAL}

@@ -29,8 +29,8 @@ from nczarr_fsspec.changes.recovery import (
     succession,
 )
 from nczarr_fsspec.errors import ConflictError, StoreError
-from nczarr_fsspec.owner import Owner
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.ownership import Owner
+from nczarr_fsspec.stores.writable import WritableStore
 
 #: How often another writer may be faster.
 _TURNS = 1000

@@ -35,8 +35,8 @@ from typing import Any, TypeGuard
 
 from nczarr_fsspec.errors import IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.names import child_names
+from nczarr_fsspec.stores.ownership import Owner
 
 PRIVATE = ".nczarr_export"
 JOURNAL = f"{PRIVATE}/journal"

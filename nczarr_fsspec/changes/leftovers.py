@@ -14,8 +14,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from nczarr_fsspec.owner import AT_WORK, Owner
-from nczarr_fsspec.undo import whole_file
+from nczarr_fsspec.local_files import whole_file
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 
 #: Bytes of the name of a dataset that its replacements keep: their names may have 255.
 _NAME_BYTES = 80

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 from nczarr_fsspec.changes.journal import STAGED, WRITERS
 from nczarr_fsspec.changes.recovery import finish_journal, forget
-from nczarr_fsspec.errors import ConflictError, StoreError
-from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
-from nczarr_fsspec.undo import on_error
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.errors import ConflictError, StoreError, on_error
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
+from nczarr_fsspec.stores.writable import WritableStore
 
 #: Array -> first and last+1 chunk along each dimension; None locks everything.
 Boxes = Mapping[str, tuple[tuple[int, int], ...]] | None

@@ -28,7 +28,7 @@ from nczarr_fsspec.changes.journal import (
     is_state,
     with_changes,
 )
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, Listing, LocalStore, Object, RemoteStore
 

@@ -21,7 +21,7 @@ from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.errors import ConflictError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.writable import WritableStore
 
 #: Other objects that show that there is a dataset: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
 _OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
+from nczarr_fsspec.stores.writable import WritableStore
 
 #: Stands for a successor that has ended: the process before it has given up, but lives on.
 _RELEASED = b"released"

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import Turn, fail, settle
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import RemoteBytes, beyond
 from nczarr_fsspec.transport.request import END
-from nczarr_fsspec.turns import Turn, fail, settle
 
 
 class _Wanted(NamedTuple):

@@ -10,14 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.diskcache import DiskCache
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, configuration
+from nczarr_fsspec.ranges.disk_cache import DiskCache
 from nczarr_fsspec.ranges.local import Descriptor, MemoryBytes, RegularFileBytes
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
-from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
-from nczarr_fsspec.sizes import parse_size
+from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.request import Data, Extent
 
 #: storage options: whether whole files are kept on disk, and where; or in memory

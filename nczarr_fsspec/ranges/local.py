@@ -10,11 +10,11 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, part_of_files, read_at, read_into
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
+from nczarr_fsspec.local_files import OPEN_FLAGS, FileRange, part_of_files, read_at, read_into
+from nczarr_fsspec.places.url import is_url, redact
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes, beyond
-from nczarr_fsspec.url import is_url, redact
 
 CHANGED = "the file has changed since it was opened; open it again"
 #: Bytes between two ranges that take no longer to read than one more call.

@@ -122,7 +122,7 @@ def store(folder: Path, source: RemoteBytes) -> None:
     OSError
         If that cannot be done.
     """
-    from nczarr_fsspec.undo import whole_file
+    from nczarr_fsspec.local_files import whole_file
 
     found = memory.of(source)
     if not source.validator or found.stored == found.sparse.nbytes:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from nczarr_fsspec.errors import DatasetNotFoundError, URLError
 from nczarr_fsspec.keystore import MAX_METADATA
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
-from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import Known, LocalBytes
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from nczarr_fsspec.ranges.kept import Keeping
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
 
 #: a file that its server does not serve in ranges is kept in memory, up to this size in bytes
 MAX_WHOLE = 256 << 20
@@ -33,7 +34,7 @@ def open_source(
     max_whole: int = MAX_WHOLE,
     timeout: Timeout | None = None,
     tail: int = 0,
-) -> RemoteBytes | LocalBytes:
+) -> RemoteFileBytes | LocalBytes:
     """Open one file for checked reads of byte ranges; a remote one with one request.
 
     Parameters
@@ -44,15 +45,12 @@ def open_source(
         In `fs`, without protocol; for HTTP the URL.
     shown
         How messages name the file; by default its URL without secrets.
-    known
-        The version of which the caller has the metadata. If the file still is that one, HTTP
-        and S3 open with a conditional request that brings no ``head``.
+    known, tail
+        See `nczarr_fsspec.ranges.remote.RemoteFileBytes.begin`.
     max_whole
         Bytes of a file that may be kept in memory if its server does not serve ranges.
     timeout
         Of each request, if not what `fs` says.
-    tail
-        How many of its last bytes a remote file is opened with, instead of the first.
 
     Raises
     ------
@@ -61,11 +59,24 @@ def open_source(
     StoreError
         If it cannot be read.
     """
+    source = source_at_once(fs, path, shown, max_whole, timeout)
+    if not isinstance(source, LocalBytes):
+        source.run(source.begin(known, tail))
+    return source
+
+
+def source_at_once(
+    fs: AbstractFileSystem,
+    path: str,
+    shown: str | None = None,
+    max_whole: int = MAX_WHOLE,
+    timeout: Timeout | None = None,
+) -> RemoteFileBytes | LocalBytes:
+    """Return one file as `open_source` does, but for a remote one: it is asked nothing yet."""
     from fsspec.implementations.local import LocalFileSystem
-    from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
-    from nczarr_fsspec.transport.filesystems import describe, is_s3
+    from nczarr_fsspec.transport.filesystems import describe, is_in_memory, is_s3
     from nczarr_fsspec.transport.open import open_transport
 
     shown = shown or describe(fs, path)
@@ -73,10 +84,9 @@ def open_source(
         raise DatasetNotFoundError(shown, "is a bucket, not a file")
     if isinstance(fs, LocalFileSystem):
         return LocalFileBytes(fs._strip_protocol(path), shown)
-    if isinstance(fs, MemoryFileSystem):
+    if is_in_memory(fs):
         return _open_memory(fs, path, shown)
-    transport = open_transport(fs, timeout)
-    return RemoteFileBytes.open(transport, path, shown, known, max_whole, tail)
+    return RemoteFileBytes(open_transport(fs, timeout), path, shown, max_whole)
 
 
 def open_local(path: str | os.PathLike[str]) -> LocalBytes:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.delivery import Delivery
 from nczarr_fsspec.ranges.planner import LEAST_SHARE, Integers, longest, plan_requests

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
 from nczarr_fsspec.transport.base import Transport
@@ -24,7 +24,7 @@ _HELD = Limits(concurrency=64, ranges=1 << 16, latency=1e-6, bandwidth=FASTEST)
 
 
 class RemoteFileBytes(RemoteBytes):
-    """One version of a file of any `Transport`. Made by `open`, or by `unasked`.
+    """One version of a file of any `Transport`. Begun by `begin`, or `unasked`.
 
     A server that ignores ranges sends the whole file: that answer is kept in memory.
 
@@ -51,27 +51,10 @@ class RemoteFileBytes(RemoteBytes):
         self.size = -1
         self.validator = ""
 
-    @classmethod
-    def open(
-        cls,
-        transport: Transport,
-        path: str,
-        url: str,
-        known: Known | None,
-        max_whole: int,
-        tail: int = 0,
-    ) -> Self:
-        """Send the first request, from any thread; parameters and errors as `open_source`."""
-        source = cls(transport, path, url, max_whole)
-        source.run(source.begin(known, tail))
-        return source
-
-    @classmethod
-    def unasked(cls, transport: Transport, path: str, url: str, max_whole: int) -> Self:
-        """Send nothing yet: the first answer tells the version. Until then, `size` is `END`."""
-        source = cls(transport, path, url, max_whole)
-        source.size = END
-        return source
+    def unasked(self) -> Self:
+        """Wait for no answer: the first one tells the version. Until then, `size` is `END`."""
+        self.size = END
+        return self
 
     def beside(self, name: str) -> Self:
         """Return the file of this name in the same folder; nothing is asked yet.
@@ -133,21 +116,34 @@ class RemoteFileBytes(RemoteBytes):
         }
 
     async def begin(self, known: Known | None, tail: int = 0) -> None:
-        """Send the first request, on the loop; parameters and errors as `open_source`."""
+        """Ask for the first bytes, on the loop; from the answer come size and version, too.
+
+        Parameters
+        ----------
+        known
+            The version of which the caller has the metadata. If the file still is that one, HTTP
+            and S3 answer without a ``head``.
+        tail
+            How many of its last bytes to ask for, instead of the first.
+
+        Raises
+        ------
+        DatasetNotFoundError, StoreError
+            As `nczarr_fsspec.ranges.open.open_source`; the file is closed.
+        """
+        unless = FileVersion.known(*known) if known is not None and known.validator else None
+        extents = None if tail else [Extent(0, HEAD_BYTES)]
+        fetch = self._transport.fetch
         try:
-            await self._begin(known, tail)
+            request = self._request(extents=extents, tail=tail, unless=unless)
+            answer = self._found(await fetch(request))
+            version = answer.version
+            if version.size < 0:
+                request = self._request(extents=(), version=version)
+                version = self._found(await fetch(request)).version
         except BaseException:
             self.close()
             raise
-
-    async def _begin(self, known: Known | None, tail: int) -> None:
-        """Ask for the first bytes, or the last; from the answer come size and version, too."""
-        unless = FileVersion.known(*known) if known is not None and known.validator else None
-        extents = None if tail else [Extent(0, HEAD_BYTES)]
-        answer = await self._ask(extents=extents, tail=tail, unless=unless)
-        version = answer.version
-        if version.size < 0:
-            version = (await self._ask(extents=(), version=version)).version
         self._version, self.size, self.validator = version, version.size, version.validator
         begin = self._route.whole or (bytes(answer.parts[0] or b"") if answer.parts else b"")
         if tail:
@@ -160,7 +156,8 @@ class RemoteFileBytes(RemoteBytes):
     async def _fetch(self, extents: Sequence[Extent]) -> list[Data]:
         """Return the bytes of `extents` by one request; what that does not bring, by others."""
         version = None if self._version == _NOTHING else self._version
-        answer = await self._ask(extents=extents, version=version)
+        request = self._request(extents=extents, version=version)
+        answer = self._found(await self._transport.fetch(request))
         self._learn(answer.version)
         lacking = [
             extent for extent, data in zip(extents, answer.parts, strict=True) if data is None
@@ -181,9 +178,8 @@ class RemoteFileBytes(RemoteBytes):
         if self.size == END and self._version.size >= 0:
             self.size, self.validator = self._version.size, self._version.validator
 
-    async def _ask(self, **asked: Any) -> Answer:
-        request = Request(self._path, self.url, route=self._route, **asked)
-        return self._found(await self._transport.fetch(request))
+    def _request(self, **asked: Any) -> Request:
+        return Request(self._path, self.url, route=self._route, **asked)
 
     def _found(self, answer: Answer | None) -> Answer:
         if answer is None:

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import OnLoop
+from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.transport.request import Extent
 
 #: What the first request of a remote file asks for: most metadata are there.

@@ -13,11 +13,11 @@ from operator import gt
 from typing import Any, NamedTuple, TypeVar
 
 from nczarr_fsspec.births import birth_of
-from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, check_key
-from nczarr_fsspec.owner import machine
+from nczarr_fsspec.local_files import OPEN_FLAGS, FileRange, pread, read_at, read_into
 from nczarr_fsspec.stores.inside import Inside
+from nczarr_fsspec.stores.ownership import machine
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, Listing, LocalStore, check_key
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.stores.names import child_names
-from nczarr_fsspec.url import redact
 
 
 class MappingStore(LocalStore):

@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec import AbstractFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
-from nczarr_fsspec.owner import temporary_name, writer_of
+from nczarr_fsspec.local_files import temporary_file
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
+from nczarr_fsspec.stores.ownership import temporary_name, writer_of
+from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
     how_to_log_in,
     is_async,
+    is_in_memory,
     is_s3,
     keys_number,
     renames,
@@ -39,8 +41,6 @@ from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.transport.watch import watched
-from nczarr_fsspec.undo import temporary_file
-from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -109,7 +109,7 @@ class FsspecWriter(WritableStore):
         return self._keys.transport
 
     def reader(self) -> KeyStore:
-        if isinstance(self._fs, MemoryFileSystem):
+        if is_in_memory(self._fs):
             return SyncFsspecStore(self._fs, self._root, self.url)
         return FsspecStore(self._fs, self._root, self.url, self._transport.timeout)
 
@@ -128,7 +128,7 @@ class FsspecWriter(WritableStore):
 
     def upload(self, key: str, path: str) -> None:
         """Store the content of a local file under `key`, without holding all of it in memory."""
-        if isinstance(self._fs, MemoryFileSystem):  # all of it will be in memory
+        if is_in_memory(self._fs):  # all of it will be in memory
             self.put(key, Path(path).read_bytes())
         else:
             # what is not there, the filesystem says
@@ -365,7 +365,7 @@ class FsspecWriter(WritableStore):
         except (StoreError, NotImplementedError):
             raise
         except Exception:  # FTP's errors are not Python's
-            alone = is_async(self._fs) or isinstance(self._fs, MemoryFileSystem)
+            alone = is_async(self._fs) or is_in_memory(self._fs)
             if alone or not await self._has_folder(path.rpartition("/")[0]):
                 raise
             await self._call(method, *args, **kwargs)

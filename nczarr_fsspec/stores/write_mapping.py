@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import check_key
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.writable import WritableStore, creating
+from nczarr_fsspec.stores.writable import WritableStore, creating
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

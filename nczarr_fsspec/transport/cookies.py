@@ -88,7 +88,7 @@ class Cookies:
 
         Only its owner may read it.
         """
-        from nczarr_fsspec.undo import whole_file
+        from nczarr_fsspec.local_files import whole_file
 
         path = os.path.realpath(file)
         with contextlib.suppress(OSError, StoreError):

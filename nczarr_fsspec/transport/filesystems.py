@@ -14,11 +14,12 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.chained import ChainedFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.forks import may_share_position
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, TransientError
-from nczarr_fsspec.url import redact
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
@@ -49,6 +50,18 @@ _LOGINS = {
     ),
 }
 
+_S3 = "'nczarr-xarray[s3]'"
+_REMOTE = "'nczarr-xarray[remote]'"
+#: For all other protocols, fsspec itself names the package; of SFTP and HDFS, not how to get it.
+_INSTALL = {
+    **dict.fromkeys(("http", "https"), _REMOTE),
+    **dict.fromkeys(("s3", "s3a", "gs3"), _S3),
+    **dict.fromkeys(("gs", "gcs"), "'nczarr-xarray[gcs]'"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "'nczarr-xarray[azure]'"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+    "hdfs": "pyarrow",
+}
+
 # ---- kinds
 
 
@@ -71,6 +84,11 @@ def is_s3(fs: AbstractFileSystem) -> bool:
 def is_http(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` is plain HTTP."""
     return "https" in protocols(fs) and is_async(fs)
+
+
+def is_in_memory(fs: AbstractFileSystem) -> bool:
+    """Tell whether `fs` is fsspec's of the memory of this process."""
+    return isinstance(fs, MemoryFileSystem)
 
 
 def is_in_front(fs: AbstractFileSystem) -> bool:
@@ -261,3 +279,20 @@ async def within(left: float) -> AsyncIterator[None]:
         raise TransientError(
             f"the request took too long (storage option {TIMEOUT_OPTION})", cost=ATTEMPTS
         ) from None
+
+
+def missing_package(protocol: str | None, error: ImportError, shown: str = "") -> ImportError:
+    """Turn fsspec's error about a missing package into one that says what to install.
+
+    Parameters
+    ----------
+    protocol
+        The one whose package is missing: the innermost of a chain.
+    shown
+        Names the target.
+    """
+    reason = f"{shown}: {error}" if shown else str(error)
+    install = _INSTALL.get(protocol or "")
+    if install is not None and "pip install" not in reason:
+        reason = f"{reason}: pip install {install}"
+    return ImportError(reason)

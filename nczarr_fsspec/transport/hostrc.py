@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from yarl import URL
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.rc import Entry, find
+from nczarr_fsspec.places.rc import Entry, find
 
 _OFF = frozenset({"0", "false", "no", "off"})
 

@@ -21,6 +21,7 @@ from fsspec import AbstractFileSystem
 from yarl import URL
 
 from nczarr_fsspec.errors import RedirectError, StoreError, URLError
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import (
@@ -36,7 +37,6 @@ from nczarr_fsspec.transport.request_options import RequestOptions, login_files,
 from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from nczarr_fsspec.transport.throttle import Throttle
-from nczarr_fsspec.url import redact
 
 #: extents that one request names: 4 KiB of header at most, which servers take
 RANGES = 100

@@ -22,7 +22,7 @@ from yarl import URL
 
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.rc import Entry
+from nczarr_fsspec.places.rc import Entry
 from nczarr_fsspec.transport.hostrc import password
 from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION
 from nczarr_fsspec.transport.question import Question

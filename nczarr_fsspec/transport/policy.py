@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, fields
 from types import TracebackType
 from typing import Any, Self
 
-from nczarr_fsspec.descriptors import part_of_files
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.local_files import part_of_files
 from nczarr_fsspec.transport.recording import SEEN
 
 #: what `most_connections` is where files are plenty

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 
 #: Names the folder where processes that are started write their records.
 _FOLDER = "NCZARR_TRACE_FOLDER"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from yarl import URL
 
-from nczarr_fsspec.hosts import is_metadata_service, is_private
+from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 
 
 def same_origin(one: URL, other: URL) -> bool:

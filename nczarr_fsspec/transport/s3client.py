@@ -19,7 +19,7 @@ from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
 
 from nczarr_fsspec.errors import StoreError, URLError
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_fsspec.transport.policy import Timeout, most_connections
 from nczarr_fsspec.transport.s3connections import Connections
 

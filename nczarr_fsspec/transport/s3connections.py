@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession
 
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.transport.answers import REDIRECTS
-from nczarr_fsspec.url import redact
 
 #: headers that aiohttp would send to where a redirect leads, too: a session token, and the keys
 #: that S3 encrypts objects with

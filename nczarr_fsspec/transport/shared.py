@@ -17,14 +17,14 @@ from weakref import WeakSet, WeakValueDictionary
 from fsspec import AbstractFileSystem, asyn
 from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 
-from nczarr_fsspec.awsfiles import credentials_state
 from nczarr_fsspec.forks import cached_property
+from nczarr_fsspec.transport.aws_files import credentials_state
 from nczarr_fsspec.transport.filesystems import (
     arguments,
     is_async,
     is_broken,
+    is_in_memory,
     is_plain,
     is_s3,
 )
@@ -94,7 +94,7 @@ class SharedFilesystem:
     def like(cls, recipe: AbstractFileSystem, timeout: Timeout) -> SharedFilesystem:
         """Return the one with the class and options of `recipe`."""
         # two in memory may hold different things, though they were made alike
-        alike = not isinstance(recipe, MemoryFileSystem) and hasattr(recipe, "_fs_token_")
+        alike = not is_in_memory(recipe) and hasattr(recipe, "_fs_token_")
         token = recipe._fs_token_ if alike else id(recipe)
         # a user who was refused sets variables anew, or logs in, and opens the URL again
         found = credentials_state() if is_s3(recipe) else 0
@@ -245,7 +245,7 @@ async def _close(session: Any) -> None:
 
 def alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     """Return a filesystem like `fs` that shares no connection and caches no listing."""
-    if isinstance(fs, MemoryFileSystem):
+    if is_in_memory(fs):
         return fs  # its content may be its own
     args, options = arguments(fs)
     like = type(fs)(

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.places.url import redact
+from nczarr_fsspec.text import printable
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.recording import CAUSE, SEEN, Kind, Record, Recorder, Seen, Try
 from nczarr_fsspec.transport.request import END, Answer, Request
 from nczarr_fsspec.transport.throttle import Attempt
-from nczarr_fsspec.url import redact
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from nczarr_fsspec.addresses import Allow
+from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,
@@ -17,9 +17,9 @@ from nczarr_fsspec.errors import (
     URLError,
     caller_level,
 )
-from nczarr_fsspec.places import is_absolute
-from nczarr_fsspec.target_names import from_home, names_url, says_references
-from nczarr_fsspec.url import is_url, redact
+from nczarr_fsspec.places.address import is_absolute
+from nczarr_fsspec.places.names import from_home, names_url, says_references
+from nczarr_fsspec.places.url import is_url, redact
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.aggregation.from_files import Request, combined

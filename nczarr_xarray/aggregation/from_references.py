@@ -9,13 +9,13 @@ from itertools import islice
 
 import numpy as np
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.changes.journal import base_of
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
-from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.referenced_files import Finder, Referenced

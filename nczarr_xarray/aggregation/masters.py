@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
 from nczarr_xarray.aggregation.replaced import Replaced

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nczarr_fsspec.filesystem_place import find_remote_file
+from nczarr_fsspec.concurrency import WaitingThreads
+from nczarr_fsspec.place import find_remote_file
+from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
-from nczarr_fsspec.target_names import names_url
-from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
 from nczarr_xarray.aggregation.summary import Layout, Summary

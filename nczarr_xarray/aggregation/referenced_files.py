@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_xarray.aggregation.aggregated import Packing
 from nczarr_xarray.aggregation.checks import equal_values

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_fsspec.target_names import LocalFile
+from nczarr_fsspec.places.names import LocalFile
 from nczarr_xarray.aggregation.from_references import addresses_of
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
-from nczarr_fsspec.renames import exchange
+from nczarr_fsspec.concurrency import WaitingThreads
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError, on_error
+from nczarr_fsspec.local_files import exchange
 from nczarr_fsspec.stores.names import chunk_number
 from nczarr_fsspec.stores.referenceformat import inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.undo import on_error
-from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References
 from nczarr_xarray.export.cfa.master_place import MasterPlace

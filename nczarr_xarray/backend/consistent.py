@@ -14,7 +14,7 @@ from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing
-from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.dataset.targets import place_of
 
 #: The mark of what has no objects of a tree.
 NOTHING = Mark(None, (None,) * len(STATE_KEYS))
@@ -108,17 +108,17 @@ def load_dataset(
 
 def _look(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return how messages name a dataset, and the text for its state."""
-    resolved = open_target(target, storage_options)
-    source = resolved.data
+    contents = place_of(target, storage_options).open()
+    source = contents.data
     try:
         found: object
         if not isinstance(source, KeyStore):
             found = source.validator
         else:
             found = source.contents() if source.steady else look(source)
-            if found == NOTHING and resolved.as_file is not None:
+            if found == NOTHING and contents.as_file is not None:
                 with suppress(StoreError):  # it need not be a file either
-                    found = resolved.as_file().validator
+                    found = contents.as_file().validator
         return source.url, hashlib.sha256(repr(found).encode()).hexdigest()[:32]
     finally:
         source.close()

@@ -24,7 +24,13 @@ from nczarr_xarray.backend.compat import (
 from nczarr_xarray.backend.encoding import is_odd, is_odd_packing, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
+from nczarr_xarray.dataset.open import (
+    ATTEMPTS,
+    always_changing,
+    open_either,
+    open_file,
+    open_keys,
+)
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.shown import (
     attribute_value,
@@ -59,11 +65,11 @@ def open_groups(
     options = replace(options, dropped=frozenset(dropped))
     before = None
     for _ in range(ATTEMPTS):
-        opened = open_with(target, options)
+        opened = open_either(target, options, open_keys, open_file)
         with ExitStack() as cleanup:
             cleanup.callback(opened.close)
             top = opened.hierarchy.root.find(options.path)
-            assert top is not None  # open_with raises if there is no such group
+            assert top is not None  # `open_keys` and `open_file` raise if there is no such group
             stores = [
                 NCZarrDataStore(opened, member, dropped, decoding)
                 for member in (top.walk() if options.tree else [top])

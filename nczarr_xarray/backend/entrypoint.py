@@ -17,7 +17,7 @@ from xarray.backends.common import BackendEntrypoint
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
 
-    from nczarr_fsspec.addresses import Allow
+    from nczarr_fsspec.address_policy import Allow
 
 #: Arguments of other engines, and what they may be besides None: nothing else is done here.
 _OF_OTHERS: dict[str, tuple[Any, ...]] = {
@@ -189,23 +189,27 @@ for _method in (
 
 
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
+    from nczarr_fsspec.transport.preload import preload
+
+    preload(target)
     from nczarr_fsspec.errors import NCZarrError
 
     try:
-        return _opened(target, tree=tree, **arguments)
+        from nczarr_xarray.backend.data_store import open_groups
+        from nczarr_xarray.formats.open_options import OpenOptions
+
+        _leave_out_of_others(arguments)
+        given = {name: arguments.pop(name) for name in _OPENING if name in arguments}
+        return open_groups(target, OpenOptions(tree=tree, **given), **arguments)
     except (NCZarrError, ImportError) as error:
         # the message says all; a hundred lines of our calls above it would hide the user's own
         logging.getLogger(__name__).debug("cannot be opened", exc_info=True)
         raise error.with_traceback(None)  # noqa: B904 - it is the same error, with its cause
 
 
-def _opened(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
-    from nczarr_fsspec.preload import preload
-
-    preload(target)
+def _leave_out_of_others(arguments: dict[str, Any]) -> None:
+    """Take out arguments of other engines that ask for nothing else than what is done here."""
     from nczarr_fsspec.errors import URLError
-    from nczarr_xarray.backend.data_store import open_groups
-    from nczarr_xarray.formats.open_options import OpenOptions
 
     own = signature(NCZarrBackendEntrypoint.open_dataset).parameters
     for name in sorted(arguments.keys() - own.keys()):
@@ -215,5 +219,3 @@ def _opened(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
         if value is not None and value not in _OF_OTHERS[name]:
             reason = f"{value!r:.40} has no meaning for engine 'nczarr'; leave the argument out"
             raise URLError(f"{name}=", reason)
-    given = {name: arguments.pop(name) for name in _OPENING if name in arguments}
-    return open_groups(target, OpenOptions(tree=tree, **given), **arguments)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.presence import Document
+from nczarr_fsspec.stores.missing_chunks import Document
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.grid_read import GridPieces, GridRead
 from nczarr_xarray.chunks.plan import Plan

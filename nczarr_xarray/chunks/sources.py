@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.descriptors import FileRange, read_into
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.presence import Document, LocalPresence, Presence
+from nczarr_fsspec.local_files import FileRange, read_into
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
+from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share
 from nczarr_xarray.model import ChunkTable

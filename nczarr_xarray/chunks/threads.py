@@ -20,8 +20,8 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
-from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.processors import processors
+from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_xarray.chunks.processors import processors
 
 T = TypeVar("T")
 

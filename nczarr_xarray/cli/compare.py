@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.dump import select
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_addresses, add_option, open_named

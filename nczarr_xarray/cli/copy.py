@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import URLError, UsageError
-from nczarr_fsspec.sizes import parse_size
-from nczarr_fsspec.target_names import is_within
+from nczarr_fsspec.places.names import is_within
+from nczarr_fsspec.text import parse_size
 from nczarr_xarray.cli.compare import add_verify, announced, verify
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import (

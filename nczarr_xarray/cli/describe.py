@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nczarr_fsspec.printable import counted, printable
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import counted, format_size, printable
 from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.formats.generations import GENERATIONS
 from nczarr_xarray.model import (

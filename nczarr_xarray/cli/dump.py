@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrError, UsageError
-from nczarr_fsspec.printable import did_you_mean, printable
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.places.url import is_url
+from nczarr_fsspec.text import did_you_mean, printable
 from nczarr_xarray.cli.cdl_data import Line, ReadBlock, write_data
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, columns, name, owner, zarr_type
 from nczarr_xarray.cli.main import NewParser

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_named
 

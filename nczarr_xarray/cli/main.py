@@ -115,12 +115,12 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         prog = self.prog
         if message.startswith("unrecognized"):  # perhaps a storage option of another command
-            from nczarr_fsspec.url import redact
+            from nczarr_fsspec.places.url import redact
 
             message = re.sub(r"=\S+", "=***", redact(message))
             prog = f"{self.prog} {self.command}"
         elif chosen := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            from nczarr_fsspec.printable import did_you_mean
+            from nczarr_fsspec.text import did_you_mean
 
             message += did_you_mean(chosen[1], re.findall(r"[\w.-]+", chosen[2])).rstrip("?")
         self.exit(2, f"nczarr: {message}; see {prog} --help\n")

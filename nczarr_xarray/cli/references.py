@@ -7,7 +7,7 @@ import json
 import sys
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.url import is_url, redact
+from nczarr_fsspec.places.url import is_url, redact
 from nczarr_xarray.cli.aggregate import add_file_format
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import (

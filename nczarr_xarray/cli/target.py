@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.preload import preload
-from nczarr_fsspec.target_names import LocalFile
+from nczarr_fsspec.places.names import LocalFile
+from nczarr_fsspec.transport.preload import preload
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.text import printable
 
 #: Words for arguments in messages of functions, and what the command line has instead.
 _OPTIONS = (
@@ -60,7 +60,7 @@ def report(error: Exception, *, debug: bool = False) -> None:
     if debug:
         import traceback
 
-        from nczarr_fsspec.url import redact
+        from nczarr_fsspec.places.url import redact
 
         # messages of other packages may have URLs with secrets
         _write(tuple(redact("".join(traceback.format_exception(error))).splitlines()))

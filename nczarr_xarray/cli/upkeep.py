@@ -9,9 +9,8 @@ import re
 from dataclasses import asdict
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.printable import printable
-from nczarr_fsspec.sizes import parse_size
-from nczarr_fsspec.url import redact
+from nczarr_fsspec.places.url import redact
+from nczarr_fsspec.text import parse_size, printable
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_arguments, add_option, opening, refuse_itself, write_report
 from nczarr_xarray.cli.text import report

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.extras import added
 from nczarr_xarray.codecs import compress, decompress, hdf5, shuffle, szip
 from nczarr_xarray.codecs.codec import (
     Codec,
@@ -29,6 +28,7 @@ from nczarr_xarray.codecs.codec import (
 from nczarr_xarray.codecs.filters import filter_step, fletcher32
 from nczarr_xarray.codecs.libhdf5 import SZIP
 from nczarr_xarray.model import Array, CodecConfig
+from nczarr_xarray.plugins import added
 
 #: Entry points of this group are rows (`Codec`).
 GROUP = "nczarr_xarray.codecs"

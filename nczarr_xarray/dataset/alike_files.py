@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.local_files import OPEN_FLAGS, read_at
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_xarray.chunks.sources import EncodedChunk
 from nczarr_xarray.chunks.stack import ChunkStack, Stacked

@@ -14,7 +14,7 @@ from nczarr_fsspec.changes.journal import COVER, base_of, with_changes
 from nczarr_fsspec.changes.moment import Mark, look, root_of, root_of_remote
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.presence import changed
+from nczarr_fsspec.stores.missing_chunks import changed
 from nczarr_xarray.chunks.threads import in_pool
 from nczarr_xarray.formats.nczarr.jsontext import JSON, difference, loads, same
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.places.url import is_url, redact
 from nczarr_fsspec.ranges.source import HEAD_BYTES
-from nczarr_fsspec.url import is_url, redact
+from nczarr_fsspec.text import printable
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFragment
 from nczarr_xarray.model import Array, FragmentArray, FragmentPlace
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -17,7 +18,6 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
-from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.result import allocate

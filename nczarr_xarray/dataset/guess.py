@@ -16,7 +16,7 @@ def is_ours(target: str) -> bool:
     keys. Everything else is left to other engines. No network is touched.
     """
     if "://" in target:
-        from nczarr_fsspec.url import parse_url
+        from nczarr_fsspec.places.url import parse_url
 
         path, _, fragment = target.partition("#")
         try:
@@ -36,7 +36,7 @@ def _has_keys(path: str) -> bool:
         with Path(path).open("rb") as file:
             if file.read(2) != b"PK":
                 return False
-    from nczarr_fsspec.resolve import open_keystore
+    from nczarr_fsspec.place import open_keystore
     from nczarr_xarray.formats.nczarr import spellings
     from nczarr_xarray.formats.nczarr.jsontext import loads
 

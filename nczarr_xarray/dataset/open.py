@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import (
     AccessDeniedError,
@@ -23,12 +23,12 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.url import is_url
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
-from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.formats.cfa.variables import is_master
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.objects import Answer
@@ -37,11 +37,13 @@ from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.addresses import Allow
+    from nczarr_fsspec.address_policy import Allow
     from nczarr_fsspec.changes.journal import State
     from nczarr_fsspec.changes.moment import Reading
 
 T = TypeVar("T")
+OpenTree: TypeAlias = Callable[[KeyStore, frozenset[str], OpenOptions, Any], T]
+OpenFile: TypeAlias = Callable[[ByteSource, OpenOptions, Any], T]
 
 #: How often a dataset is read that changes meanwhile, each time.
 ATTEMPTS = 50
@@ -82,7 +84,7 @@ def open_hierarchy(
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
     replace, allow
-        Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
+        Of an aggregation: see `nczarr_fsspec.address_policy.AddressPolicy.of`.
     use_zarr_fill_value_as_mask
         Whether the fill values of pure Zarr 2 stand for ``_FillValue``; None if they are likely to.
 
@@ -116,29 +118,18 @@ def open_hierarchy(
 
 def open_with(target: Any, options: OpenOptions) -> Opened:
     """Do what `open_hierarchy` does, with what is asked for as one object."""
-    return open_either(
-        target,
-        options,
-        lambda store, mode: open_keys(store, mode, options, target),
-        lambda source: open_file(source, options, target),
-    )
+    return open_either(target, options, open_keys, open_file)
 
 
-def open_either(
-    target: Any,
-    options: OpenOptions,
-    of_tree: Callable[[KeyStore, frozenset[str]], T],
-    of_file: Callable[[ByteSource], T],
-) -> T:
+def open_either(target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file: OpenFile[T]) -> T:
     """Find out whether there is a tree or a file at `target`, and open it as such.
 
     Parameters
     ----------
     of_tree
-        Opens a tree, given the mode words of the target; raises `DatasetNotFoundError` if there
-        is none.
+        Opens a tree, as `open_keys`; raises `DatasetNotFoundError` if there is none.
     of_file
-        Opens a file.
+        Opens a file, as `open_file`.
 
     Raises
     ------
@@ -146,49 +137,54 @@ def open_either(
         If there is neither, or what `of_tree` or `of_file` raise.
     """
     try:
-        return _open_either(target, options, of_tree, of_file)
+        if (keys := as_references(target, target, options)) is not None:  # what kerchunk returned
+            return of_tree(keys, frozenset(), options, target)
+        place = place_of(target, options.storage_options)
+        contents = place.open(options.folder)
+        data = contents.data
+        if (keys := as_references(target, data, options)) is not None:
+            return of_tree(keys, place.mode, options, target)
+        if isinstance(data, ByteSource):
+            return of_file(data, options, target)
+        try:
+            return of_tree(data, place.mode, options, target)
+        except (DatasetNotFoundError, AccessDeniedError, PageError) as error:
+            # a URL need not tell by its name whether it is that of a tree or of one file
+            if contents.as_file is None or isinstance(error, RedirectError):
+                raise
+            file = _instead_of_tree(contents.as_file, error, options)
+        if (keys := as_references(target, file, options)) is not None:
+            return of_tree(keys, place.mode, options, target)
+        return of_file(file, options, target)
     except (StoreError, FormatError) as error:
-        if not isinstance(target, str) or not is_url(target):
-            raise  # (importing fails where no more files can be opened)
-        from nczarr_fsspec.thredds import hint as hint_about
-
-        hint = hint_about(target)
+        hint = _hint(target)
         if not hint:
             raise
         raise type(error)(error.object, f"{error.reason}; {hint}") from error.__cause__
 
 
-def _open_either(
-    target: Any,
-    options: OpenOptions,
-    of_tree: Callable[[KeyStore, frozenset[str]], T],
-    of_file: Callable[[ByteSource], T],
-) -> T:
-    if (keys := as_references(target, target, options)) is not None:  # what kerchunk returned
-        return of_tree(keys, frozenset())
-    found = open_target(target, options.storage_options, options.folder)
-    if (keys := as_references(target, found.data, options)) is not None:
-        return of_tree(keys, found.mode)
-    if isinstance(found.data, ByteSource):
-        return of_file(found.data)
+def _instead_of_tree(
+    as_file: Callable[[], ByteSource], no_tree: NCZarrError, options: OpenOptions
+) -> ByteSource:
+    """Open as a file what is no tree; if it is neither, say so."""
     try:
-        return of_tree(found.data, found.mode)
-    except (DatasetNotFoundError, AccessDeniedError, PageError) as error:
-        # a URL need not tell by its name whether it is that of a tree or of one file
-        if found.as_file is None or isinstance(error, RedirectError):
-            raise
-        try:
-            file = found.as_file()
-        except StoreError as other:
-            if options.path or isinstance(error, PageError):
-                raise error from None
-            if other.reason == error.reason:  # which then is about the target, whatever it is
-                raise type(error)(other.object, other.reason) from None
-            reason = f"{other.reason}; as a tree: {error.reason}"
-            raise type(error)(error.object, reason) from None
-    if (keys := as_references(target, file, options)) is not None:
-        return of_tree(keys, found.mode)
-    return of_file(file)
+        return as_file()
+    except StoreError as other:
+        if options.path or isinstance(no_tree, PageError):
+            raise no_tree from None
+        if other.reason == no_tree.reason:  # which then is about the target, whatever it is
+            raise type(no_tree)(other.object, other.reason) from None
+        reason = f"{other.reason}; as a tree: {no_tree.reason}"
+        raise type(no_tree)(no_tree.object, reason) from None
+
+
+def _hint(target: object) -> str:
+    """Return what to do about a URL that is the page of a dataset on a known kind of server."""
+    if not isinstance(target, str) or not is_url(target):
+        return ""  # (importing fails where no more files can be opened)
+    from nczarr_fsspec.places.thredds import hint
+
+    return hint(target)
 
 
 @contextmanager

@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, RedirectError
-from nczarr_fsspec.filesystem_place import find_beside, find_remote_file
+from nczarr_fsspec.place import find_beside, find_remote_file
+from nczarr_fsspec.places.names import ZIP
+from nczarr_fsspec.places.rc import has_secret_for_all, left_out_here, load_rc
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
-from nczarr_fsspec.rc import has_secret_for_all, left_out_here, load_rc
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.target_names import ZIP
 from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
-from nczarr_fsspec.url import redact
 from nczarr_xarray.dataset.alike_files import alike
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.formats.alike import MetadataPattern
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -129,7 +129,7 @@ def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool
     if not target.startswith(("http://", "https://")) or "#" in target:
         return False
     try:
-        found = open_target(f"{target}.dds#mode=bytes", storage_options).data
+        found = place_of(f"{target}.dds#mode=bytes", storage_options).open().data
     except NCZarrError:
         return False
     with closing(found):

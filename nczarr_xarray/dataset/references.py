@@ -29,8 +29,8 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
     """
     if not isinstance(data, (ByteSource, KeyStore, Mapping)) or not are_references(data):
         return None
-    from nczarr_fsspec.references import open_references
-    from nczarr_fsspec.undo import on_error
+    from nczarr_fsspec.errors import on_error
+    from nczarr_xarray.dataset.reference_store import open_references
 
     own, _ = split_options(options.storage_options, "storage_options")
     with nullcontext() if isinstance(data, Mapping) else on_error(data.close):

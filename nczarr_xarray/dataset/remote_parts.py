@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.transport.budget import Budget
 from nczarr_xarray.chunks.threads import in_pool

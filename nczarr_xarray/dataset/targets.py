@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from nczarr_fsspec.resolve import Resolved, resolve
+from nczarr_fsspec.place import Place
 
 
-def open_target(
-    target: Any, storage_options: Mapping[str, Any] | None, index_cache: Path | None = None
-) -> Resolved:
-    """Open a target for reading.
+def place_of(target: Any, storage_options: Mapping[str, Any] | None) -> Place:
+    """Parse what a user names, to be read.
 
     Parameters
     ----------
     target
-        Whatever `nczarr_fsspec.resolve.resolve` takes, or a zarr-python Store.
-    storage_options, index_cache
+        Whatever `nczarr_fsspec.place.Place.of` takes, or a zarr-python Store.
+    storage_options
         As there.
     """
     if is_zarr_store(target):
         from nczarr_xarray.zarr.adopted import adopt
 
-        return Resolved(adopt(target))
-    return resolve(target, storage_options, index_cache)
+        return Place(contents=adopt(target))
+    return Place.of(target, storage_options)
 
 
 def is_zarr_store(target: Any) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
-from nczarr_fsspec.presence import CHANGED, Document
+from nczarr_fsspec.stores.missing_chunks import CHANGED, Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.model import Array
 

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.fills import fill_attribute

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from nczarr_fsspec.errors import ExportError, UsageError
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.processors import processors
 from nczarr_fsspec.ranges.reader import HELD_BYTES
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
+from nczarr_xarray.chunks.processors import processors
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.export.chunk_writer import ChunkWriter

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents

@@ -14,8 +14,8 @@ from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,
     IncompleteExportError,
+    on_error,
 )
-from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.shown import attribute_value
 from nczarr_xarray.dataset.time_units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter

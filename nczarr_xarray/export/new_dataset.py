@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.changes.resumption import Resumption
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.errors import on_error
 from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.contents import Contents

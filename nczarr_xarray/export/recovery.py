@@ -9,9 +9,9 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.places.names import says_file
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.target_names import says_file
-from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError, UsageError
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents

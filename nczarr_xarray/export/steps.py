@@ -15,7 +15,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.resumption import BETWEEN, Resumption
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter

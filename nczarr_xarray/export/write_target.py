@@ -30,12 +30,12 @@ from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,
     StoreError,
+    on_error,
 )
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
-from nczarr_fsspec.undo import on_error
-from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.formats.generations import check_is_zarr, describes_array
 from nczarr_xarray.formats.open_options import OpenOptions

@@ -19,10 +19,10 @@ from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.resumption import Notes
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.owner import Owner
-from nczarr_fsspec.waiting import WaitingThreads
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.ownership import Owner
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.formats.nczarr.jsontext import loads

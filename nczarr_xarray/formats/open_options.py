@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import URLError
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.addresses import AddressPolicy, Allow
+    from nczarr_fsspec.address_policy import AddressPolicy, Allow
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class OpenOptions:
     anonymous_dimension_prefix
         See `nczarr_xarray.formats.nczarr.build.Naming`.
     replace
-        See `nczarr_fsspec.addresses.AddressPolicy.of`.
+        See `nczarr_fsspec.address_policy.AddressPolicy.of`.
     allow
-        See `nczarr_fsspec.addresses.AddressPolicy.of`.
+        See `nczarr_fsspec.address_policy.AddressPolicy.of`.
     depth
         How many aggregations the dataset is in.
     only
@@ -97,7 +97,7 @@ class OpenOptions:
         opened
             The store or the file of it.
         """
-        from nczarr_fsspec.addresses import AddressPolicy  # most datasets have none
+        from nczarr_fsspec.address_policy import AddressPolicy  # most datasets have none
         from nczarr_fsspec.keystore import OnLoop
 
         source = getattr(opened, "source", opened)

@@ -11,7 +11,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.extras import added
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.formats.builtin import FORMATS
 from nczarr_xarray.formats.format import SNIFFED, Format, PatternFormat, Source
@@ -19,6 +18,7 @@ from nczarr_xarray.formats.objects import ReadRound
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import read_some
 from nczarr_xarray.model import Hierarchy
+from nczarr_xarray.plugins import added
 
 if TYPE_CHECKING:
     from nczarr_xarray.formats.alike import HierarchyPattern

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
-from nczarr_fsspec.url import is_url
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.generations import GENERATIONS
 from nczarr_xarray.model import Variable

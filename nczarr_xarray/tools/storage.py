@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.codecs.registry import compressions
 from nczarr_xarray.tools.chunk_grid_svg import chunk_grid_svg
 from nczarr_xarray.tools.located import Located, is_address, locate

@@ -16,9 +16,9 @@ from nczarr_fsspec.errors import (
     ExportError,
     FormatError,
     StoreError,
+    on_error,
 )
 from nczarr_fsspec.keystore import OLD_METADATA
-from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
@@ -27,11 +28,7 @@ def open_view(target: Any, options: OpenOptions, *, scattered: bool = True) -> K
     scattered
         See `nczarr_xarray.views.file_arrays.view_of`.
     """
-    master = target if isinstance(target, (str, os.PathLike)) else None
-
-    def of_file(source: ByteSource) -> KeyStore:
-        return keys_of_file(source, options, master, scattered=scattered)
-
+    of_file = partial(keys_of_file, scattered=scattered)
     return open_either(target, options, _keys_of_tree, of_file)
 
 
@@ -39,7 +36,7 @@ def keys_of_file(
     source: ByteSource, options: OpenOptions, master: Any = None, *, scattered: bool
 ) -> FileKeys:
     """Open a file as the keys of a tree; close it if that fails."""
-    opened = open_file(source, options, master)
+    opened = open_file(source, options, master if isinstance(master, (str, os.PathLike)) else None)
     with closed_on_error(source):
         assert isinstance(opened.store, DataFile)
         local = isinstance(opened.store.source, LocalBytes)
@@ -47,7 +44,7 @@ def keys_of_file(
         return kind(opened.store, opened.hierarchy, scattered)
 
 
-def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
+def _keys_of_tree(store: KeyStore, mode: frozenset[str], *_: object) -> KeyStore:
     """Return the objects of a tree, with all valid changes; its hierarchy is not read."""
     with closed_on_error(store):
         *roots, incomplete, journal = store.get_many((*_ROOT_KEYS, *STATE_KEYS))

@@ -18,10 +18,10 @@ from nczarr_fsspec.errors import (
     URLError,
     caller_level,
 )
-from nczarr_fsspec.s3nc import CONFIG_OPTION, located
+from nczarr_fsspec.places.names import from_home, names_url
+from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
+from nczarr_fsspec.places.url import parse_url, redact
 from nczarr_fsspec.stores.referenceformat import inline_text
-from nczarr_fsspec.target_names import from_home, names_url
-from nczarr_fsspec.url import parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkTable, Variable
 from nczarr_xarray.views.file_arrays import ArrayView

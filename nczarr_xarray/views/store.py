@@ -8,7 +8,7 @@ from typing import Any
 
 from zarr.abc.store import Store
 
-from nczarr_fsspec.addresses import Allow
+from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.errors import NCZarrWarning, caller_level
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_keys import FileKeys
@@ -39,7 +39,7 @@ def open_store(
     storage_options
         Options of the target's filesystem (fsspec).
     replace, allow
-        Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
+        Of an aggregation: see `nczarr_fsspec.address_policy.AddressPolicy.of`.
 
     Returns
     -------

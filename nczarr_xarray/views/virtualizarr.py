@@ -19,9 +19,9 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
-from nczarr_fsspec.obspec import ObspecFileSystem
+from nczarr_fsspec.places.url import parse_url, redact
+from nczarr_fsspec.ranges.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
-from nczarr_fsspec.url import parse_url, redact
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together

@@ -19,7 +19,7 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import Turn, fail, gather_or_cancel, settle
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import (
     ALL,
@@ -28,8 +28,7 @@ from nczarr_fsspec.keystore import (
     LocalStore,
     RemoteStore,
 )
-from nczarr_fsspec.presence import LocalPresence, Presence
-from nczarr_fsspec.turns import Turn, fail, settle
+from nczarr_fsspec.stores.missing_chunks import LocalPresence, Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
 _Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]

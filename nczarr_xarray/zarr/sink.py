@@ -10,7 +10,7 @@ from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.stores.writable import WritableStore
 
 
 class StoreSink(Store):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from yarl import URL
 from zarr.storage import LocalStore
 
-from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError, NCZarrError, URLError
-from nczarr_fsspec.url import parse_url
+from nczarr_fsspec.places.url import parse_url
 
 HTTP = "https://data.example.org:8443/cmip/run/m.nca?token=hunter2#mode=bytes"
 S3 = "s3://bucket/cmip/run/m.nca#aws.profile=lab"

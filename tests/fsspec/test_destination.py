@@ -14,7 +14,7 @@ import pytest
 from nczarr_fsspec.destination import open_destination, open_file_place
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
-from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 
@@ -134,7 +134,7 @@ def test_a_path_that_is_meant_to_be_a_url(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DatasetNotFoundError, match=f"no such file or directory; {message}"):
-        resolve(target)
+        Place.of(target).open()
     for opener in (open_destination, open_file_place):
         with pytest.raises(URLError, match=message):
             opener(target)
@@ -154,8 +154,8 @@ def test_paths_of_universal_pathlib_are_what_they_name() -> None:
         return SimpleNamespace(fs=fs, path=f"/universal/{name}", root="/")
 
     assert open_destination(path("new.nczarr")).url == "memory:///universal/new.nczarr"
-    assert bytes(resolve(path("x.nc")).data.head) == b"CDF\x01"  # type: ignore[union-attr]
-    tree = resolve(path("tree")).data
+    assert bytes(Place.of(path("x.nc")).open().data.head) == b"CDF\x01"  # type: ignore[union-attr]
+    tree = Place.of(path("tree")).open().data
     assert isinstance(tree, LocalStore)
     assert tree.get(".zgroup") == b"{}"
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError, TooLargeError
 from nczarr_fsspec.keystore import ALL
+from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
@@ -151,7 +151,7 @@ def test_a_source_that_cannot_be_read_is_named(
     def fail(*_: int) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("nczarr_fsspec.descriptors.pread", fail)
+    monkeypatch.setattr("nczarr_fsspec.local_files.pread", fail)
     store = DirectoryWriter(tmp_path / "tree", atomic=False)
     with pytest.raises(StoreError, match=r"source: cannot be read: Input/output error"):
         store.put_range("k", part)
@@ -248,7 +248,7 @@ def test_neighbours_are_read_together(
         calls.append((offset, count))
         return pread(descriptor, count, offset)
 
-    monkeypatch.setattr("nczarr_fsspec.descriptors.pread", counted)
+    monkeypatch.setattr("nczarr_fsspec.local_files.pread", counted)
     starts = [*range(0, 100_000, 1000), 200_000, 150_000, *range(300_000, 2_300_000, 400_000)]
     stops = [start + 900 for start in starts[:102]] + [start + 400_000 for start in starts[102:]]
     stops[-1] = len(DATA)

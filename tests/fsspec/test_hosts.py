@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nczarr_fsspec.hosts import is_metadata_service, is_private
+from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 
 PRIVATE = [
     *("localhost", "LOCALHOST.", "a.localhost", "intranet", "box.local", "db.internal"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.stores.referencefiles import read_json
@@ -39,7 +39,7 @@ class Refusing(FsspecTransport):
 
 
 def file() -> RemoteFileBytes:
-    source = RemoteFileBytes.unasked(Refusing(), URL, URL, 0)
+    source = RemoteFileBytes(Refusing(), URL, URL, 0).unasked()
     source.size = SIZE
     return source
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec import births, descriptors
+from nczarr_fsspec import births, local_files
 from nczarr_fsspec.births import birth_of
-from nczarr_fsspec.processors import processors
+from nczarr_xarray.chunks.processors import processors
 
 DATA = bytes(range(256)) * 40
 
@@ -24,7 +24,7 @@ DATA = bytes(range(256)) * 40
 @pytest.fixture(scope="module")
 def windows() -> ModuleType:
     """The module as it is where `os` has neither ``pread`` nor ``preadv``."""
-    spec = importlib.util.spec_from_file_location("elsewhere", descriptors.__file__)
+    spec = importlib.util.spec_from_file_location("elsewhere", local_files.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import NCZarrWarning
-from nczarr_fsspec.rc import Entry, load_rc, lookup, parse_rc
-from nczarr_fsspec.url import parse_url
+from nczarr_fsspec.places.rc import Entry, load_rc, lookup, parse_rc
+from nczarr_fsspec.places.url import parse_url
 
 
 def found(text: str, url: str, key: str = "AWS.PROFILE") -> str | None:

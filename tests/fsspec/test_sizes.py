@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.sizes import format_size, parse_size
+from nczarr_fsspec.text import format_size, parse_size
 
 PREFIXES = "kMGTPEZY"
 

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.thredds import hint
+from nczarr_fsspec.places.thredds import hint
 from tests.support.httpserver import Request, Server
 
 FILE = "/thredds/fileServer/d/x.nc"

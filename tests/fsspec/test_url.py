@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.url import (
+from nczarr_fsspec.places.url import (
     MODES,
     NetCDFURL,
     expand_modes,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.waiting import WaitingThreads
+from nczarr_fsspec.concurrency import WaitingThreads
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import nczarr_fsspec.changes.create
-import nczarr_fsspec.descriptors
+import nczarr_fsspec.local_files
 import nczarr_fsspec.stores.directory
 
 #: Functions that change files, and those that read them, each with where it is looked up.
@@ -23,8 +23,8 @@ WRITES: tuple[tuple[Any, str], ...] = (
 READS: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("open", "listdir", "scandir")),
     (nczarr_fsspec.stores.directory, "pread"),
-    (nczarr_fsspec.descriptors, "pread"),
-    (nczarr_fsspec.descriptors, "_pread_into"),
+    (nczarr_fsspec.local_files, "pread"),
+    (nczarr_fsspec.local_files, "_pread_into"),
 )
 
 

@@ -10,7 +10,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.recording import Kind, Record, Try, caused_by

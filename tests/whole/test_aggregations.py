@@ -20,7 +20,7 @@ import xarray as xr
 import zarr
 
 import nczarr_xarray
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, NCZarrError
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.guess import is_ours

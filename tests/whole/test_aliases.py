@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import resolve
 from nczarr_xarray.views.references import references
 from tests.support.s3server import S3Server
 
@@ -38,13 +38,13 @@ def home(s3_server: S3Server, no_aws: None, tmp_path: Path) -> Path:
 
 def test_an_object_behind_an_alias(home: Path, s3_server: S3Server) -> None:
     for place in (f"weed/{s3_server.private}", f"open/{s3_server.public}"):
-        source = resolve(f"s3://{place}/run/x_tas_[0].nc").data
+        source = Place.of(f"s3://{place}/run/x_tas_[0].nc").open().data
         assert isinstance(source, ByteSource)
         assert source.head[:4] == b"CDF\x01"
         assert s3_server.secret_key not in repr(source)
         source.close()
     with pytest.raises(AccessDeniedError) as caught:
-        resolve(f"s3://open/{s3_server.private}/run/x_tas_[0].nc#mode=bytes")
+        Place.of(f"s3://open/{s3_server.private}/run/x_tas_[0].nc#mode=bytes").open()
     assert s3_server.secret_key not in str(caught.value)
 
 
@@ -65,7 +65,7 @@ def test_a_configuration_for_one_call(
     config = json.loads((home / ".s3nc4.json").read_text())
     for given in (config, home / ".s3nc4.json"):
         target = f"s3://weed/{s3_server.private}/run/x_tas_[0].nc"
-        source = resolve(target, {"s3nc": given}).data
+        source = Place.of(target, {"s3nc": given}).open().data
         assert isinstance(source, ByteSource)
         source.close()
 

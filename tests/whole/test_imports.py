@@ -104,7 +104,7 @@ def test_listing_the_engines_of_xarray() -> None:
 COMMAND = {
     *OURS,
     "nczarr_fsspec.errors",
-    "nczarr_fsspec.printable",
+    "nczarr_fsspec.text",
     "nczarr_xarray._version",
     "nczarr_xarray.afterwards",
     "nczarr_xarray.cli",
@@ -121,16 +121,16 @@ def test_version_of_the_command() -> None:
 OPENING = {
     *under(
         "nczarr_fsspec",
-        "coroutines descriptors extras forks keystore ranges ranges.local ranges.open "
-        "ranges.source resolve sizes stores stores.referencesigns target_names transport "
-        "transport.policy transport.recording transport.request url",
+        "concurrency forks keystore local_files place places places.names places.s3netcdf4 "
+        "places.url ranges ranges.local ranges.open ranges.source stores stores.referencesigns "
+        "text transport transport.policy transport.recording transport.request",
     ),
     *under(
         "nczarr_xarray",
         "dataset dataset.file dataset.open dataset.opened dataset.references dataset.targets "
         "formats formats.builtin formats.cfa formats.cfa.variables formats.collection "
         "formats.format formats.objects formats.open_options formats.registry formats.rounds "
-        "model model.arrays model.fragments",
+        "model model.arrays model.fragments plugins",
     ),
     "numpy",
 }
@@ -140,7 +140,7 @@ PRINTING = {
         "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
     ),
     "nczarr_xarray.formats.generations",
-    "nczarr_fsspec.preload",
+    "nczarr_fsspec.transport.preload",
 }
 #: What each format takes; all of ours below the first name.
 FORMATS = {
@@ -151,8 +151,8 @@ FORMATS = {
             *under("nczarr_xarray.formats", "implied strangers"),
             *under(
                 "nczarr_fsspec",
-                "births changes changes.journal changes.moment owner stores.directory "
-                "stores.inflate stores.inside stores.names stores.zip stores.zipformat "
+                "births changes changes.journal changes.moment stores.directory stores.inflate "
+                "stores.inside stores.names stores.ownership stores.zip stores.zipformat "
                 "transport.question",
             ),
         },
@@ -248,11 +248,11 @@ READING = {
     *under("nczarr_xarray.backend", "compat data_store encoding lazy_array"),
     *under(
         "nczarr_xarray.chunks",
-        "cache decoder engine grid grid_read padding part pieces plan records result scatter "
-        "sources strided strides threads windows",
+        "cache decoder engine grid grid_read padding part pieces plan processors records "
+        "result scatter sources strided strides threads windows",
     ),
     *under("nczarr_xarray.dataset", "as_opened shown variable"),
-    *under("nczarr_fsspec", "coroutines errors preload presence printable processors"),
+    *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text transport.preload"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
     *NUMCODECS,  # unshuffles the coordinate
@@ -284,7 +284,7 @@ NOT_OF_HTTP = (
     *("nczarr_fsspec.changes", "nczarr_fsspec.destination", "nczarr_fsspec.gs3"),
     *("nczarr_fsspec.transport.s3", "nczarr_fsspec.transport.signature"),
     *("nczarr_fsspec.transport.fsspec", "nczarr_fsspec.ranges.filesystem"),
-    *("nczarr_fsspec.addresses", "nczarr_fsspec.places", "nczarr_fsspec.ranges.kept"),
+    *("nczarr_fsspec.address_policy", "nczarr_fsspec.places.address", "nczarr_fsspec.ranges.kept"),
     *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.stores.names", "nczarr_fsspec.stores.zip"),
     *("nczarr_fsspec.stores.directory", "nczarr_fsspec.stores.references"),
     "nczarr_fsspec.stores.write",

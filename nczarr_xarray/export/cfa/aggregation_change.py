@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.places import is_absolute
+from nczarr_fsspec.places.address import is_absolute
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member

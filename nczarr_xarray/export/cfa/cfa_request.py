@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
-from nczarr_fsspec.sizes import parse_size
+from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, configuration
+from nczarr_fsspec.text import parse_size
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, Naming
 from nczarr_xarray.export.cfa.parts import SubarrayShape

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import NCZarrError, StoreError
-from nczarr_fsspec.undo import on_error
-from nczarr_fsspec.waiting import WaitingThreads
+from nczarr_fsspec.concurrency import WaitingThreads
+from nczarr_fsspec.errors import NCZarrError, StoreError, on_error
 from nczarr_xarray.export.cfa.claim import Claim, clear_claim
 from nczarr_xarray.export.cfa.content import Content, FileKind, file_bytes, items
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.locks import OVER
 from nczarr_fsspec.changes.succession import Succession
-from nczarr_fsspec.errors import ConflictError, StoreError
-from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.errors import ConflictError, StoreError, on_error
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import numpy as np
 import xarray as xr
 
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
-from nczarr_fsspec.waiting import WaitingThreads
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with

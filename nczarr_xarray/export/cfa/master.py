@@ -10,9 +10,9 @@ from urllib.parse import quote
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.places import is_absolute
-from nczarr_fsspec.target_names import names_url
-from nczarr_fsspec.url import CONTROL
+from nczarr_fsspec.places.address import is_absolute
+from nczarr_fsspec.places.names import names_url
+from nczarr_fsspec.places.url import CONTROL
 from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.form.attributes import encode_attribute

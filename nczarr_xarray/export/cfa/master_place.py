@@ -14,8 +14,8 @@ import numpy as np
 
 from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.writable import WritableStore
 
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
 FragmentFormat = Literal["netCDF3", "netCDF4", "NCZarr"]

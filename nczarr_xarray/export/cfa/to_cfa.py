@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.target_names import says_references
+from nczarr_fsspec.places.names import says_references
 from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.cfa.aggregation_change import plan_update
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment

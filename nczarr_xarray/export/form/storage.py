@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.form.chunk_shapes import (
     cut_to,

@@ -10,12 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.changes.resumption import Resumption
-from nczarr_fsspec.errors import NCZarrWarning, UsageError, caller_level
-from nczarr_fsspec.printable import did_you_mean
-from nczarr_fsspec.processors import processors
-from nczarr_fsspec.target_names import TREES
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.errors import NCZarrWarning, UsageError, caller_level, on_error
+from nczarr_fsspec.places.names import TREES
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray._version import __version__
+from nczarr_xarray.chunks.processors import processors
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:

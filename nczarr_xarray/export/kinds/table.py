@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.target_names import names_url, says_references
-from nczarr_fsspec.url import parse_url
+from nczarr_fsspec.places.names import names_url, says_references
+from nczarr_fsspec.places.url import parse_url
 from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
 
 _HERE = "nczarr_xarray.export.kinds"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from nczarr_fsspec.changes.journal import ROOT
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.errors import on_error
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents, Item

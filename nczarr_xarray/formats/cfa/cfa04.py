@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.url import is_url
+from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.formats.cfa import cfa04_write
 from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped
 from nczarr_xarray.formats.cfa.json04 import read_table

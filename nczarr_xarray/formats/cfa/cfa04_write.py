@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.places import is_absolute
+from nczarr_fsspec.places.address import is_absolute
 from nczarr_xarray.formats.cfa.dialect import Encoded
 from nczarr_xarray.formats.cfa.table import is_netcdf, names_in_text, refuse
 from nczarr_xarray.model import Fragments

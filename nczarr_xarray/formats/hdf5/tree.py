@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrError
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes, read_attributes
 from nczarr_xarray.formats.hdf5.binary import Frame

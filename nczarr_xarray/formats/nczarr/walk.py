@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import is_safe_name
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.documents import Documents, key_of

@@ -18,7 +18,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.presence import Document, LocalPresence, Presence, changed
+from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence, changed
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
-from nczarr_fsspec.printable import did_you_mean
-from nczarr_fsspec.waiting import WaitingThreads
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Variable, box_of, grid_of, position_of

@@ -9,10 +9,10 @@ from typing import Any
 
 import xarray as xr
 
-from nczarr_fsspec.addresses import Allow
+from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.errors import NCZarrError, UsageError
 from nczarr_fsspec.keystore import LocalStore
-from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.nczarr.consolidated import KEY

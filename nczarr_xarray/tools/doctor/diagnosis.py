@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import FragmentArray, Hierarchy
 from nczarr_xarray.tools.doctor.aggregations import Aggregation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.doctor.aggregations import Aggregation, FileSample
 from nczarr_xarray.tools.finding import Finding

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.remote import RemoteFileBytes

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, TypeAlias
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.ranges.source import RemoteBytes

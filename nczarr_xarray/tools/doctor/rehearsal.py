@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.open import open_keys, open_with

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from typing import Any
 
-from nczarr_fsspec.printable import counted
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import counted, format_size
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.predict import Prediction
 from nczarr_xarray.tools.doctor.rehearsal import Cost

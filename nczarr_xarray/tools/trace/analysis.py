@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_fsspec.transport.recording import Record, Try
 
 #: read rounds with fewer bytes than this do not tell the bandwidth

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal, TypeAlias
 
-from nczarr_fsspec.sizes import format_size
+from nczarr_fsspec.text import format_size
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.tools.trace.analysis import (
     Summary,

@@ -20,7 +20,6 @@ import pytest
 from fsspec.asyn import get_loop
 from hypothesis import given, settings
 
-from nczarr_fsspec import owner
 from nczarr_fsspec.changes import recovery
 from nczarr_fsspec.changes.edit import Edit, complete_template
 from nczarr_fsspec.changes.journal import (
@@ -41,8 +40,9 @@ from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import ALL, RemoteStore
-from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.stores import ownership
 from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.dataset.open import open_keys
@@ -310,7 +310,7 @@ class TestOwner:
 
     @pytest.mark.parametrize(
         "ask",
-        [Owner.here, ALIVE.is_dead, owner._system],
+        [Owner.here, ALIVE.is_dead, ownership._system],
         ids=["here", "is_dead", "system"],
     )
     def test_nobody_is_told_apart_while_too_many_files_are_open(
@@ -321,7 +321,7 @@ class TestOwner:
         def read_bytes(self: Path) -> bytes:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), os.fspath(self))
 
-        owner._system.cache_clear()
+        ownership._system.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_bytes", read_bytes)
             with pytest.raises(StoreError, match=r"/proc/.*: cannot be read: Too many open files"):

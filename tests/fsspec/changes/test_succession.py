@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.changes.succession import Succession
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 DEAD = replace(Owner.here(), started="before")

@@ -20,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec import ByteRangeFileSystem, StoreError, URLError
+from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
-from nczarr_fsspec.resolve import open_keystore
 from tests.support.locks import is_held
 from tests.support.realservers import RangeServer, range_server
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.diskcache import DiskCache
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.place import Place
+from nczarr_fsspec.ranges.disk_cache import DiskCache
 from nczarr_fsspec.ranges.kept import Keeping, KeptFileBytes
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.locks import is_held
 from tests.support.realservers import RangeServer, range_server
@@ -57,7 +57,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 
 def opened(url: str, options: dict[str, Any]) -> ByteSource:
-    found = resolve(f"{url}#mode=bytes", options).data
+    found = Place.of(f"{url}#mode=bytes", options).open().data
     assert isinstance(found, ByteSource)
     return found
 

@@ -44,7 +44,7 @@ class Transport:
 
 def source_of(*answers: Answer) -> tuple[Transport, RemoteFileBytes]:
     transport = Transport(*answers)
-    return transport, RemoteFileBytes.unasked(cast("Any", transport), "x", "x", 0)
+    return transport, RemoteFileBytes(cast("Any", transport), "x", "x", 0).unasked()
 
 
 def test_the_first_answer_tells_the_version() -> None:

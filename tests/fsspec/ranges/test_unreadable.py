@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges import local
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
-from nczarr_fsspec.resolve import resolve
 
 DATA = bytes(range(200))
 READS: list[Callable[[Any], object]] = [
@@ -117,7 +117,7 @@ def test_compressed_files_that_are_cut(tmp_path: Path, compressing: Any, kept: i
     path = tmp_path / "x.nc"
     path.write_bytes(compressing.compress(b"CDF\x01" + bytes(range(256)) * 100)[:kept])
     with compressing.open(path) as file, pytest.raises(StoreError, match=r"cannot be read: .*end"):
-        resolve(file)
+        Place.of(file).open()
 
 
 def test_what_is_read_may_be_any_buffer() -> None:
@@ -145,7 +145,7 @@ def test_a_text_file_is_named_though_its_bytes_are_no_text(tmp_path: Path) -> No
         (tmp_path / "x.nc").open(encoding="utf-8") as file,
         pytest.raises(URLError, match="is a text file; open it in binary mode"),
     ):
-        resolve(file)
+        Place.of(file).open()
 
 
 def test_a_source_of_a_file_object_is_pickled_with_it() -> None:

@@ -21,13 +21,11 @@ import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
 from nczarr_fsspec.errors import DatasetNotFoundError
-from nczarr_fsspec.filesystem_place import place_of_url
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport import answers, http, throttle
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.policy import most_connections
-from nczarr_fsspec.url import parse_url
 from tests.support.httpserver import Request, Server
 from tests.support.ports import free_port
 from tests.support.realservers import Nginx, nginx, range_server
@@ -492,12 +490,12 @@ async def few_connections(loop: Any, **options: Any) -> aiohttp.ClientSession:
 @pytest.mark.parametrize("kind", ["zip", "tar"])
 def test_a_member_of_an_archive_that_is_not_there(server: Server, kind: str) -> None:
     with pytest.raises(DatasetNotFoundError, match=rf"^{kind}://x\.nc::{server.url}/gone"):
-        resolve(f"{kind}://x.nc::{server.url}/gone")
+        Place.of(f"{kind}://x.nc::{server.url}/gone").open()
 
 
 @pytest.mark.parametrize("chain", ["", "simplecache::", "bytes::"])
 def test_short_addresses_are_no_chains(chain: str) -> None:
     """To fsspec, ``::`` links a chain; hosts have the short spelling, by which logins know them."""
-    place = place_of_url(parse_url(f"{chain}http://[2606:4700::1]:8080/x%20y"), None)
+    place = Place.of(f"{chain}http://[2606:4700::1]:8080/x%20y")
     assert place.path == "http://[2606:4700:0:0:0:0:0:1]:8080/x%20y"
     assert http.address(place.path) == "http://[2606:4700::1]:8080/x%20y"

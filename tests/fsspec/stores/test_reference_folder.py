@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import FormatError, StoreError
-from nczarr_fsspec.references import open_references
 from nczarr_fsspec.stores import referencefolder
 from nczarr_fsspec.stores import references as references_module
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.referencefolder import FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import Part, Row
+from nczarr_xarray.dataset.reference_store import open_references
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
@@ -32,13 +32,13 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_fsspec.references import open_references
 from nczarr_fsspec.stores import referencefiles, referencetemplates
 from nczarr_fsspec.stores import references as references_module
 from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
 from nczarr_fsspec.stores.references import LocalReferences
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
+from nczarr_xarray.dataset.reference_store import open_references
 from tests.support.examples import examples
 from tests.support.httpserver import Request, Server
 from tests.support.locks import LastUsed

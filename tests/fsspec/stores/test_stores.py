@@ -46,8 +46,8 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.errors import TooLargeError
 from nczarr_fsspec.keystore import check_key, is_safe_name
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
@@ -578,9 +578,9 @@ class TestResolve:
         path = tmp_path / "d.zip"
         path.write_bytes(start + bytes(100))
         for target in (path, f"file://{path}"):
-            assert isinstance(resolve(target).data, LocalBytes)
+            assert isinstance(Place.of(target).open().data, LocalBytes)
         with pytest.raises(StoreError, match="is not a readable zip archive"):
-            resolve(f"file://{path}#mode=nczarr,zip")
+            Place.of(f"file://{path}#mode=nczarr,zip").open()
 
     def test_zip_with_something_in_front(self, tmp_path: Path) -> None:
         path = write_zip(tmp_path / "d.zip")
@@ -681,7 +681,7 @@ class TestResolve:
         fs.pipe_file("/single.nc", path.read_bytes())
         opened = io.BytesIO(path.read_bytes())
         for target in (path, f"file://{path}", opened, opened.getvalue(), "memory://single.nc"):
-            source = resolve(target).data
+            source = Place.of(target).open().data
             assert isinstance(source, LocalBytes)
             assert bytes(source.read(0, len(start))) == start
             with pytest.raises(FormatError, match="neither a directory nor a zip"):

@@ -43,17 +43,17 @@ from nczarr_fsspec import (
     URLError,
     ZipStore,
 )
-from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.destination import open_destination
-from nczarr_fsspec.owner import Owner, writer_of
+from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.stores import write_directory, write_fsspec
+from nczarr_fsspec.stores.ownership import Owner, writer_of
+from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_fsspec.stores.write_directory import DirectoryWriter, _folders
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.version import FileVersion
-from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr.adopted import ZarrWriter
 from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.disks import tiny_disk
@@ -1462,7 +1462,7 @@ def test_creating_where_there_are_no_links(
 
     monkeypatch.setattr(os, "link", refused)
     if not renames:
-        monkeypatch.setattr("nczarr_fsspec.renames._rename", lambda *_: 1)
+        monkeypatch.setattr("nczarr_fsspec.local_files._rename", lambda *_: 1)
     assert store.create("a", b"ours")
     assert (tmp_path / "a").read_bytes() == b"ours"
     assert not store.create("b", b"ours")

@@ -684,7 +684,8 @@ class TestRemote:
         fs = fsspec.filesystem("memory")
         fs.pipe_file("/any/d.zip", make_zip(self.MANY))
         transport = open_transport(fs)
-        source = RemoteFileBytes.open(transport, "/any/d.zip", "any", None, 0, tail=TAIL_BYTES)
+        source = RemoteFileBytes(transport, "/any/d.zip", "any", 0)
+        source.run(source.begin(None, TAIL_BYTES))
         store = RemoteZipStore(source)
         assert store.get_many(["v/3", "nope"]) == [self.MANY["v/3"], None]
         fs.rm("/any", recursive=True)

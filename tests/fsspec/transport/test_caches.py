@@ -11,7 +11,7 @@ from fsspec.implementations.cached import SimpleCacheFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.resolve import open_keystore
+from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.stores.fsspec import FsspecStore
 from tests.support.httpserver import Server
 

@@ -17,11 +17,11 @@ import xarray as xr
 from fsspec.asyn import AsyncFileSystem
 
 from nczarr_fsspec import ByteRangeFileSystem, FsspecStore, RemoteZipStore, StoreError, open_source
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
+from nczarr_fsspec.place import Place, open_keystore
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import open_keystore, resolve
 from nczarr_fsspec.transport import fsspec as _fsspec
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import to_nczarr
@@ -178,7 +178,7 @@ def test_what_was_read_is_asked_for_again_if_it_has_changed(
     opened = []
     for generation in ("1", "1", "2"):
         monkeypatch.setattr(cloud, "tag", {"generation": generation})
-        source = resolve(f"{protocol}://b/x.nc#mode=bytes").data
+        source = Place.of(f"{protocol}://b/x.nc#mode=bytes").open().data
         assert isinstance(source, RemoteFileBytes)
         opened.append(source.validator)
         (part,) = source.run(source.fetch([Extent(0, 4)]))
@@ -240,7 +240,7 @@ def test_a_time_tells_a_version_only_when_it_is_past(
 
 def test_what_is_not_there(protocol: str) -> None:
     with pytest.raises(DatasetNotFoundError, match="there is no such file"):
-        resolve(f"{protocol}://b/x.nc#mode=bytes")
+        Place.of(f"{protocol}://b/x.nc#mode=bytes").open()
     store = open_keystore(f"{protocol}://b/d#mode=nczarr")
     assert isinstance(store, FsspecStore)
     assert store.get_many(["x"]) == [None]
@@ -263,7 +263,7 @@ def test_what_is_refused(
     monkeypatch.setattr(CLOUDS[protocol], "refusal", refusal)
     options = {LOGINS[protocol]: SECRET, "connection_string": SECRET}
     with pytest.raises(AccessDeniedError, match="for public data") as caught:
-        resolve(f"{protocol}://b/x.nc#mode=bytes", options)
+        Place.of(f"{protocol}://b/x.nc#mode=bytes", options).open()
     assert LOGINS[protocol] in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -271,7 +271,7 @@ def test_what_is_refused(
 def test_other_errors_say_nothing_of_logins(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CLOUDS[protocol], "refusal", RuntimeError("broken"))
     with pytest.raises(StoreError, match="broken") as caught:
-        resolve(f"{protocol}://b/x.nc#mode=bytes")
+        Place.of(f"{protocol}://b/x.nc#mode=bytes").open()
     assert not isinstance(caught.value, AccessDeniedError)
     assert "public data" not in str(caught.value)
 
@@ -317,7 +317,7 @@ def test_connections_are_closed_when_nobody_refers_to_them(monkeypatch: pytest.M
     monkeypatch.setitem(CLOUDS, "gs", Connected)
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", Connected)
     Connected.objects["b/x.nc"] = b"CDF\x01" + bytes(60)
-    source = resolve("gs://b/x.nc#mode=bytes").data
+    source = Place.of("gs://b/x.nc#mode=bytes").open().data
     assert isinstance(source, RemoteFileBytes)
     source.close()
     del source

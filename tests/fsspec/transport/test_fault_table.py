@@ -16,7 +16,7 @@ import pytest
 
 from nczarr_fsspec import FsspecStore, RemoteBytes, RemoteStore, RemoteZipStore, StoreError
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
-from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.transport import s3
 from nczarr_fsspec.transport.policy import WINDOW, Timeout
@@ -63,7 +63,7 @@ def target(kind: str, way: str, host: str, options: dict[str, Any]) -> RemoteByt
         root, options = "s3:/", {**SECRET, "endpoint_url": host, **options}
     else:
         root = host
-    opened = resolve(f"{root}/{TARGETS[kind]}", options).data
+    opened = Place.of(f"{root}/{TARGETS[kind]}", options).open().data
     assert isinstance(opened, (RemoteBytes, FsspecStore, RemoteZipStore))
     if isinstance(opened, FsspecStore):  # the other kinds have sent a request, too
         assert opened.run(opened.get(".zgroup")) == b"{}"
@@ -221,7 +221,7 @@ def test_requests_to_a_host_share_one_bound(
 ) -> None:
     """A busy server gets fewer requests of everything that is read from it."""
     read = opened(kind)
-    source = resolve(f"{server.url}/b/x.bin#mode=bytes").data
+    source = Place.of(f"{server.url}/b/x.bin#mode=bytes").open().data
     assert isinstance(source, RemoteBytes)
     before = source.limits.concurrency
     server.unavailable_every, server.relent = 1, False

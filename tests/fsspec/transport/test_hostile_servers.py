@@ -31,8 +31,8 @@ from nczarr_fsspec import (
     open_keystore,
 )
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.open import open_transport
@@ -228,7 +228,9 @@ def test_objects_of_s3_are_bounded(number: int) -> None:
 
 def remote(fs: Any, path: str) -> RemoteFileBytes:
     """The file at `path`, read as if behind a network."""
-    return RemoteFileBytes.open(open_transport(fs), path, path, None, 0)
+    source = RemoteFileBytes(open_transport(fs), path, path, 0)
+    source.run(source.begin(None))
+    return source
 
 
 @pytest.mark.parametrize("store", ["fsspec", "memory", "mapping", "directory", "zip", "zip-remote"])
@@ -323,7 +325,7 @@ class TestLocal:
         for target in (tmp_path / "d", f"file://{tmp_path}/d#mode=nczarr"):
             with pytest.raises(TooLargeError, match="has more than 10 bytes"):
                 load(target, storage_options={"max_metadata": 10})
-        store = resolve(tmp_path / "d", {"max_metadata": 10}).data
+        store = Place.of(tmp_path / "d", {"max_metadata": 10}).open().data
         assert pickle.loads(pickle.dumps(store)).max_metadata == 10
         with pytest.raises(URLError, match="max_metadata is a number of bytes, not 'x'"):
             load(tmp_path / "d", storage_options={"max_metadata": "x"})

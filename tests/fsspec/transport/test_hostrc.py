@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from nczarr_fsspec.addresses import AddressPolicy
-from nczarr_fsspec.aws import storage_options
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.place import Place
+from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import resolve
-from nczarr_fsspec.url import parse_url
+from nczarr_fsspec.transport.aws import storage_options
 from tests.support.certificates import PASSWORD, Certificates, make_certificates
 from tests.support.httpserver import Request, Server
 from tests.support.loginserver import USER, Archive, name_hosts
@@ -53,7 +53,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 
 def opened(url: str, **options: Any) -> None:
-    source = resolve(f"{url}/x.nc#mode=bytes", options).data
+    source = Place.of(f"{url}/x.nc#mode=bytes", options).open().data
     assert isinstance(source, ByteSource)
     assert source.head == DATA
     source.close()
@@ -108,7 +108,7 @@ class TestCredentials:
         """As a user does who was refused; the files in use keep the connections open."""
         here, _ = servers
         here.redirect = None
-        with closing(resolve(f"{here.url}/x.nc#mode=bytes", {}).data):
+        with closing(Place.of(f"{here.url}/x.nc#mode=bytes", {}).open().data):
             rc("HTTP.CREDENTIALS.USERPASSWORD=a:b")
             opened(here.url)
             (tmp_path / "netrc").write_text("machine 127.0.0.1 login n password o")

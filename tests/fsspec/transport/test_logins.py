@@ -19,8 +19,8 @@ import xarray as xr
 from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, StoreError, URLError
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport.logins import Logins
 from nczarr_fsspec.transport.request import Extent
 from tests.support.httpserver import Server
@@ -48,7 +48,7 @@ def netrc(tmp_path: Path) -> str:
 
 
 def opened(archive: Archive, **options: Any) -> RemoteFileBytes:
-    source = resolve(f"{archive.at('data')}/d/x.nc#mode=bytes", options).data
+    source = Place.of(f"{archive.at('data')}/d/x.nc#mode=bytes", options).open().data
     assert isinstance(source, RemoteFileBytes)
     return source
 
@@ -84,7 +84,7 @@ class TestChain:
     def test_a_cookie_is_kept_for_the_next_file(self, archive: Archive, netrc: str) -> None:
         archive.files["/d/y.nc"] = archive.files["/d/x.nc"]
         first = opened(archive, netrc=netrc)
-        second = resolve(f"{archive.at('data')}/d/y.nc#mode=bytes", {"netrc": netrc}).data
+        second = Place.of(f"{archive.at('data')}/d/y.nc#mode=bytes", {"netrc": netrc}).open().data
         assert archive.logins == 1
         assert len(archive.to("login")) == 1
         first.close()
@@ -378,7 +378,7 @@ def test_netrc_goes_without_tls_where_the_caller_begins_without(netrc: str) -> N
 
 def test_hosts_in_capitals(archive: Archive) -> None:
     url = f"{archive.at('data').replace('data.test', 'DATA.Test')}/d/x.nc#mode=bytes"
-    found = resolve(url, {"logins": {archive.at("data"): TOKEN}}).data
+    found = Place.of(url, {"logins": {archive.at("data"): TOKEN}}).open().data
     assert isinstance(found, RemoteFileBytes)
     assert found.head
     assert told(archive, "Authorization")["data"] == {f"Bearer {TOKEN}"}
@@ -404,7 +404,7 @@ def test_cookies_of_one_host_are_for_no_other() -> None:
     """The second server plays a host of its own; both would be told by their ports only."""
     with Server({"/x.nc": CONTENT}, etag='"1"') as there, Server({}, redirect=there.url) as here:
         url = here.url.replace("127.0.0.1", "localhost")
-        source = resolve(f"{url}/x.nc#mode=bytes", {"cookies": {"mine": "1"}}).data
+        source = Place.of(f"{url}/x.nc#mode=bytes", {"cookies": {"mine": "1"}}).open().data
         assert isinstance(source, RemoteFileBytes)
         source.close()
         assert "Cookie" in here.requests[0].headers

@@ -19,7 +19,7 @@ import xarray as xr
 from fsspec.asyn import AsyncFileSystem
 
 from nczarr_fsspec import FsspecStore, open_source
-from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.destination import open_destination, open_file_place
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes

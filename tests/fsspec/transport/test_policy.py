@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.http import HTTPFileSystem
 
 from nczarr_fsspec import FsspecStore, StoreError, URLError
-from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import throttle
 from nczarr_fsspec.transport.policy import (
@@ -62,7 +62,7 @@ async def over_http(session: Session, **options: Any) -> None:
         return session
 
     given = {"get_client": get_client, "skip_instance_cache": True, **options}
-    store = resolve("http://h/d", given).data
+    store = Place.of("http://h/d", given).open().data
     assert isinstance(store, FsspecStore)
     try:
         await store.get("x")
@@ -215,11 +215,15 @@ class TestOption:
     )
     def test_mistakes(self, value: Any, reason: str) -> None:
         with pytest.raises(URLError) as caught:
-            resolve("http://h/d", {"timeout": value})
+            Place.of("http://h/d", {"timeout": value}).open()
         assert reason in str(caught.value)
 
     def test_the_same_for_s3(self) -> None:
-        store = resolve("s3://b/d#mode=nczarr", {"timeout": {"connect": 3, "first_byte": 4}}).data
+        store = (
+            Place.of("s3://b/d#mode=nczarr", {"timeout": {"connect": 3, "first_byte": 4}})
+            .open()
+            .data
+        )
         assert isinstance(store, FsspecStore)
         shared = store.transport.shared
         assert shared.timeout == Timeout(connect=3, first_byte=4)

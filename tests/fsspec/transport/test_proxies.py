@@ -14,7 +14,7 @@ import s3fs
 import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
-from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.s3 import S3Transport
 from nczarr_fsspec.transport.version import FileVersion
@@ -58,7 +58,7 @@ class Answering(RawServer):
 def by_http(url: str, options: dict[str, Any]) -> str:
     """Return what the error says of a file."""
     with pytest.raises(NCZarrError) as caught:
-        resolve(f"{url}/b/x.nc#mode=bytes", options)
+        Place.of(f"{url}/b/x.nc#mode=bytes", options).open()
     return str(caught.value)
 
 
@@ -71,7 +71,7 @@ def by_s3(url: str, options: dict[str, Any]) -> str:
         settings["config_kwargs"] = {"proxies": proxies}
     settings |= options
     with pytest.raises(StoreError) as caught:
-        resolve("s3://b/x.nc#mode=bytes", settings)
+        Place.of("s3://b/x.nc#mode=bytes", settings).open()
     return str(caught.value)
 
 

@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec import FsspecStore, StoreError
-from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.fsspec import FsspecTransport
@@ -46,7 +46,7 @@ def records_of(
         async def get_client(**_: Any) -> Any:
             return session
 
-        store = resolve(url, {"get_client": get_client, "skip_instance_cache": True}).data
+        store = Place.of(url, {"get_client": get_client, "skip_instance_cache": True}).open().data
         assert isinstance(store, FsspecStore)
         try:
             with recorded(records.append):

@@ -12,10 +12,10 @@ import pytest
 import xarray as xr
 from yarl import URL
 
-from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError, RedirectError
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport.http import address
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.redirects import refusal
@@ -118,7 +118,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 def opened(policy: AddressPolicy) -> ByteSource:
     target = policy.resolve("f.nc")
-    found = resolve(f"{target}#mode=bytes", policy.options(target)).data
+    found = Place.of(f"{target}#mode=bytes", policy.options(target)).open().data
     assert isinstance(found, ByteSource)
     found.close()
     return found
@@ -138,7 +138,7 @@ def test_a_fragment_is_not_read_where_its_server_redirects_to(
 
 def test_what_the_caller_names_may_be_elsewhere(servers: tuple[Server, Server]) -> None:
     here, _ = servers
-    found = resolve(f"{here.url}/f.nc").data
+    found = Place.of(f"{here.url}/f.nc").open().data
     assert isinstance(found, ByteSource)
     assert found.head == DATA
     found.close()

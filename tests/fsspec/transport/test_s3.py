@@ -10,11 +10,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from nczarr_fsspec.aws import storage_options
 from nczarr_fsspec.gs3 import GS3FileSystem
+from nczarr_fsspec.place import Place
+from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import resolve
-from nczarr_fsspec.url import parse_url
+from nczarr_fsspec.transport.aws import storage_options
 from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 
 KEY = "data/x"
@@ -192,6 +192,6 @@ def test_a_file_object_of_a_version_in_another_service() -> None:
 
 
 def content_of(file: Any) -> bytes:
-    source = resolve(file).data
+    source = Place.of(file).open().data
     assert isinstance(source, ByteSource)
     return bytes(source.head)

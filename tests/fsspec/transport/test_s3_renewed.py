@@ -20,16 +20,15 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError
-from nczarr_fsspec.aws import storage_options
 from nczarr_fsspec.errors import AccessDeniedError, URLError
-from nczarr_fsspec.filesystem_place import open_filesystem
+from nczarr_fsspec.place import Place, open_filesystem, open_keystore
+from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import open_keystore, resolve
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import s3session
+from nczarr_fsspec.transport.aws import storage_options
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.s3session import _seconds, session_of
-from nczarr_fsspec.url import parse_url
 from tests.support.httpserver import Request, Server
 from tests.support.s3proxy import proxy_to
 from tests.support.s3server import S3Server
@@ -105,7 +104,7 @@ def function(end: object = LATER) -> tuple[Callable[[], dict[str, Any]], list[st
 
 
 def opened(bucket: Bucket, **options: Any) -> RemoteFileBytes:
-    source = resolve("s3://b/x.nc#mode=bytes", {"endpoint_url": bucket.url, **options}).data
+    source = Place.of("s3://b/x.nc#mode=bytes", {"endpoint_url": bucket.url, **options}).open().data
     assert isinstance(source, RemoteFileBytes)
     return source
 

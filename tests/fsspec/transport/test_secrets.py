@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.address_policy import AddressPolicy, Allow
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import resolve
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.httpserver import Server
 from tests.support.loginserver import TOKEN, USER, Archive, name_hosts
@@ -57,7 +57,7 @@ def safe(files: Certificates) -> Iterator[Server]:
 
 
 def opened(url: str, options: dict[str, Any] | None = None) -> None:
-    source = resolve(f"{url}/x.nc#mode=bytes", options).data
+    source = Place.of(f"{url}/x.nc#mode=bytes", options).open().data
     assert isinstance(source, ByteSource)
     assert source.head == DATA
     source.close()

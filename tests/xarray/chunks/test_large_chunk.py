@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 import zarr
 
-from nczarr_fsspec.descriptors import read_into
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.local_files import read_into
 from nczarr_xarray.chunks import sources
 from nczarr_xarray.chunks.threads import share
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.descriptors import read_at
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.local_files import read_at
 from nczarr_fsspec.ranges import local
 from nczarr_xarray.chunks import records
 

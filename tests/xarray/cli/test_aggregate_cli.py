@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.changes.leftovers import partial_path
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.stores.ownership import Owner
 from nczarr_xarray.cli.main import main
 from tests.support.manyfiles import field, step, write
 from tests.support.syscalls import WRITES, watched

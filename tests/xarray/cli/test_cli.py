@@ -19,7 +19,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.changes.journal import PRIVATE
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.stores.ownership import Owner
 from nczarr_xarray import __version__
 from nczarr_xarray.cli.main import COMMANDS, build_parser, main
 from nczarr_xarray.cli.target import add_arguments

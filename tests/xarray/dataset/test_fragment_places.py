@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset import fragment_datasets
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets

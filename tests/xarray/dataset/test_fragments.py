@@ -13,7 +13,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, StoreError
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments

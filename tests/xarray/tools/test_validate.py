@@ -25,7 +25,7 @@ import nczarr_xarray.tools.validate.data
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
 from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.changes.resumption import WORK
-from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_xarray import (
     DatasetNotFoundError,
     NCZarrError,

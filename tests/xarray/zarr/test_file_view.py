@@ -39,10 +39,10 @@ from zarr.testing.store import StoreTests
 from zarr.testing.utils import assert_bytes_equal
 
 import nczarr_xarray
+from nczarr_fsspec.concurrency import Turn, settle
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
 from nczarr_fsspec.ranges.source import Limits, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
-from nczarr_fsspec.turns import Turn, settle
 from nczarr_xarray import NCZarrWarning, open_store
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.file import DataFile

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import ConflictError, StoreError
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import recover
 from nczarr_xarray.export.cfa import claim as claim_module

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.sizes import parse_size
+from nczarr_fsspec.text import parse_size
 from nczarr_xarray.export.cfa.split import (
     AxisType,
     axis_type,

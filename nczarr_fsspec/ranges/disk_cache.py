@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS, pread
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.local_files import OPEN_FLAGS, pread
 
 if sys.platform == "win32":
     import msvcrt

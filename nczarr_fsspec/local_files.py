@@ -1,13 +1,17 @@
-"""Reads and copies of parts of open files, on every system."""
+"""Files of this machine: parts that are read and copied, renames in one step, whole files."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import stat
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, on_error
 
 #: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files. Where a
 #: system lacks a flag, it lacks what the flag is about; Windows alone has O_BINARY.
@@ -146,3 +150,103 @@ else:  # Windows, and macOS before 11
         data = pread(descriptor, len(buffer), offset)
         buffer[: len(data)] = data
         return len(data)
+
+
+#: Flags of ``renameat2`` (Linux) and of ``renamex_np`` (macOS).
+_ONLY_NEW, _EXCHANGE = 1, 2
+_ONLY_NEW_MACOS, _EXCHANGE_MACOS = 4, 2
+
+
+def exchange(one: str, other: str) -> bool:
+    """Exchange the names of two directories in one step; return False if the system cannot."""
+    return _rename(one, other, _EXCHANGE, _EXCHANGE_MACOS) == 0
+
+
+def rename_to_new(old: str, new: str) -> bool:
+    """Rename a file, in one step, where nothing is yet; return False if the system cannot.
+
+    Raises
+    ------
+    FileExistsError
+        If there is something.
+    """
+    failed = _rename(old, new, _ONLY_NEW, _ONLY_NEW_MACOS)
+    if failed and os.path.lexists(new):
+        raise FileExistsError(new)
+    return failed == 0
+
+
+def _rename(one: str, other: str, flag: int, flag_macos: int) -> int:
+    """Call the function of the C library; what it returns, or 1 if there is none."""
+    try:
+        library = ctypes.CDLL(None)
+        names = os.fsencode(one), os.fsencode(other)
+        if sys.platform == "darwin":
+            return int(library.renamex_np(*names, flag_macos))
+        current = -100  # AT_FDCWD: relative paths count from the working directory
+        return int(library.renameat2(current, names[0], current, names[1], flag))
+    except (AttributeError, OSError, TypeError):
+        return 1
+
+
+@contextmanager
+def temporary_file() -> Iterator[str]:
+    """Yield a path where the block may make a file, in a new folder; both are removed then.
+
+    That cannot fail for want of a descriptor, after whatever the file was made for is done.
+    """
+    import tempfile  # which takes long
+
+    folder = tempfile.mkdtemp(prefix="nczarr-")
+    path = os.path.join(folder, "file")
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            os.unlink(path)
+        with suppress(OSError):
+            os.rmdir(folder)
+
+
+def keep_access(old: str, new: str) -> None:
+    """Give a file or directory the group and permissions of the one that it replaces.
+
+    Raises
+    ------
+    OSError
+        If there is none, or that is forbidden.
+    """
+    status = os.stat(old)
+    if hasattr(os, "chown") and status.st_gid != os.stat(new).st_gid:
+        with suppress(OSError):  # of a group that one is not in
+            os.chown(new, -1, status.st_gid)
+    os.chmod(new, stat.S_IMODE(status.st_mode))
+
+
+@contextmanager
+def whole_file(path: str, new: str) -> Iterator[str]:
+    """Let a file become visible as a whole: the block makes it at `new`, then it is renamed.
+
+    It has the permissions of the old one, if there is one.
+
+    Parameters
+    ----------
+    path
+        Where it is to be, and where an old one stays until then.
+    new
+        A path in the same folder. After an error nothing is left there.
+    """
+
+    def remove() -> None:
+        with suppress(OSError, UnicodeEncodeError):
+            os.unlink(new)
+
+    with on_error(remove):
+        yield new
+        with suppress(OSError):  # there is none, as a rule
+            if (
+                os.path.lexists(path) and os.stat(new).st_nlink == 1
+            ):  # else those of another file would change, too
+                keep_access(path, new)
+        os.replace(new, path)
+        remove()  # of two links to one file, both are still there

@@ -21,7 +21,7 @@ from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrWarning, caller_level
-from nczarr_fsspec.url import NetCDFURL
+from nczarr_fsspec.places.url import NetCDFURL
 
 _log = logging.getLogger(__name__)
 

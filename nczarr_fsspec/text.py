@@ -1,8 +1,9 @@
-"""Sizes as people write them, ``"50MB"``, in bytes."""
+"""Text for people: on one line, for terminals and for records; numbers, sizes and hints."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from operator import index
 from typing import SupportsIndex
 
@@ -10,6 +11,24 @@ from nczarr_fsspec.errors import URLError
 
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kKMGTPEZY]?)(i?)(?:[bB](?:ytes)?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6, "Z": 7, "Y": 8}
+
+
+def printable(text: str) -> str:
+    """Return a text as one line without control characters, which names of files may have."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural if need be: ``4 groups``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message about a name that is not among `names`."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def parse_size(size: str | SupportsIndex, option: str = "size") -> int:

@@ -18,13 +18,12 @@ from typing import Any
 
 from fsspec.config import conf as fsspec_config
 
-from nczarr_fsspec.awsfiles import State, file_states
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.httprc import http_options
-from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.rc import Entry, load_rc, lookup
-from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION
-from nczarr_fsspec.url import NetCDFURL
+from nczarr_fsspec.places.rc import Entry, load_rc, lookup
+from nczarr_fsspec.places.url import NetCDFURL
+from nczarr_fsspec.transport.aws_files import State, file_states
+from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION, most_connections
+from nczarr_fsspec.transport.rc_options import http_options
 
 S3_EXTRA = "S3 needs the package s3fs: pip install 'nczarr-xarray[s3]'"
 
@@ -207,7 +206,7 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
             added["endpoint_url"] = url.endpoint
             config.setdefault("s3", {"addressing_style": "path"})
     # botocore keeps 10 connections unless told, and would queue what is sent at once
-    size = config.setdefault("max_pool_connections", RemoteStore.concurrency)
+    size = config.setdefault("max_pool_connections", most_connections())
     if not isinstance(size, int):
         raise URLError("max_pool_connections", f"is a number of connections, not {size!r}")
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.undo import temporary_file
+from nczarr_fsspec.local_files import FileRange, temporary_file
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

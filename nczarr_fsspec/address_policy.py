@@ -26,22 +26,22 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
-from nczarr_fsspec.filesystem_place import innermost
-from nczarr_fsspec.hosts import is_metadata_service, is_private
-from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
+from nczarr_fsspec.place import innermost
+from nczarr_fsspec.places.address import SERVERS, Place, is_absolute, locate, place_of
+from nczarr_fsspec.places.hosts import is_metadata_service, is_private
+from nczarr_fsspec.places.names import from_home, names_url, path_below
+from nczarr_fsspec.places.rc import load_rc
+from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configuration
+from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
 from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
-from nczarr_fsspec.rc import load_rc
-from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
-from nczarr_fsspec.target_names import from_home, names_url, path_below
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     MAX_METADATA_OPTION,
     REDIRECTS_OPTION,
     TIMEOUT_OPTION,
 )
-from nczarr_fsspec.url import is_url, parse_url, redact, split_chain
 
 _Prefix: TypeAlias = "str | os.PathLike[str]"
 #: Prefixes; with storage options for what is below each; or whether everything is allowed.
@@ -147,7 +147,7 @@ class AddressPolicy:
         Parameters
         ----------
         master
-            What the caller opens (`nczarr_fsspec.resolve.resolve`), with the fragment and the
+            What the caller opens (`nczarr_fsspec.place.Place.of`), with the fragment and the
             secrets of a URL. In one without a name, such as a mapping, no address may be
             relative, and none is allowed but by `allow`.
         replace
@@ -374,7 +374,7 @@ def _own_options(
     """Return the storage options of the master, those in its URL among them."""
     if text is None or place is None or place.bucket or not place.stem.startswith("http"):
         return given
-    from nczarr_fsspec.aws import storage_options
+    from nczarr_fsspec.transport.aws import storage_options
 
     return storage_options(parse_url(text), given)
 

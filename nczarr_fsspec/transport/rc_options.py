@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.rc import load_rc, lookup
+from nczarr_fsspec.places.rc import load_rc, lookup
+from nczarr_fsspec.places.url import NetCDFURL
 from nczarr_fsspec.transport.policy import COOKIES_OPTION, NETRC_OPTION, TIMEOUT_OPTION
-from nczarr_fsspec.url import NetCDFURL
 
 #: storage options, and the keys that say them where the caller does not
 _OPTIONS = {

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.filesystem_place import open_unasked
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.place import Place
+from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.open import open_local
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores.referencefiles import File
 from nczarr_fsspec.stores.references import LocalReferences, Origin, RemoteReferences
-from nczarr_fsspec.url import is_url
 
 #: Addresses, and files of addresses, that are looked at to find out where most files are.
 _MOST_LOOKED_AT = 64
@@ -36,7 +36,7 @@ class FilesOfReferences:
         target = self.policy.resolve(address)
         if not is_url(target):
             return open_local(target)
-        return open_unasked(target, self.policy.options(target))
+        return Place.of(target, self.policy.options(target)).open_unasked()
 
     def is_remote(self, address: str) -> bool:
         """Tell whether a file has to be waited for."""

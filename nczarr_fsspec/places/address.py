@@ -10,8 +10,16 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
-from nczarr_fsspec.s3nc import Configuration, located
-from nczarr_fsspec.url import CONTROL, MODES, NetCDFURL, is_url, parse_url, redact, split_chain
+from nczarr_fsspec.places.s3netcdf4 import Configuration, located
+from nczarr_fsspec.places.url import (
+    CONTROL,
+    MODES,
+    NetCDFURL,
+    is_url,
+    parse_url,
+    redact,
+    split_chain,
+)
 
 #: schemes of the URLs of servers
 SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
@@ -170,7 +178,7 @@ def place_of(text: str, aliases: Configuration = None) -> Place:
     Parameters
     ----------
     aliases
-        See `nczarr_fsspec.s3nc.configuration`.
+        See `nczarr_fsspec.places.s3netcdf4.configuration`.
 
     Raises
     ------
@@ -195,7 +203,7 @@ def locate(address: str, master: Place | None, shown: str, aliases: Configuratio
     shown
         How messages name the address.
     aliases
-        See `nczarr_fsspec.s3nc.configuration`.
+        See `nczarr_fsspec.places.s3netcdf4.configuration`.
 
     Raises
     ------

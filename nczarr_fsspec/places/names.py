@@ -8,8 +8,8 @@ import stat
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS
-from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, without_brackets
+from nczarr_fsspec.local_files import OPEN_FLAGS
+from nczarr_fsspec.places.url import NetCDFURL, is_url, parse_url, without_brackets
 
 #: modes of what is not one classic or HDF5 file
 TREES = frozenset({"nczarr", "zarr", "zip"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from nczarr_fsspec.url import is_url, redact, split_chain
+from nczarr_fsspec.places.url import is_url, redact, split_chain
 
 _DODS = re.compile(r"(?P<root>https?://[^?#]*?)/(?:dodsC|dap4)/(?P<path>[^?#]+)", re.IGNORECASE)
 _CATALOG = re.compile(r"https?://[^?#]*/catalog(?:\.html|\.xml|/)", re.IGNORECASE)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import URLError
-from nczarr_fsspec.sizes import parse_size
-from nczarr_fsspec.url import NetCDFURL
+from nczarr_fsspec.places.url import NetCDFURL
+from nczarr_fsspec.text import parse_size
 
 #: the storage option that stands for the configuration of this machine
 CONFIG_OPTION = "s3nc"

@@ -10,7 +10,7 @@ differs, on purpose:
   all NCZarr keys with it, and so the dimension names);
 - fragments are percent-decoded. Paths are not, as in netCDF-C, but for an HTTP URL that is
   turned into an S3 bucket and key (and, where there is no such file, for what ``Path.as_uri``
-  makes: `nczarr_fsspec.target_names.local_path`);
+  makes: `nczarr_fsspec.places.names.local_path`);
 - ``?`` has a meaning in HTTP and S3 URLs only; netCDF-C cuts a local path there.
 
 This module is pure: it opens nothing and reads nothing but the working directory's name.
