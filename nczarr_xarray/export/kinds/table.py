@@ -90,8 +90,9 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
         name = path.lower().rstrip("/")
         tree = "with --format NCZarr it becomes a tree of this name"
         if says_references(name):
-            reason = "is the name of kerchunk or Icechunk references, which `nczarr copy` does not "
-            raise UsageError(target, f"{reason}write: use `nczarr aggregate -o`; {tree}")
+            writer = "VirtualiZarr" if name.endswith(".icechunk") else "`nczarr aggregate -o`"
+            reason = f"is the name of references, which `nczarr copy` does not write: use {writer}"
+            raise UsageError(target, f"{reason}; {tree}")
         if name.endswith(_OTHERS):
             raise UsageError(target, f"`nczarr copy` does not write what is named so; {tree}")
     return kind, kind.formats[0]
