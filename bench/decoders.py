@@ -24,7 +24,7 @@ from numcodecs import blosc, lz4, zstd
 from shuffles import shuffle, shuffles
 
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.codecs.frames import together
+from nczarr_xarray.codecs.decompress import together
 from nczarr_xarray.codecs.registry import codec as row_of
 from nczarr_xarray.codecs.shuffle import unshuffle
 from nczarr_xarray.model import ChunkedArray

@@ -18,7 +18,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrWarning, caller_level, refuse_pointer
 from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step, bytewise
-from nczarr_xarray.codecs.frames import Together, together
+from nczarr_xarray.codecs.decompress import Together, together
 from nczarr_xarray.codecs.registry import codec, need_libhdf5, step_of
 from nczarr_xarray.codecs.shuffle import WIDEST, element_size
 from nczarr_xarray.model import Array

@@ -22,7 +22,7 @@ from nczarr_fsspec.stores.missing_chunks import Document
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.grid_read import GridPieces, GridRead
 from nczarr_xarray.chunks.plan import Plan
-from nczarr_xarray.chunks.result import allocate
+from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.sources import (
     File,
     LocalFile,

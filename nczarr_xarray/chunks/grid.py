@@ -13,8 +13,7 @@ from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.part import PartsRead, may_be_sparse
 from nczarr_xarray.chunks.plan import ChunkTask, Plan
-from nczarr_xarray.chunks.result import allocate, fill_element
-from nczarr_xarray.chunks.scatter import Scatter
+from nczarr_xarray.chunks.scatter import Scatter, allocate, fill_element
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
 from nczarr_xarray.chunks.windows import LOCAL_WINDOW, ONLY_CHUNK, WINDOW, GridNumbers, Window

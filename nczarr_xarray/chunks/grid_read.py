@@ -18,8 +18,7 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.part import ChunkPart, in_parts
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
-from nczarr_xarray.chunks.result import fill_element
-from nczarr_xarray.chunks.scatter import Scatter
+from nczarr_xarray.chunks.scatter import Scatter, fill_element
 from nczarr_xarray.chunks.sources import LocalSource
 from nczarr_xarray.chunks.windows import Window
 from nczarr_xarray.model import ChunkTable

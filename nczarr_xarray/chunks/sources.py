@@ -20,7 +20,7 @@ from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.local_files import FileRange, read_into
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence
-from nczarr_xarray.chunks.records import read_records
+from nczarr_xarray.chunks.cache import read_records
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share
 from nczarr_xarray.model import ChunkTable
 
@@ -346,7 +346,7 @@ class LocalFile(LocalSource):
         return ids
 
     def read_records(self, start: int, stop: int, record: int) -> tuple[bytes | memoryview, int]:
-        """See `nczarr_xarray.chunks.records.read_records`."""
+        """See `nczarr_xarray.chunks.cache.read_records`."""
         return read_records(self._source, start, stop, record)
 
     def read(self, start: int, stop: int) -> bytes | memoryview:

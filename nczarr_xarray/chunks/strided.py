@@ -12,7 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.plan import Plan
-from nczarr_xarray.chunks.result import fill_element
+from nczarr_xarray.chunks.scatter import fill_element
 from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
 from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
 from nczarr_xarray.chunks.windows import ONLY_CHUNK

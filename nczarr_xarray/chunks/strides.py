@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.chunks.cache import LONGEST
 from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import OuterPlan, PointPlan
-from nczarr_xarray.chunks.records import LONGEST
 
 #: On this machine, wanted elements that are at most so many bytes apart are read by one call: to
 #: read what is between them takes less time than another call. Records of files with many

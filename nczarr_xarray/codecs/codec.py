@@ -153,7 +153,7 @@ def checked(name: str, value: int, possible: range) -> int:
 
 
 class Frame(NamedTuple):
-    """How several small chunks are undone together: see `nczarr_xarray.codecs.frames`.
+    """How several small chunks are undone together: see `nczarr_xarray.codecs.decompress`.
 
     Attributes
     ----------

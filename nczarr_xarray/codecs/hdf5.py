@@ -13,8 +13,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.codecs.codec import Buffer, Size, Step, packed
+from nczarr_xarray.codecs.filters import szip_step
 from nczarr_xarray.codecs.libhdf5 import SZIP, filter_decoder
-from nczarr_xarray.codecs.szip import szip_step
 from nczarr_xarray.model import Array, CodecConfig
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.codecs import compress, decompress, hdf5, shuffle, szip
+from nczarr_xarray.codecs import compress, decompress, filters, hdf5, shuffle
 from nczarr_xarray.codecs.codec import (
     Codec,
     Frame,
@@ -101,7 +101,7 @@ def _blosc_asked(name: str, encoding: Mapping[str, Any], level: int) -> CodecCon
 
 def _szip_settings(values: tuple[int, ...]) -> dict[str, Any]:
     mask, pixels = (*values, 0, 0)[:2]
-    return {"mask": mask & szip.NEAREST or szip.ENTROPY, "pixels-per-block": pixels}
+    return {"mask": mask & filters.NEAREST or filters.ENTROPY, "pixels-per-block": pixels}
 
 
 def _szip_asked(_: str, encoding: Mapping[str, Any], __: int) -> CodecConfig:
@@ -110,7 +110,7 @@ def _szip_asked(_: str, encoding: Mapping[str, Any], __: int) -> CodecConfig:
     pixels = encoding.get("szip_pixels_per_block", options.get("pixels_per_block", 8))
     if coding not in ("nn", "ec") or pixels not in range(2, 33, 2):
         raise ValueError("szip: coding is 'nn' or 'ec', pixels_per_block even and at most 32")
-    mask = szip.NEAREST if coding == "nn" else szip.ENTROPY
+    mask = filters.NEAREST if coding == "nn" else filters.ENTROPY
     return {"id": "szip", "mask": mask, "pixels-per-block": int(pixels)}
 
 
@@ -118,7 +118,7 @@ def _szip_told(config: CodecConfig) -> Any:
     if "mask" not in config:  # a filter that nothing here can undo
         return False
     mask = config["mask"] if isinstance(config["mask"], int) else 0
-    coding = "nn" if mask & szip.NEAREST else "ec"
+    coding = "nn" if mask & filters.NEAREST else "ec"
     return {"coding": coding, "pixels_per_block": config.get("pixels-per-block")}
 
 
@@ -212,8 +212,8 @@ TABLE: tuple[Codec, ...] = (
     ),
     Codec(
         id="szip",
-        decode=szip.decode,
-        encode=szip.szip_encoder,
+        decode=filters.decode,
+        encode=filters.szip_encoder,
         hdf5=HDF5Filter(SZIP, _szip_settings, decodes=False),
         netcdf=Keyword(
             name="szip",

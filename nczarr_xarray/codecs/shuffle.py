@@ -19,7 +19,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import Buffer, Size, Step, bytewise
-from nczarr_xarray.codecs.frames import MOST, library
+from nczarr_xarray.codecs.decompress import MOST, library
 from nczarr_xarray.model import Array, CodecConfig
 
 #: Unshuffles chunks of one length, in whole elements of so many bytes, to where they go.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.bounding_box import BoundingBox
+from nczarr_xarray.chunks.pieces import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import (

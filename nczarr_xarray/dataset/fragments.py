@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
-from nczarr_xarray.chunks.result import allocate
+from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.file import DataFile, whole_of

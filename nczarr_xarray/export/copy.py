@@ -24,7 +24,7 @@ from nczarr_xarray.export.new_dataset import plan_contents
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.formats.generations import NCZARR
+from nczarr_xarray.formats.format import NCZARR
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile

@@ -23,7 +23,7 @@ from nczarr_xarray.dataset.open import closed_on_error, open_keys
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.generations import check_is_zarr
+from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from nczarr_xarray.chunks.result import same_fill
+from nczarr_xarray.chunks.scatter import same_fill
 from nczarr_xarray.chunks.sources import at_once
 from nczarr_xarray.codecs.shuffle import element_size
 from nczarr_xarray.dataset.stored_chunks import StoredChunks

@@ -37,7 +37,7 @@ from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.formats.generations import check_is_zarr, describes_array
+from nczarr_xarray.formats.format import check_is_zarr, describes_array
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import formats
 

@@ -39,7 +39,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.workers import run_parts
-from nczarr_xarray.formats.generations import describes_array
+from nczarr_xarray.formats.format import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:

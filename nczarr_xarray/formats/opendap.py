@@ -13,7 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import StoreError, UnsupportedError
 from nczarr_fsspec.places.url import redact
-from nczarr_xarray.chunks.bounding_box import BoundingBox
+from nczarr_xarray.chunks.pieces import BoundingBox
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

@@ -11,10 +11,12 @@ dependent round trips.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.keystore import Listing, Object
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -303,3 +305,29 @@ class _Running:
             task.once.waiting = []
         else:
             self.result = value
+
+
+# -- objects -------------------------------------------------------------------------------------
+# Read rounds of a tree: what a format awaits of its objects (of one file: `rounds`).
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRound:
+    """A read round: objects to read and prefixes to list, all in one go."""
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+
+    def __await__(self) -> Generator[ReadRound, Answer, Answer]:
+        return (yield self)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answers of the store in the order of the `ReadRound`: None where there is nothing.
+
+    A listing of None means that the store cannot list.
+    """
+
+    objects: Sequence[Object]
+    listings: Sequence[Listing] = ()

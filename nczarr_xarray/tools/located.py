@@ -10,7 +10,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.generations import GENERATIONS
+from nczarr_xarray.formats.format import GENERATIONS
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.survey import StorageSize, survey
 

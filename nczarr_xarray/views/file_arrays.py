@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.stores.names import chunk_number
 from nczarr_xarray.chunks.encoder import Encoder
-from nczarr_xarray.chunks.result import same_fill
+from nczarr_xarray.chunks.scatter import same_fill
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.model import (

@@ -12,7 +12,7 @@ from nczarr_fsspec.keystore import ZARR_METADATA, KeyStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
-from nczarr_xarray.formats.generations import check_is_zarr
+from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
 

@@ -139,7 +139,7 @@ PRINTING = {
     *under(
         "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
     ),
-    "nczarr_xarray.formats.generations",
+    "nczarr_xarray.formats.format",
     "nczarr_fsspec.transport.preload",
 }
 #: What each format takes; all of ours below the first name.

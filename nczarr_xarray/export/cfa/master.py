@@ -21,7 +21,7 @@ from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
 from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as
 from nczarr_xarray.formats.cfa.variables import DATA_CONVENTIONS
-from nczarr_xarray.formats.nczarr.enums import as_flags
+from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

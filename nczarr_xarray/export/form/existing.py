@@ -43,7 +43,7 @@ from nczarr_xarray.export.form.text import (
     settle_objects,
     whole_text,
 )
-from nczarr_xarray.formats.nczarr.enums import as_flags
+from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import ChunkedArray, Group, Variable, join
 
 #: Calendars whose dates xarray reads as numpy's.

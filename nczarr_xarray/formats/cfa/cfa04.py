@@ -20,8 +20,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.formats.cfa import cfa04_write
 from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped
-from nczarr_xarray.formats.cfa.json04 import read_table
-from nczarr_xarray.formats.cfa.mapping04 import Mappings
+from nczarr_xarray.formats.cfa.mapping04 import Mappings, read_table
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
     DIMENSIONS_ATTRIBUTES,

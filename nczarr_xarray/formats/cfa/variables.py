@@ -30,3 +30,15 @@ def aggregated(hierarchy: Hierarchy) -> Iterator[tuple[Variable, FragmentArray]]
     for variable in hierarchy.root.all_variables():
         if isinstance(variable.array, FragmentArray):
             yield variable, variable.array
+
+
+# -- versions ------------------------------------------------------------------------------------
+# The versions of the convention that are written, for what imports no dialect: the command line.
+#
+# `tests/xarray/formats/cfa/test_round_trip.py` compares them with the table of dialects.
+
+
+#: The names of `nczarr_xarray.formats.cfa.decode.WRITABLE`.
+VERSIONS = ("0.4", "0.6.2", "1.13")
+#: What `to_cfa` writes if none is asked for, and what all else writes then.
+OLDEST, NEWEST = VERSIONS[0], VERSIONS[-1]

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
 from nczarr_xarray.formats.rounds import together
 
 #: Levels of internal nodes, at most; eight hold more records than a file has bytes.

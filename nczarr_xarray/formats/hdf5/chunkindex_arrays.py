@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.binary import Cursor
+from nczarr_xarray.formats.hdf5.binary import Cursor, verify
 from nczarr_xarray.formats.hdf5.btree2 import unsigned
-from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.rounds import together
 

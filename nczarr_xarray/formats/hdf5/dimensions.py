@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nczarr_xarray.formats.hdf5.attributes import Sequences, read_heap_values
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, H5Attribute, H5Dataset
-from nczarr_xarray.formats.hdf5.values import Sequences, read_heap_values
 from nczarr_xarray.model import Dimension, nearness
 
 _WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."

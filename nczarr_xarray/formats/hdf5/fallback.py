@@ -19,8 +19,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, Unsupport
 from nczarr_fsspec.ranges.file_object import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-from nczarr_xarray.chunks.bounding_box import BoundingBox
-from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.chunks.pieces import BoundingBox, Index
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.hdf5.conversions import decoded

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from nczarr_fsspec.errors import UnsupportedError
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, lookup3, verify
 from nczarr_xarray.formats.hdf5.btree2 import read_records
-from nczarr_xarray.formats.hdf5.checksum import lookup3, verify
 from nczarr_xarray.formats.rounds import Once, both, together
 
 #: Longer than the header of any heap without filters.

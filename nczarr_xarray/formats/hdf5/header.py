@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
 from nczarr_xarray.formats.rounds import Read, together
 
 # Types of messages.

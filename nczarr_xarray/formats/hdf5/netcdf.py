@@ -11,7 +11,16 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
+from nczarr_xarray.formats.hdf5.attributes import (
+    HIDDEN,
+    Sequences,
+    c_text,
+    count_of,
+    decode_attribute,
+    read_heap_values,
+)
 from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.datasets import missing
 from nczarr_xarray.formats.hdf5.dimensions import (
     Attached,
     Dimensions,
@@ -23,14 +32,14 @@ from nczarr_xarray.formats.hdf5.dimensions import (
     list_lengths,
     reference_size,
 )
-from nczarr_xarray.formats.hdf5.filters import missing
-from nczarr_xarray.formats.hdf5.netcdf_nodes import (
+from nczarr_xarray.formats.hdf5.netcdf_storage import (
     Node,
+    array_of,
     children_first,
     depends_on_all,
+    padding_of,
     read_nodes,
 )
-from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, padding_of
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, ValueType, value_type
 from nczarr_xarray.formats.hdf5.objects import (
     Dataspace,
@@ -41,14 +50,6 @@ from nczarr_xarray.formats.hdf5.objects import (
 )
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
-from nczarr_xarray.formats.hdf5.values import (
-    HIDDEN,
-    Sequences,
-    c_text,
-    count_of,
-    decode_attribute,
-    read_heap_values,
-)
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import (
     Attribute,

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
 from nczarr_xarray.formats.rounds import all_of, caught, read_some
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

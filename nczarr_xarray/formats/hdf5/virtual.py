@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 
 from nczarr_fsspec.errors import NCZarrError, UnsupportedError
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
 from nczarr_xarray.formats.hdf5.heaps import read_global_heap
 from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, H5Dataset, H5Group, OtherLayout
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.implied import ImpliedDimensions
-from nczarr_xarray.formats.nczarr import enums, spellings
+from nczarr_xarray.formats.nczarr import dtypes, spellings
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
+from nczarr_xarray.formats.nczarr.documents import Nodes
 from nczarr_xarray.formats.nczarr.jsontext import JSON
-from nczarr_xarray.formats.nczarr.nodes import Nodes
 from nczarr_xarray.formats.nczarr.zarray import default_chunk_nbytes, parse_array
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
@@ -171,8 +171,8 @@ class _Builder:
             variable.dtype = self.value_dtype(variable.nc_type, array)
             variable.attributes = self.attributes(documents, path, variable.nc_type)
             self.mask(variable, array)
-            if enums.MARK in variable.attributes:
-                enums.restore(variable, lambda path: self.groups.get(path.strip("/")))
+            if dtypes.MARK in variable.attributes:
+                dtypes.restore(variable, lambda path: self.groups.get(path.strip("/")))
             references = None if self.pure else spellings.dimension_references(documents, path)
             if references is not None and self.nodes.generation != "v2":
                 variable.dimensions = self.referenced(references, array)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.formats.nczarr import values
-from nczarr_xarray.formats.nczarr.enums import as_flags
+from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import consistently_named
 from nczarr_xarray.formats.nczarr.profiles import Profile

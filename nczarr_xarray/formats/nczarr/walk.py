@@ -26,9 +26,8 @@ from nczarr_fsspec.keystore import is_safe_name
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
-from nczarr_xarray.formats.nczarr.documents import Documents, key_of
+from nczarr_xarray.formats.nczarr.documents import Documents, GroupNode, Nodes, WalkOptions, key_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON
-from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
 from nczarr_xarray.formats.strangers import about_strangers, no_metadata, only_groups
 from nczarr_xarray.model import HarmlessError
 

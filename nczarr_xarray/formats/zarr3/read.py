@@ -21,7 +21,7 @@ from nczarr_fsspec.keystore import KeyStore, Listing, Object, is_safe_name
 from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
 from nczarr_xarray.formats.nczarr.build import Naming
-from nczarr_xarray.formats.nczarr.enums import MARK, restore
+from nczarr_xarray.formats.nczarr.dtypes import MARK, restore
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.generations import ZARR
+from nczarr_xarray.formats.format import ZARR
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.registry import formats
 from nczarr_xarray.model import ChunkedArray, grid_of

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import chunkindex_base
-from nczarr_xarray.formats.hdf5.checksum import lookup3
+from nczarr_xarray.formats.hdf5.binary import lookup3
 from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index
 from tests.support.examples import examples
 from tests.support.h5drive import Driven, drive

@@ -95,7 +95,7 @@ def test_a_filter_of_hdf5_files_is_undone(tmp_path: Path) -> None:
     code = """
 import numpy as np
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.formats.hdf5.filters import codecs_of
+from nczarr_xarray.formats.hdf5.datasets import codecs_of
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import FileChunks
 import toy

@@ -19,7 +19,7 @@ from numcodecs import Fletcher32, Shuffle
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks import grid_read
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.codecs import frames
+from nczarr_xarray.codecs import decompress
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.model import ChunkedArray
 
@@ -31,7 +31,7 @@ COUNT = 500
 
 @pytest.fixture(autouse=True)
 def library() -> None:
-    if frames.library() is None:
+    if decompress.library() is None:
         pytest.skip("blosc2 is not installed: pip install 'nczarr-xarray[fast]'")
 
 
@@ -158,7 +158,7 @@ def test_threads_decode_at_once() -> None:
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "library", lambda: None)
+    monkeypatch.setattr(decompress, "library", lambda: None)
     assert decoder_of("zlib", "<f4").together is None
 
 
@@ -197,7 +197,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many chunks each call has decoded. (It does so in reads of any size.)"""
     counts: list[int] = []
-    make = frames.together
+    make = decompress.together
 
     def counting(*arguments: Any) -> Any:
         decode = make(*arguments)

@@ -21,8 +21,8 @@ from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.codecs.registry import codec_of_filter
-from nczarr_xarray.formats.hdf5 import filters as module
-from nczarr_xarray.formats.hdf5.filters import codecs_of
+from nczarr_xarray.formats.hdf5 import datasets as module
+from nczarr_xarray.formats.hdf5.datasets import codecs_of
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import ChunkedArray, FileChunks
 from tests.support.examples import examples

@@ -19,7 +19,7 @@ from xarray.backends import locks
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.keystore import ALL, RemoteStore
-from nczarr_xarray.codecs.szip import szip_encoder
+from nczarr_xarray.codecs.filters import szip_encoder
 from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused

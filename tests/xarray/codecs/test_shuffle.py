@@ -12,7 +12,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_xarray.codecs import frames, shuffle
+from nczarr_xarray.codecs import decompress, shuffle
 from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
 
 
@@ -25,7 +25,7 @@ def shuffled(plain: bytes, size: int) -> bytes:
 @pytest.fixture(params=["libblosc2", "numcodecs", "numpy"], autouse=True)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "libblosc2":
-        if frames.library() is None:
+        if decompress.library() is None:
             pytest.skip("blosc2 is not installed: pip install 'nczarr-xarray[fast]'")
     elif request.param == "numcodecs":
         monkeypatch.setattr(shuffle, "library", lambda: None)

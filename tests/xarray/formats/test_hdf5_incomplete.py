@@ -13,7 +13,7 @@ import xarray as xr
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.hdf5.checksum import lookup3
+from nczarr_xarray.formats.hdf5.binary import lookup3
 
 LIBVERS = ["earliest", "latest"]
 DATA = np.arange(2000.0)

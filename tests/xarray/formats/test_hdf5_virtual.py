@@ -24,7 +24,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, Unsupp
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.hdf5 import fallback
-from nczarr_xarray.formats.hdf5.checksum import lookup3
+from nczarr_xarray.formats.hdf5.binary import lookup3
 from nczarr_xarray.formats.hdf5.fallback import H5pyReader
 from tests.support.examples import examples
 from tests.support.filepromises import RemoteMemory

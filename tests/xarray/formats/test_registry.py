@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 OTHERS = '''
 from dataclasses import replace
 
-from nczarr_xarray.formats.objects import ReadRound
+from nczarr_xarray.formats.rounds import ReadRound
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Attribute, ChunkedArray
 

@@ -12,9 +12,9 @@ import pytest
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, StoreError
 from nczarr_xarray.formats.nczarr.build import Naming, build
-from nczarr_xarray.formats.nczarr.nodes import Nodes, WalkOptions
+from nczarr_xarray.formats.nczarr.documents import Nodes, WalkOptions
 from nczarr_xarray.formats.nczarr.walk import walk
-from nczarr_xarray.formats.objects import Answer, ReadRound
+from nczarr_xarray.formats.rounds import Answer, ReadRound
 from nczarr_xarray.model import Hierarchy
 from tests.support.samples import CONSOLIDATED, NCZARR, vector
 from tests.support.trees import read_tree

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.cfa import json04
-from nczarr_xarray.formats.cfa.json04 import read_table
-from nczarr_xarray.formats.cfa.mapping04 import Mappings, Part, _listed, _spelled
+from nczarr_xarray.formats.cfa import mapping04
+from nczarr_xarray.formats.cfa.mapping04 import Mappings, Part, _listed, _spelled, read_table
 from nczarr_xarray.model import Dimension, FragmentMapping
 
 values = st.recursive(
@@ -49,7 +48,7 @@ class TestTable:
         text = around + json.dumps(table, indent=indent, separators=separators) + around
         taken: list[list[Any]] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(json04, "_TOGETHER", together)
+            patch.setattr(mapping04, "_TOGETHER", together)
             found = read_table(text, taken.append)
         assert found == {**table, "Partitions": []}
         assert [one for some in taken for one in some] == partitions
