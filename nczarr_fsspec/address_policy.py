@@ -34,13 +34,11 @@ from nczarr_fsspec.places.rc import load_rc
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
 from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
-from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
-    MAX_METADATA_OPTION,
+    LIMIT_OPTIONS,
     REDIRECTS_OPTION,
-    TIMEOUT_OPTION,
 )
 
 _Prefix: TypeAlias = "str | os.PathLike[str]"
@@ -52,7 +50,7 @@ Allow: TypeAlias = (
 _SCHEME_ONLY = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)(?::/*)")
 _ALIAS_ONLY = re.compile(r"s3://([^/]+)/?")
 #: options that hold for all that is far away; an alias has its own keys
-_LIMITS = (MAX_WHOLE_OPTION, MAX_METADATA_OPTION, TIMEOUT_OPTION, CONFIG_OPTION, *KEEPING_OPTIONS)
+_LIMITS = (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)

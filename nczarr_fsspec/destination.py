@@ -26,12 +26,11 @@ from nczarr_fsspec.places.names import (
     says_zip,
 )
 from nczarr_fsspec.places.url import parse_url
-from nczarr_fsspec.ranges.open import OwnOptions
 from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
-from nczarr_fsspec.transport.policy import Timeout
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -60,7 +59,7 @@ class Destination:
         The store to write to, if `kind` is ``"objects"``.
     fs, remote_path : AbstractFileSystem and str, or None
         Where an archive is that has no `path`.
-    timeout : Timeout or None
+    limits : RequestLimits
         Of requests to `fs`, if not what that says.
     """
 
@@ -72,7 +71,7 @@ class Destination:
     store: WritableStore | None = None
     fs: AbstractFileSystem | None = None
     remote_path: str | None = None
-    timeout: Timeout | None = None
+    limits: RequestLimits = DEFAULT_LIMITS
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
         """Return the archive that is there now; None if there is none.
@@ -86,8 +85,7 @@ class Destination:
         if self.path is not None:
             return open_archive(self.path) if os.path.exists(self.path) else None
         assert self.remote_path is not None
-        own = OwnOptions(timeout=self.timeout)
-        place = Place(self.remote_path, self.fs, named=self.url, own=own)
+        place = Place(self.remote_path, self.fs, named=self.url, limits=self.limits)
         try:
             return place.open_archive()
         except DatasetNotFoundError as error:
@@ -113,7 +111,7 @@ class Destination:
         assert self.fs is not None
         assert self.remote_path is not None
         folder, name = _divided(self.remote_path)
-        with closing(FsspecWriter(self.fs, folder, timeout=self.timeout)) as store:
+        with closing(FsspecWriter(self.fs, folder, limits=self.limits)) as store:
             store.put_file(name, fill)
 
 
@@ -196,7 +194,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
     written = text.partition("#")[0].rstrip("/").rpartition("/")[0]
     if folder != written or folder.startswith("http"):
         folder = fs.unstrip_protocol(above)
-    store = FsspecWriter(fs, above, folder, place.own.timeout)
+    store = FsspecWriter(fs, above, folder, place.limits)
     return FilePlace(store, name, shown, text, f"{folder}/", place.mode)
 
 
@@ -304,12 +302,11 @@ def _at(place: Place) -> Destination:
         return _at_path(place)
     if says_file(path, mode):
         raise _ambiguous(shown, f"{shown}#mode=nczarr")
-    timeout = place.own.timeout
     if says_zip(path, mode):
-        return Destination("zip", shown, mode, fs=fs, remote_path=path, timeout=timeout)
+        return Destination("zip", shown, mode, fs=fs, remote_path=path, limits=place.limits)
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
-    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown, timeout))
+    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown, place.limits))
 
 
 def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:

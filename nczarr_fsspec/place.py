@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
@@ -24,7 +24,7 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.keystore import MAX_METADATA, KeyStore
+from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.places.names import (
     TREES,
     ZIP,
@@ -43,19 +43,17 @@ from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
 from nczarr_fsspec.places.url import NetCDFURL, is_url, parse_url, redact
 from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
 from nczarr_fsspec.ranges.open import (
-    MAX_WHOLE,
-    OwnOptions,
     open_file_object,
     open_local,
     source_at_once,
-    split_options,
 )
 from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
-from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, LIMIT_OPTIONS, MAX_WHOLE, RequestLimits
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+    from nczarr_fsspec.ranges.kept import Keeping
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
     from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
@@ -94,8 +92,10 @@ class Place:
         Mode words of a URL's fragment.
     named : str or None
         How messages name what is here, free of secrets; None if that follows from `path`.
-    own : OwnOptions
-        This package's options for reading here.
+    limits : RequestLimits
+        Of requests to `fs`, and of what is read.
+    keeping : Keeping or None
+        How whole files of `fs` are kept, if they are.
     follow_symlinks : bool
         Whether symbolic links may lead out of a directory of this machine.
     is_tree : bool
@@ -108,7 +108,8 @@ class Place:
     fs: AbstractFileSystem | None = None
     mode: frozenset[str] = frozenset()
     named: str | None = None
-    own: OwnOptions = field(default_factory=OwnOptions)
+    limits: RequestLimits = DEFAULT_LIMITS
+    keeping: Keeping | None = None
     follow_symlinks: bool = False
     is_tree: bool = False
     contents: KeyStore | ByteSource | None = None
@@ -130,10 +131,9 @@ class Place:
             - the content of one, as ``bytes``, ``bytearray`` or ``memoryview``;
             - a `KeyStore` or a `ByteSource`.
         storage_options
-            Options of the fsspec filesystem that a URL names. Three are ours: ``max_whole`` (bytes
-            of a file that may be kept in memory if its server does not serve ranges), ``timeout``
-            (see `nczarr_fsspec.transport.policy.Timeout`) and, for all targets with keys,
-            ``max_metadata`` (bytes of one object of metadata). Of local paths there is
+            Options of the fsspec filesystem that a URL names. Some are ours: the fields of
+            `nczarr_fsspec.transport.policy.RequestLimits`, of which ``max_metadata`` is for all
+            targets with keys. Of local paths there is
             ``follow_symlinks``: whether symbolic links may lead out of a directory tree.
 
         Raises
@@ -153,28 +153,31 @@ class Place:
             shown = url.text.partition("#")[0]
             if url.protocol == "file":
                 return cls._local(local_path(url), shown, url.mode, options)
-            own, options = split_options(options, shown)
+            from nczarr_fsspec.ranges.kept import Keeping
+
+            limits = RequestLimits.take(options, shown)
+            keeping = Keeping.take(options, shown)
             fs, path = open_filesystem(url, options)
-            place = cls.in_filesystem(fs, path, url.mode, shown, own)
-            return replace(place, is_tree=bool(url.mode & TREES))
+            place = cls.in_filesystem(fs, path, url.mode, shown, limits)
+            return replace(place, keeping=keeping, is_tree=bool(url.mode & TREES))
         if text is not None:
             return cls._local(text, text, frozenset(), options)
-        limit = _metadata_limit(options)
-        if options:
+        limits = RequestLimits.take(options, f"{type(target).__name__} object")
+        if limits != RequestLimits(max_metadata=limits.max_metadata) or options:
             raise URLError(
                 f"{type(target).__name__} object",
                 "storage_options apply to URLs and paths only; leave them out",
             )
         if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-            return replace(cls._of_object(target), own=limit)
-        return cls(own=limit, contents=_contents_of(target))
+            return replace(cls._of_object(target), limits=limits)
+        return cls(limits=limits, contents=_contents_of(target))
 
     @classmethod
     def _local(cls, path: str, shown: str, mode: frozenset[str], options: dict[str, Any]) -> Place:
         """Return a path of this machine, with the options that are for that."""
-        own = _metadata_limit(options)
+        limits = RequestLimits.take(options, shown)
         follow = split_local_options(options, shown)
-        return cls(path, None, mode, shown, own, follow)
+        return cls(path, None, mode, shown, limits, follow_symlinks=follow)
 
     @classmethod
     def _of_object(cls, target: Any) -> Place:
@@ -206,7 +209,7 @@ class Place:
         path: str,
         mode: frozenset[str] = frozenset(),
         named: str | None = None,
-        own: OwnOptions | None = None,
+        limits: RequestLimits = DEFAULT_LIMITS,
     ) -> Place:
         """Return the place of a path in a filesystem, below those that change nothing.
 
@@ -215,20 +218,19 @@ class Place:
         """
         from fsspec.implementations.local import LocalFileSystem
 
-        own = own or OwnOptions()
         fs, path = innermost(fs, path)
         if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
             from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
 
             if isinstance(fs, ByteRangeFileSystem):
-                if own.max_whole == MAX_WHOLE:
-                    own = replace(own, max_whole=fs.max_whole)
+                if limits.max_whole == MAX_WHOLE:
+                    limits = replace(limits, max_whole=fs.max_whole)
                 fs, path = innermost(fs.fs, fs._strip_protocol(path))
         if isinstance(fs, LocalFileSystem):
             named = named or path
             follow = split_local_options(fs.storage_options, named, others=True)
-            return cls(path, None, mode, named, own, follow)
-        return cls(path, fs, mode, named, own)
+            return cls(path, None, mode, named, limits, follow_symlinks=follow)
+        return cls(path, fs, mode, named, limits)
 
     @property
     def shown(self) -> str:
@@ -300,10 +302,10 @@ class Place:
             return source
         identity = source.identity = self.identity
         source.run(source.begin(memory.known(identity, index_cache) if identity else None))
-        if self.own.keeping is None:
+        if self.keeping is None:
             return source
         memory.of(source)  # so that it is asked for the next time whether it is another version
-        return self.own.keeping.keep(source)
+        return self.keeping.keep(source)
 
     def open_archive(self) -> ZipStore | RemoteZipStore:
         """Open the archive in `fs`; errors as `nczarr_fsspec.ranges.open.open_source`."""
@@ -329,7 +331,7 @@ class Place:
 
         if self.fs is None or not (is_http(self.fs) or is_s3(self.fs)):
             return None
-        if self.own.keeping is not None:
+        if self.keeping is not None:
             return None
         source = self._source()
         assert not isinstance(source, LocalBytes)
@@ -366,22 +368,21 @@ class Place:
     def _source(self) -> LocalBytes | RemoteFileBytes:
         """Return the file in `fs`; a remote one is asked nothing yet."""
         assert self.fs is not None
-        own = self.own
-        return source_at_once(self.fs, self.path, self.named, own.max_whole, own.timeout)
+        return source_at_once(self.fs, self.path, self.named, self.limits)
 
     def _tree(self, as_file: Callable[[], ByteSource]) -> Contents:
         """Return the keys in `fs` of what seems to be a tree."""
         from nczarr_fsspec.stores.fsspec import FsspecStore
 
         assert self.fs is not None
-        store = FsspecStore(self.fs, self.path, self.named, self.own.timeout)
+        store = FsspecStore(self.fs, self.path, self.named, self.limits)
         return self._bounded(store, as_file)
 
     def _bounded(
         self, data: KeyStore | ByteSource, as_file: Callable[[], ByteSource] | None = None
     ) -> Contents:
-        if isinstance(data, KeyStore) and self.own.max_metadata != MAX_METADATA:
-            data.max_metadata = self.own.max_metadata
+        if isinstance(data, KeyStore) and self.limits.max_metadata is not None:
+            data.max_metadata = self.limits.max_metadata
         return Contents(data, None if self.is_tree else as_file)
 
     def _open_local(self) -> KeyStore | ByteSource:
@@ -557,20 +558,18 @@ def split_local_options(
         return False
     from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION
     from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
-    from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
     from nczarr_fsspec.stores.inside import FOLLOW_OPTION
-    from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 
     rest = dict(options)
     follow = rest.pop(FOLLOW_OPTION, False)
-    for option in (MAX_WHOLE_OPTION, TIMEOUT_OPTION, CONFIG_OPTION, *KEEPING_OPTIONS):
+    for option in (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS):
         rest.pop(option, None)  # which are for remote fragments
     if rest and not others:
         meant = "" if is_url(shown) else meant_url(shown)
         raise URLError(
             shown,
             meant
-            or f"of storage_options, only {FOLLOW_OPTION} and {MAX_METADATA_OPTION} apply to local "
+            or f"of storage_options, only {FOLLOW_OPTION} and max_metadata apply to local "
             f"files; leave out {', '.join(map(str, rest))}",
         )
     if not isinstance(follow, bool):
@@ -608,12 +607,6 @@ def _contents_of(target: object) -> KeyStore | ByteSource:
         "is not a path, URL, mapper, mapping, store, binary file or content of one that a dataset "
         f"can be opened from{_SEVERAL if several else about_icechunk(target)}",
     )
-
-
-def _metadata_limit(options: dict[str, Any]) -> OwnOptions:
-    """Take the option out that is for all targets with keys."""
-    given = {n: options.pop(n) for n in (MAX_METADATA_OPTION,) if n in options}
-    return split_options(given, MAX_METADATA_OPTION)[0]
 
 
 def _open_content(data: bytes, shown: str) -> KeyStore | ByteSource:

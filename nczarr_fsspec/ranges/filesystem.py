@@ -20,11 +20,12 @@ from fsspec.utils import stringify_path
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import DatasetNotFoundError
 from nczarr_fsspec.ranges.file_object import ByteRangeFile
-from nczarr_fsspec.ranges.open import MAX_WHOLE, open_source
+from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.filesystems import missing_package
 from nczarr_fsspec.transport.open import open_transport
+from nczarr_fsspec.transport.policy import MAX_WHOLE
 
 #: files that `cat_ranges` opens at the same time
 _AT_A_TIME = 16

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from nczarr_fsspec.errors import DatasetNotFoundError, URLError
-from nczarr_fsspec.keystore import MAX_METADATA
+from nczarr_fsspec.errors import DatasetNotFoundError
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
 from nczarr_fsspec.ranges.source import Known, LocalBytes
-from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
+from nczarr_fsspec.transport.policy import MAX_WHOLE, RequestLimits, Timeout
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from nczarr_fsspec.ranges.kept import Keeping
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
-
-#: a file that its server does not serve in ranges is kept in memory, up to this size in bytes
-MAX_WHOLE = 256 << 20
-#: the storage option that sets another
-MAX_WHOLE_OPTION = "max_whole"
 
 
 def open_source(
@@ -59,7 +50,8 @@ def open_source(
     StoreError
         If it cannot be read.
     """
-    source = source_at_once(fs, path, shown, max_whole, timeout)
+    limits = RequestLimits(timeout=timeout, max_whole=max_whole)
+    source = source_at_once(fs, path, shown, limits)
     if not isinstance(source, LocalBytes):
         source.run(source.begin(known, tail))
     return source
@@ -68,9 +60,8 @@ def open_source(
 def source_at_once(
     fs: AbstractFileSystem,
     path: str,
-    shown: str | None = None,
-    max_whole: int = MAX_WHOLE,
-    timeout: Timeout | None = None,
+    shown: str | None,
+    limits: RequestLimits,
 ) -> RemoteFileBytes | LocalBytes:
     """Return one file as `open_source` does, but for a remote one: it is asked nothing yet."""
     from fsspec.implementations.local import LocalFileSystem
@@ -86,7 +77,7 @@ def source_at_once(
         return LocalFileBytes(fs._strip_protocol(path), shown)
     if is_in_memory(fs):
         return _open_memory(fs, path, shown)
-    return RemoteFileBytes(open_transport(fs, timeout), path, shown, max_whole)
+    return RemoteFileBytes(open_transport(fs, limits), path, shown, limits.max_whole)
 
 
 def open_local(path: str | os.PathLike[str]) -> LocalBytes:
@@ -112,43 +103,6 @@ def open_file_object(file: BinaryIO, shown: str | None = None) -> LocalBytes:
     if OpenFileBytes.is_regular(file):
         return OpenFileBytes(file, shown)
     return FileObjectBytes(file, shown)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnOptions:
-    """Those of the storage options that are ours, and for no filesystem."""
-
-    max_whole: int = MAX_WHOLE
-    max_metadata: int = MAX_METADATA
-    timeout: Timeout | None = None
-    keeping: Keeping | None = None
-
-
-def split_options(
-    options: Mapping[str, Any] | None, shown: str
-) -> tuple[OwnOptions, dict[str, Any]]:
-    """Return this package's storage options, and the others, which are for fsspec.
-
-    Raises
-    ------
-    URLError
-        If one of ours makes no sense.
-    """
-    if not options:
-        return OwnOptions(), {}
-    from nczarr_fsspec.ranges.kept import Keeping
-
-    rest = dict(options)
-    given: dict[str, Any] = {}
-    for name in (MAX_WHOLE_OPTION, MAX_METADATA_OPTION):
-        if name in rest:
-            limit = given[name] = rest.pop(name)
-            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-                raise URLError(shown, f"{name} is a number of bytes, not {limit!r}")
-    timeout = rest.pop(TIMEOUT_OPTION, None)
-    if timeout is not None:
-        given[TIMEOUT_OPTION] = Timeout.parse(timeout, shown)
-    return OwnOptions(**given, keeping=Keeping.take(rest, shown)), rest
 
 
 def _open_memory(fs: AbstractFileSystem, path: str, shown: str) -> LocalBytes:

@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
 from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
 from nczarr_fsspec.transport.open import open_transport
-from nczarr_fsspec.transport.policy import Timeout
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
 from nczarr_fsspec.transport.request import END, Extent, Request
 
 
@@ -31,8 +31,8 @@ class FsspecStore(RemoteStore):
     url
         How messages name the dataset, where that is not plain from `root`
         (a chained URL).
-    timeout
-        Of its requests, if not what the filesystem says.
+    limits
+        Of its requests; the timeout is by default what the filesystem says.
 
     Attributes
     ----------
@@ -45,9 +45,9 @@ class FsspecStore(RemoteStore):
         fs: AbstractFileSystem,
         root: str,
         url: str | None = None,
-        timeout: Timeout | None = None,
+        limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
-        self.transport = open_transport(fs, timeout)
+        self.transport = open_transport(fs, limits)
         self._root = root
         self.url = url or self.transport.describe(root)
         self.can_list = self.transport.can_list
@@ -114,7 +114,7 @@ class FsspecStore(RemoteStore):
         self.transport.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = self.transport.recipe, self._root, self.url, self.transport.timeout
+        arguments = self.transport.recipe, self._root, self.url, self.transport.limits
         return type(self), arguments, {"max_metadata": self.max_metadata}
 
 

@@ -36,7 +36,7 @@ from nczarr_fsspec.transport.filesystems import (
     without_secrets,
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
-from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, TOO_LONG, RequestLimits, TransientError
 from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
@@ -82,8 +82,8 @@ class FsspecWriter(WritableStore):
         Path of the dataset in `fs`, without protocol.
     url
         How messages name the dataset, where that is not plain from `root`.
-    timeout
-        Of its requests, if not what the filesystem says.
+    limits
+        Of its requests; the timeout is by default what the filesystem says.
     """
 
     parallel = 64  # measured with puts; reads bear more
@@ -96,11 +96,11 @@ class FsspecWriter(WritableStore):
         fs: AbstractFileSystem,
         root: str,
         url: str | None = None,
-        timeout: Timeout | None = None,
+        limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
         self._fs = fs
         self._root = root
-        self._keys = FsspecStore(fs, root, url, timeout)
+        self._keys = FsspecStore(fs, root, url, limits)
         self.url = self._keys.url
 
     @property
@@ -111,7 +111,7 @@ class FsspecWriter(WritableStore):
     def reader(self) -> KeyStore:
         if is_in_memory(self._fs):
             return SyncFsspecStore(self._fs, self._root, self.url)
-        return FsspecStore(self._fs, self._root, self.url, self._transport.timeout)
+        return FsspecStore(self._fs, self._root, self.url, self._transport.limits)
 
     def put(self, key: str, data: Buffer) -> None:
         self._keys.run_each(partial(self._put, _bytes(data)), [self._path(key)])
@@ -165,13 +165,13 @@ class FsspecWriter(WritableStore):
 
     def child(self, prefix: str) -> FsspecWriter:
         url = f"{self.url.rstrip('/')}/{prefix}"
-        return FsspecWriter(self._fs, self._path(prefix), url, self._transport.timeout)
+        return FsspecWriter(self._fs, self._path(prefix), url, self._transport.limits)
 
     def close(self) -> None:
         self._keys.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._fs, self._root, self.url, self._transport.timeout)
+        return type(self), (self._fs, self._root, self.url, self._transport.limits)
 
     def _path(self, key: str) -> str:
         return self._transport.join(self._root, check_key(key))

@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import FORKED
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.filesystems import describe, holds_open_file, join
-from nczarr_fsspec.transport.policy import Timeout
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits, Timeout
 from nczarr_fsspec.transport.request import Answer, Request
 from nczarr_fsspec.transport.shared import SharedFilesystem, alike
 from nczarr_fsspec.transport.throttle import Attempt, Throttle
@@ -34,8 +34,8 @@ class Transport(ABC):
     ----------
     recipe
         A filesystem that the one in use is made like (`SharedFilesystem`).
-    timeout
-        Of its requests, if not what `recipe` says.
+    limits
+        Of its requests; the timeout is by default what `recipe` says.
     """
 
     #: whether files can be listed
@@ -49,9 +49,10 @@ class Transport(ABC):
     #: what messages call a file
     noun = "file"
 
-    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
+    def __init__(self, recipe: AbstractFileSystem, limits: RequestLimits = DEFAULT_LIMITS) -> None:
         self.recipe = recipe
-        self.timeout = timeout or self.timeout_of(recipe)
+        self.limits = limits
+        self.timeout = self.limits.timeout or self.timeout_of(recipe)
         self._shared: SharedFilesystem | None = None
         self._home = os.getpid()
 
@@ -75,7 +76,9 @@ class Transport(ABC):
             self.recipe, self._home = alike(self.recipe), os.getpid()
         shared = self._shared
         if shared is None or shared.pid != os.getpid():
-            shared = self._shared = SharedFilesystem.like(self.recipe, self.timeout)
+            shared = self._shared = SharedFilesystem.like(
+                self.recipe, self.timeout, self.limits.max_requests
+            )
             shared.users.add(self)
         return shared
 
@@ -140,4 +143,4 @@ class Transport(ABC):
             shared.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.recipe, self.timeout)
+        return type(self), (self.recipe, self.limits)

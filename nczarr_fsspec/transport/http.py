@@ -25,9 +25,11 @@ from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import (
+    DEFAULT_LIMITS,
     NETRC_OPTION,
     TIMEOUT_OPTION,
     Clock,
+    RequestLimits,
     Timeout,
     TransientError,
 )
@@ -53,8 +55,8 @@ class HTTPTransport(Transport):
     serves_ranges: bool | None = None
     ranges = RANGES
 
-    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
-        super().__init__(recipe, timeout)
+    def __init__(self, recipe: AbstractFileSystem, limits: RequestLimits = DEFAULT_LIMITS) -> None:
+        super().__init__(recipe, limits)
         login_files.read(recipe.kwargs.get(NETRC_OPTION))
         self._divided = "", "", ""  # the last root, and what `_divided` makes of it
 

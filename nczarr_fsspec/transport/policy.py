@@ -47,7 +47,8 @@ HTTP_OPTIONS = (
 )
 #: the storage option that has a function which returns keys for S3
 CREDENTIALS_OPTION = "credentials"
-MAX_METADATA_OPTION = "max_metadata"
+#: bytes of a file that is kept in memory at most because its server does not serve ranges
+MAX_WHOLE = 256 << 20
 
 
 def most_connections() -> int:
@@ -122,6 +123,53 @@ class Timeout:
         """How messages name the limits in force."""
         limits = [f"{name} {limit:g}" for name, limit in asdict(self).items()]
         return f"storage option {TIMEOUT_OPTION}: {', '.join(limits)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What bounds requests and what they bring: each field is a storage option of that name.
+
+    Parameters
+    ----------
+    timeout
+        For how long a request may take; None for what the filesystem says.
+    max_requests
+        How many one host gets at a time, if that is to be fewer than `most_connections`.
+    max_whole
+        Bytes of a file that may be kept in memory if its server does not serve ranges.
+    max_metadata
+        Bytes that one object of metadata may have; None for what its store says.
+    """
+
+    timeout: Timeout | None = None
+    max_requests: int | None = None
+    max_whole: int = MAX_WHOLE
+    max_metadata: int | None = None
+
+    @classmethod
+    def take(cls, options: dict[str, Any], shown: str) -> Self:
+        """Make it of storage options, which are taken out.
+
+        Raises
+        ------
+        URLError
+            If they make no sense.
+        """
+        given = {name: options.pop(name) for name in LIMIT_OPTIONS if name in options}
+        for name, value in given.items():
+            if name == TIMEOUT_OPTION:
+                given[name] = None if value is None else Timeout.parse(value, shown)
+                continue
+            least, unit = (1, "requests") if name == "max_requests" else (0, "bytes")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise URLError(shown, f"{name} is a number of {unit}, not {value!r}")
+        return cls(**given)
+
+
+#: where a user asks for no others
+DEFAULT_LIMITS = RequestLimits()
+#: the storage options that are limits
+LIMIT_OPTIONS = tuple(field.name for field in fields(RequestLimits))
 
 
 def _of_aiohttp(value: Any) -> dict[str, float]:

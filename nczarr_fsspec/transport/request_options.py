@@ -25,8 +25,8 @@ from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     COOKIES_OPTION,
     HTTP_OPTIONS,
+    LIMIT_OPTIONS,
     LOGINS_OPTION,
-    MAX_METADATA_OPTION,
     NETRC_OPTION,
     REDIRECTS_OPTION,
 )
@@ -90,7 +90,7 @@ def understood() -> Iterator[None]:
         reason = f"HTTP cannot use them: {error}"
         if unknown is not None:
             name = unknown[1]
-            known = (*HTTP_OPTIONS, MAX_METADATA_OPTION, *_OFTEN)
+            known = (*HTTP_OPTIONS, *LIMIT_OPTIONS, *_OFTEN)
             reason = f"HTTP has no option {name!r}{did_you_mean(name, known)}"
         raise URLError("storage_options", reason) from None
 

@@ -28,7 +28,7 @@ from nczarr_fsspec.transport.filesystems import (
     is_plain,
     is_s3,
 )
-from nczarr_fsspec.transport.policy import Timeout, most_connections
+from nczarr_fsspec.transport.policy import MOST_CONNECTIONS, Timeout, most_connections
 from nczarr_fsspec.transport.throttle import Throttle
 
 
@@ -71,12 +71,14 @@ class SharedFilesystem:
 
     all: ClassVar[WeakValueDictionary[tuple[object, ...], SharedFilesystem]] = WeakValueDictionary()
 
-    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout) -> None:
+    def __init__(
+        self, recipe: AbstractFileSystem, timeout: Timeout, max_requests: int | None = None
+    ) -> None:
         self.pid = os.getpid()
         self.timeout = timeout
         self.users: WeakSet[object] = WeakSet()
         self.fs = alike(recipe) if is_async(recipe) else recipe
-        self._most = most_connections()
+        self._most = min(max_requests or MOST_CONNECTIONS, most_connections())
         self._throttles: dict[str, Throttle] = {}
         if is_s3(recipe):
             from nczarr_fsspec.transport.s3client import pool_size, send_once
@@ -91,16 +93,18 @@ class SharedFilesystem:
         self._alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
 
     @classmethod
-    def like(cls, recipe: AbstractFileSystem, timeout: Timeout) -> SharedFilesystem:
+    def like(
+        cls, recipe: AbstractFileSystem, timeout: Timeout, max_requests: int | None
+    ) -> SharedFilesystem:
         """Return the one with the class and options of `recipe`."""
         # two in memory may hold different things, though they were made alike
         alike = not is_in_memory(recipe) and hasattr(recipe, "_fs_token_")
         token = recipe._fs_token_ if alike else id(recipe)
         # a user who was refused sets variables anew, or logs in, and opens the URL again
         found = credentials_state() if is_s3(recipe) else 0
-        key = os.getpid(), type(recipe), str(token), timeout, found
+        key = os.getpid(), type(recipe), str(token), timeout, max_requests, found
         shared = cls.all.get(key)
-        return shared or cls.all.setdefault(key, cls(recipe, timeout))
+        return shared or cls.all.setdefault(key, cls(recipe, timeout, max_requests))
 
     def throttle(self, host: str) -> Throttle:
         """Return what all requests to `host` pass, be they for keys or for parts of files."""

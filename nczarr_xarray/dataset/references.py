@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.open import split_options
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.stores.referencesigns import are_references
+from nczarr_fsspec.transport.policy import RequestLimits
 from nczarr_xarray.formats.open_options import OpenOptions
 
 
@@ -32,8 +32,9 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
     from nczarr_fsspec.errors import on_error
     from nczarr_xarray.dataset.reference_store import open_references
 
-    own, _ = split_options(options.storage_options, "storage_options")
+    limits = RequestLimits.take(dict(options.storage_options or {}), "storage_options")
     with nullcontext() if isinstance(data, Mapping) else on_error(data.close):
         store = open_references(data, options.policy(target, data))
-    store.max_metadata = own.max_metadata
+    if limits.max_metadata is not None:
+        store.max_metadata = limits.max_metadata
     return store

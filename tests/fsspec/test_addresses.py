@@ -396,13 +396,14 @@ def test_a_new_prefix_is_allowed_and_no_more() -> None:
 
 
 def test_options_are_for_the_place_of_the_master() -> None:
-    options = {"headers": {"X-Key": "hunter2"}, "timeout": 5}
+    options = {"headers": {"X-Key": "hunter2"}, "timeout": 5, "max_requests": 3}
     other = {"headers": {"X-Key": "other"}}
     allow = {"https://evil.org/": None, "https://friend.org/": {}, "https://friend.org/a/": other}
     policy = AddressPolicy.of(HTTP, allow=allow, storage_options=options)
     assert plain(policy.options(policy.resolve("f.nc"))) == options
     assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {
         "timeout": 5,
+        "max_requests": 3,
         "addressed": True,
     }
     assert plain(policy.options(policy.resolve("https://friend.org/f.nc"))) == {}

@@ -28,7 +28,7 @@ from yarl import URL
 
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
-from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source, split_options
+from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport import answers as _answers
@@ -38,7 +38,7 @@ from nczarr_fsspec.transport import http as _http
 from nczarr_fsspec.transport import multipart
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.buffer import LARGE
-from nczarr_fsspec.transport.policy import Timeout, TransientError, most_connections
+from nczarr_fsspec.transport.policy import RequestLimits, Timeout, TransientError, most_connections
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.throttle import RECOVERY, Throttle
 from nczarr_fsspec.transport.version import FileVersion
@@ -336,12 +336,16 @@ class TestWhole:
         assert opened(f"{server.url}/x.bin", max_whole=len(CONTENT)).size == len(CONTENT)
 
     def test_the_option_is_not_for_fsspec(self) -> None:
-        own, rest = split_options({"max_whole": 5, "headers": {}, "timeout": 3}, "u")
-        assert (own.max_whole, own.timeout, rest) == (5, Timeout(whole=3), {"headers": {}})
-        assert split_options(None, "u")[1] == {}
+        options: dict[str, Any] = {"max_whole": 5, "headers": {}, "timeout": 3}
+        limits = RequestLimits.take(options, "u")
+        assert limits == RequestLimits(Timeout(whole=3), max_whole=5)
+        assert options == {"headers": {}}
+        assert RequestLimits.take({"timeout": None}, "u") == RequestLimits()
         for wrong in (-1, "5", True, 2.0):
             with pytest.raises(URLError, match="max_whole is a number of bytes"):
-                split_options({"max_whole": wrong}, "u")
+                RequestLimits.take({"max_whole": wrong}, "u")
+        with pytest.raises(URLError, match="max_requests is a number of requests, not 0"):
+            RequestLimits.take({"max_requests": 0}, "u")
 
     def test_pythons_server(self, root: Path, opened: Any) -> None:
         with python_server(root) as url:

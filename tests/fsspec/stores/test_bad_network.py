@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores import write_fsspec
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
-from nczarr_fsspec.transport.policy import ATTEMPTS, Timeout
+from nczarr_fsspec.transport.policy import ATTEMPTS, RequestLimits, Timeout
 from tests.support.badnetwork import FATES, Faults, Network, in_the_end, network
 from tests.support.s3server import S3Server
 
@@ -136,7 +136,7 @@ def with_limits(store: FsspecWriter) -> FsspecWriter:
     A busy machine may need more, so nothing but what fails in any case is done just once with it.
     """
     limits = Timeout(connect=1, first_byte=2, rate=BODY / 3)
-    return FsspecWriter(store._fs, store._root, timeout=limits)
+    return FsspecWriter(store._fs, store._root, limits=RequestLimits(limits))
 
 
 def test_an_upload_that_another_has_ended(

@@ -9,7 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
@@ -499,3 +499,19 @@ def test_short_addresses_are_no_chains(chain: str) -> None:
     place = Place.of(f"{chain}http://[2606:4700::1]:8080/x%20y")
     assert place.path == "http://[2606:4700:0:0:0:0:0:1]:8080/x%20y"
     assert http.address(place.path) == "http://[2606:4700::1]:8080/x%20y"
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_more_requests_at_a_time_than_the_user_wants(tmp_path: Path, most: int) -> None:
+    keys = [f"v/{number}" for number in range(12)]
+    (tmp_path / "v").mkdir()
+    for key in keys:
+        (tmp_path / key).write_bytes(CONTENT)
+    with range_server(tmp_path) as server:
+        store = Place.of(server.url, {"max_requests": most}).open().data
+        server.set(latency_ms=20)
+        assert isinstance(store, FsspecStore)
+        with closing(pickle.loads(pickle.dumps(store))) as again:
+            assert again.get_many(keys) == [CONTENT] * len(keys)
+        assert 0 < server.control("stats")["max_inflight"] <= most
+        store.close()
