@@ -33,7 +33,7 @@ from nczarr_fsspec.places.names import from_home, names_url, path_below
 from nczarr_fsspec.places.rc import load_rc
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
-from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
+from nczarr_fsspec.ranges.whole_files import KEEPING_OPTIONS
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,

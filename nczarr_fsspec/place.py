@@ -53,8 +53,8 @@ from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, LIMIT_OPTIONS, MAX_WH
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-    from nczarr_fsspec.ranges.kept import Keeping
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
+    from nczarr_fsspec.ranges.whole_files import Keeping
     from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
 #: Follows the error for a list, or a pattern that names no file.
@@ -153,7 +153,7 @@ class Place:
             shown = url.text.partition("#")[0]
             if url.protocol == "file":
                 return cls._local(local_path(url), shown, url.mode, options)
-            from nczarr_fsspec.ranges.kept import Keeping
+            from nczarr_fsspec.ranges.whole_files import Keeping
 
             limits = RequestLimits.take(options, shown)
             keeping = Keeping.take(options, shown)
@@ -557,7 +557,7 @@ def split_local_options(
     if not options:
         return False
     from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION
-    from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
+    from nczarr_fsspec.ranges.whole_files import KEEPING_OPTIONS
     from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 
     rest = dict(options)

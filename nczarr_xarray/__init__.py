@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nczarr_xarray._version import __version__ as __version__
-from nczarr_xarray.afterwards import when_imported
+from nczarr_xarray.import_hooks import when_imported
 
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import AccessDeniedError as AccessDeniedError

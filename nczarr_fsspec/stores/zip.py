@@ -14,7 +14,7 @@ from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
-from nczarr_fsspec.transport.question import Question
+from nczarr_fsspec.transport.asked_once import AskedOnce
 from nczarr_fsspec.transport.request import Extent
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class RemoteZipStore(RemoteStore):
         self.source = source
         self.url = source.url
         self._opened: tuple[Archive, bytes] | None = None
-        self._opening: Question[tuple[Archive, bytes]] = Question()
+        self._opening: AskedOnce[tuple[Archive, bytes]] = AskedOnce()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -23,9 +23,9 @@ from yarl import URL
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.places.rc import Entry
+from nczarr_fsspec.transport.asked_once import AskedOnce
 from nczarr_fsspec.transport.hostrc import password
 from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION
-from nczarr_fsspec.transport.question import Question
 
 #: scheme, host and port
 _Origin: TypeAlias = "tuple[str, str, int | None]"
@@ -163,7 +163,7 @@ class _Login:
             raise URLError(self._shown, f"must be {_CREDENTIALS}")
         self._function = credential if callable(credential) else None
         self._header = None if callable(credential) else _header(credential)
-        self._question: Question[None] = Question()
+        self._question: AskedOnce[None] = AskedOnce()
 
     async def header(self, refused: str | None = None) -> str:
         """Return the header; a function is called if it is unknown, or was refused."""

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.transport.asked_once import AskedOnce
 from nczarr_fsspec.transport.policy import Clock, TransientError
-from nczarr_fsspec.transport.question import Question
 
 #: bodies of this size and more, in bytes, tell the bandwidth
 _TELLING = 1 << 18
@@ -40,7 +40,7 @@ class Route:
         Bytes per second of one connection, the most seen.
     whole : bytes or None
         All of the file, once its server has sent that instead of a range.
-    question : Question
+    question : AskedOnce
         Where the file is, or of which version: one request asks for all readers.
     """
 
@@ -57,7 +57,7 @@ class Route:
         self.whole: bytes | None = None
         self._keeping: asyncio.Future[bytes] | None = None
         self._bodies = 0  # that are being read
-        self.question: Question[Any] = Question()
+        self.question: AskedOnce[Any] = AskedOnce()
 
     async def keep(
         self,

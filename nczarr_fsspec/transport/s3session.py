@@ -22,8 +22,8 @@ from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.transport.asked_once import AskedOnce
 from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION
-from nczarr_fsspec.transport.question import Question
 from nczarr_fsspec.transport.s3client import use_shared_descriptions
 
 #: how the parts are called: by NASA, the AWS tools, botocore and s3fs; without ``_``
@@ -97,7 +97,7 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
         self._source = source
         self._known: ReadOnlyCredentials | None = None
         self._due = math.inf
-        self._question: Question[ReadOnlyCredentials] = Question()
+        self._question: AskedOnce[ReadOnlyCredentials] = AskedOnce()
         self.number = 0
 
     def expired(self, number: int) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, overload
 
 import xarray as xr
 
+from nczarr_fsspec.changes.consistent_reading import Mark, look
 from nczarr_fsspec.changes.journal import STATE_KEYS
-from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing

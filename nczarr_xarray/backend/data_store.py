@@ -32,7 +32,7 @@ from nczarr_xarray.dataset.open import (
     open_keys,
 )
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.shown import (
+from nczarr_xarray.dataset.presentation import (
     attribute_value,
     dimension_names,
     shown_attributes,

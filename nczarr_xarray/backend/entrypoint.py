@@ -56,7 +56,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Tell whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys."""
         if isinstance(filename_or_obj, (str, os.PathLike)):
-            from nczarr_xarray.dataset.guess import is_ours
+            from nczarr_xarray.backend.guess_can_open import is_ours
 
             return is_ours(os.fspath(filename_or_obj))
         return False

@@ -38,8 +38,8 @@ from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
     from nczarr_fsspec.address_policy import Allow
+    from nczarr_fsspec.changes.consistent_reading import Reading
     from nczarr_fsspec.changes.journal import State
-    from nczarr_fsspec.changes.moment import Reading
 
 T = TypeVar("T")
 OpenTree: TypeAlias = Callable[[KeyStore, frozenset[str], OpenOptions, Any], T]
@@ -240,7 +240,7 @@ def open_keys(
     master
         As of `open_file`.
     """
-    from nczarr_fsspec.changes.moment import Reading
+    from nczarr_fsspec.changes.consistent_reading import Reading
 
     before = None
     with closed_on_error(store):

@@ -17,7 +17,7 @@ from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.model import Hierarchy, Variable
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.changes.moment import Reading
+    from nczarr_fsspec.changes.consistent_reading import Reading
     from nczarr_xarray.chunks.pieces import Index
     from nczarr_xarray.dataset.variable import VariableReader
 
@@ -71,7 +71,7 @@ class Opened:
             return
         if isinstance(store, LocalStore):
             store.check_place()
-        from nczarr_fsspec.changes.moment import look
+        from nczarr_fsspec.changes.consistent_reading import look
 
         if not store.steady and reading is not None and look(store) != reading.mark:
             reason = "was changed while it was copied: copy it again, to have one state of it"
@@ -90,8 +90,8 @@ class Opened:
         if isinstance(store, DataFile):
             told = store.source.validator
             return f"{store.source.size} {told}" if told else None
+        from nczarr_fsspec.changes.consistent_reading import is_stamped, look
         from nczarr_fsspec.changes.journal import base_of
-        from nczarr_fsspec.changes.moment import is_stamped, look
 
         store = base_of(store)
         if store.elsewhere:
@@ -111,7 +111,7 @@ class Opened:
         trusted = bool(hierarchy.consolidated) and not hierarchy.unchecked
         as_opened = None
         if reading is not None and reading.mark is not None and array is not None:
-            from nczarr_xarray.dataset.as_opened import AsOpened
+            from nczarr_xarray.dataset.replaced_arrays import AsOpened
 
             found = reading.objects if hierarchy.documents is None else hierarchy.documents
             unchecked = hierarchy.unchecked

@@ -27,7 +27,7 @@ from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
 from nczarr_xarray.model import Selections, Variable
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.as_opened import AsOpened
+    from nczarr_xarray.dataset.replaced_arrays import AsOpened
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
 _MOST_AT_HAND = 1 << 20
@@ -308,7 +308,7 @@ class VariableReader:
             return True
         if self.as_opened is None:
             return False
-        from nczarr_fsspec.changes.moment import look
+        from nczarr_fsspec.changes.consistent_reading import look
 
         with suppress(StoreError):
             now, before = look(self.store), self.as_opened.mark

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.changes.moment import same_documents
+from nczarr_fsspec.changes.consistent_reading import same_documents
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,

@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
     on_error,
 )
-from nczarr_xarray.dataset.shown import attribute_value
+from nczarr_xarray.dataset.presentation import attribute_value
 from nczarr_xarray.dataset.time_units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing

@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.places.names import says_file
 from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_xarray.dataset.destinations import find_destination
+from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.dataset.destinations import find_destination
+from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 

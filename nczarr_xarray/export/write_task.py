@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_fsspec.changes.consistent_reading import stamped
 from nczarr_fsspec.changes.create import Change, NewObjects
 from nczarr_fsspec.changes.edit import complete_template
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
-from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.concurrency import WaitingThreads

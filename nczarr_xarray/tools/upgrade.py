@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nczarr_fsspec.changes.moment import same_documents
+from nczarr_fsspec.changes.consistent_reading import same_documents
 from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.errors import (
     DatasetExistsError,
@@ -19,9 +19,9 @@ from nczarr_fsspec.errors import (
     on_error,
 )
 from nczarr_fsspec.keystore import OLD_METADATA
-from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress

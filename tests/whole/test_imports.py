@@ -54,7 +54,7 @@ def under(package: str, names: str) -> set[str]:
 
 def test_import_of_the_package() -> None:
     found = imported("import nczarr_xarray, nczarr_fsspec")
-    assert found == {*OURS, "nczarr_xarray._version", "nczarr_xarray.afterwards"}
+    assert found == {*OURS, "nczarr_xarray._version", "nczarr_xarray.import_hooks"}
 
 
 @pytest.mark.parametrize("first", slow_but(["nczarr_xarray", "xarray"], "xarray"))
@@ -89,7 +89,7 @@ ENGINE = {
     "nczarr_xarray",
     "nczarr_xarray._version",
     "nczarr_xarray.accessor",
-    "nczarr_xarray.afterwards",
+    "nczarr_xarray.import_hooks",
     "nczarr_xarray.backend",
     "nczarr_xarray.backend.entrypoint",
 }
@@ -106,7 +106,7 @@ COMMAND = {
     "nczarr_fsspec.errors",
     "nczarr_fsspec.text",
     "nczarr_xarray._version",
-    "nczarr_xarray.afterwards",
+    "nczarr_xarray.import_hooks",
     "nczarr_xarray.cli",
     "nczarr_xarray.cli.main",
     "nczarr_xarray.cli.text",
@@ -151,9 +151,9 @@ FORMATS = {
             *under("nczarr_xarray.formats", "implied strangers"),
             *under(
                 "nczarr_fsspec",
-                "births changes changes.journal changes.moment stores.directory stores.inflate "
-                "stores.inside stores.names stores.ownership stores.zip stores.zipformat "
-                "transport.question",
+                "births changes changes.consistent_reading changes.journal stores.directory "
+                "stores.inflate stores.inside stores.names stores.ownership stores.zip "
+                "stores.zipformat transport.asked_once",
             ),
         },
     ),
@@ -251,7 +251,7 @@ READING = {
         "cache decoder engine grid grid_read padding part pieces plan processors records "
         "result scatter sources strided strides threads windows",
     ),
-    *under("nczarr_xarray.dataset", "as_opened shown variable"),
+    *under("nczarr_xarray.dataset", "presentation replaced_arrays variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text transport.preload"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
@@ -284,7 +284,11 @@ NOT_OF_HTTP = (
     *("nczarr_fsspec.changes", "nczarr_fsspec.destination", "nczarr_fsspec.gs3"),
     *("nczarr_fsspec.transport.s3", "nczarr_fsspec.transport.signature"),
     *("nczarr_fsspec.transport.fsspec", "nczarr_fsspec.ranges.filesystem"),
-    *("nczarr_fsspec.address_policy", "nczarr_fsspec.places.address", "nczarr_fsspec.ranges.kept"),
+    *(
+        "nczarr_fsspec.address_policy",
+        "nczarr_fsspec.places.address",
+        "nczarr_fsspec.ranges.whole_files",
+    ),
     *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.stores.names", "nczarr_fsspec.stores.zip"),
     *("nczarr_fsspec.stores.directory", "nczarr_fsspec.stores.references"),
     "nczarr_fsspec.stores.write",

@@ -12,9 +12,9 @@ import pytest
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.disk_cache import DiskCache
-from nczarr_fsspec.ranges.kept import Keeping, KeptFileBytes
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.whole_files import Keeping, KeptFileBytes
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.locks import is_held
 from tests.support.realservers import RangeServer, range_server

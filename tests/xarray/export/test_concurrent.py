@@ -16,8 +16,8 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.changes import recovery
+from nczarr_fsspec.changes.consistent_reading import unstamped
 from nczarr_fsspec.changes.journal import ROOT
-from nczarr_fsspec.changes.moment import unstamped
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_xarray import load_dataset, state, to_nczarr
 from tests.support.httpserver import Server

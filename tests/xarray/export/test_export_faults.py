@@ -24,7 +24,7 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
-from nczarr_xarray.dataset.destinations import find_destination
+from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.write_target import WriteTarget
 from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nczarr_fsspec.transport.question import Question
+from nczarr_fsspec.transport.asked_once import AskedOnce
 
 
 class Source:
@@ -31,7 +31,7 @@ class Source:
 
 def test_all_that_wait_get_what_one_asks() -> None:
     async def test() -> None:
-        question, source = Question[int](), Source()
+        question, source = AskedOnce[int](), Source()
         waiting = [asyncio.ensure_future(question.ask(source)) for _ in range(100)]
         await asyncio.sleep(0)
         source.ready.set()
@@ -43,7 +43,7 @@ def test_all_that_wait_get_what_one_asks() -> None:
 
 def test_all_that_wait_get_the_error() -> None:
     async def test() -> None:
-        question, source = Question[int](), Source()
+        question, source = AskedOnce[int](), Source()
         source.fails = True
         waiting = [asyncio.ensure_future(question.ask(source)) for _ in range(100)]
         await asyncio.sleep(0)
@@ -57,7 +57,7 @@ def test_all_that_wait_get_the_error() -> None:
 
 def test_another_asks_if_the_first_is_cancelled() -> None:
     async def test() -> None:
-        question, source = Question[int](), Source()
+        question, source = AskedOnce[int](), Source()
         waiting = [asyncio.ensure_future(question.ask(source)) for _ in range(10)]
         await asyncio.sleep(0)
         waiting[0].cancel()
@@ -75,7 +75,7 @@ def test_another_asks_if_the_first_is_cancelled() -> None:
 
 def test_a_question_of_another_loop_is_not_waited_for() -> None:
     """As after a fork, in the child."""
-    question = Question[int]()
+    question = AskedOnce[int]()
 
     async def begins() -> None:
         question._asking = asyncio.get_running_loop().create_future()

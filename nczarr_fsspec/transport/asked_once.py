@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Question(Generic[T]):
+class AskedOnce(Generic[T]):
     """A question that one coroutine asks for all of its event loop that wait for the answer."""
 
     def __init__(self) -> None:

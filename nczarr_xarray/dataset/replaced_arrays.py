@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of, root_of_remote
 from nczarr_fsspec.changes.journal import COVER, base_of, with_changes
-from nczarr_fsspec.changes.moment import Mark, look, root_of, root_of_remote
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.stores.missing_chunks import changed
