@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.place import innermost
-from nczarr_fsspec.places.address import SERVERS, Place, is_absolute, locate, place_of
+from nczarr_fsspec.places.address import SERVERS, Address, is_absolute, locate, parse_address
 from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places.names import from_home, names_url, path_below
 from nczarr_fsspec.places.rc import load_rc
@@ -58,7 +58,7 @@ class _Allowed:
     """A prefix of what may be opened: a place, or all hosts of a scheme."""
 
     scheme: str
-    place: Place | None = None
+    place: Address | None = None
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     private: bool = False
 
@@ -77,18 +77,18 @@ class _Allowed:
         match = _SCHEME_ONLY.fullmatch(text)
         if match:
             scheme = match[1].lower()
-            return cls(scheme, Place("file") if scheme == "file" else None, options)
+            return cls(scheme, Address("file") if scheme == "file" else None, options)
         if alias := _ALIAS_ONLY.fullmatch(text):
             host = configuration(aliases).hosts.get(alias[1])
             text = text if host is None else host.endpoint
-        place = place_of(text if is_absolute(text) else os.path.abspath(text), aliases)
+        place = parse_address(text if is_absolute(text) else os.path.abspath(text), aliases)
         if place.chain:
             raise URLError(
                 "allow", f"{redact(text)!r} is a chain of URLs; only allow=True allows these"
             )
         return cls(place.scheme, place, options)
 
-    def covers(self, place: Place) -> bool:
+    def covers(self, place: Address) -> bool:
         if self.place is not None:
             return self.place.holds(place)
         if place.scheme != self.scheme or place.chain:
@@ -122,7 +122,7 @@ class AddressPolicy:
     """
 
     shown: str
-    _master: Place | None = field(repr=False)
+    _master: Address | None = field(repr=False)
     _replace: tuple[tuple[str, str], ...]
     _allowed: tuple[_Allowed, ...] | None
     _options: Mapping[str, Any] = field(repr=False)
@@ -168,7 +168,7 @@ class AddressPolicy:
         text, given = _named(master)
         options = {**given, **(storage_options or {})}
         aliases = options.get(CONFIG_OPTION)
-        place = None if text is None else place_of(text, aliases)
+        place = None if text is None else parse_address(text, aliases)
         local = place is not None and place.is_local
         moved: dict[str, str] = {}
         if not isinstance(replace or {}, Mapping):
@@ -207,7 +207,7 @@ class AddressPolicy:
                 break
         # what is looked at is the text that will be opened, whatever was thought of its parts
         plain = place.is_local and not is_url(place.text)
-        opened = place if plain else place_of(place.text, self._aliases)
+        opened = place if plain else parse_address(place.text, self._aliases)
         if (refused := self._refusal(opened)) is not None:
             raise AccessDeniedError(shown, refused)
         return place.text
@@ -215,7 +215,7 @@ class AddressPolicy:
     @property
     def allows_local(self) -> bool:
         """Whether an address may name any file of this machine, and names it as it stands."""
-        everywhere = Place("file")
+        everywhere = Address("file")
         files = self._allowed is None or any(e.place == everywhere for e in self._allowed)
         return files and not self._replace
 
@@ -229,7 +229,7 @@ class AddressPolicy:
         """
         if self._replace or any(entry.path for entry in load_rc()):
             return False
-        place = place_of(folder, self._aliases)
+        place = parse_address(folder, self._aliases)
         named = [entry.place for entry in self._allowed or () if entry.place is not None]
         return not place.chain and all(len(n.segments) < len(place.segments) for n in named)
 
@@ -238,16 +238,16 @@ class AddressPolicy:
 
         They say, too, where its server may redirect to: its own host, and what is allowed.
         """
-        place = place_of(target, self._aliases)
+        place = parse_address(target, self._aliases)
         options, named = self._given(place)
         chain, link = split_chain(target) if place.chain else ("", target)
-        end = place_of(link, self._aliases) if chain else place
+        end = parse_address(link, self._aliases) if chain else place
         said = self._said(end, named=named) if _is_read_here(chain) or end.bucket else {}
         if chain and said:  # what is for the end of a chain stands below its protocol
             return {**options, end.scheme: {**(options.get(end.scheme) or {}), **said}}
         return {**options, **said}
 
-    def _given(self, place: Place) -> tuple[dict[str, Any], bool]:
+    def _given(self, place: Address) -> tuple[dict[str, Any], bool]:
         """Return the options for a place, and whether the caller has named it."""
         covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
         if covering:
@@ -263,7 +263,7 @@ class AddressPolicy:
             return dict(own), True
         return {name: own[name] for name in _LIMITS if name in own}, False
 
-    def _said(self, place: Place, *, named: bool) -> dict[str, Any]:
+    def _said(self, place: Address, *, named: bool) -> dict[str, Any]:
         """Return the options that keep secrets from a place, if it is at a server."""
         if not _is_web(place):
             return {"anon": True} if place.names_service and not named else {}
@@ -278,11 +278,11 @@ class AddressPolicy:
             said[REDIRECTS_OPTION] = tuple(sorted(origins))
         return said
 
-    def _is_own(self, place: Place) -> bool:
+    def _is_own(self, place: Address) -> bool:
         own = self._master
         return own is not None and own.same_service(place) and own.chain == place.chain
 
-    def _refusal(self, place: Place) -> str | None:
+    def _refusal(self, place: Address) -> str | None:
         """Return why a place may not be opened; None if it may."""
         own, allowed = self._master, self._allowed
         if allowed is None or any(entry.covers(place) for entry in allowed):
@@ -306,7 +306,7 @@ class AddressPolicy:
         )
 
 
-def _is_web(place: Place) -> bool:
+def _is_web(place: Address) -> bool:
     """Tell whether a place is at a server of plain HTTP, or of OPeNDAP."""
     return place.scheme in ("http", "https")
 
@@ -324,7 +324,7 @@ def _allowed(
     given = tuple(_Allowed.parse(text, aliases) for text in new)
     if allow is None and local:
         servers = (_Allowed(scheme, private=True) for scheme in sorted(SERVERS))
-        return (*given, _Allowed("file", Place("file")), *servers)
+        return (*given, _Allowed("file", Address("file")), *servers)
     if allow is None or allow is False:
         return given
     if allow is True:
@@ -340,7 +340,7 @@ def _allowed(
 
 
 def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
-    """Return what `place_of` takes for what was opened, None if that has no name; and options."""
+    """Return what `parse_address` takes for a master, None if it has no name; and options."""
     if hasattr(master, "fs") and hasattr(master.fs, "unstrip_protocol"):
         fs, path = innermost(master.fs, path_below(master))
         return fs.unstrip_protocol(path), fs.storage_options
@@ -367,7 +367,7 @@ def _is_named_truly(file: Any) -> bool:
 
 
 def _own_options(
-    text: str | None, place: Place | None, given: Mapping[str, Any]
+    text: str | None, place: Address | None, given: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the storage options of the master, those in its URL among them."""
     if text is None or place is None or place.bucket or not place.stem.startswith("http"):

@@ -45,8 +45,8 @@ _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where something is.
+class Address:
+    """Where something is, as an address in a dataset or a user says; nothing is opened.
 
     Attributes
     ----------
@@ -103,12 +103,12 @@ class Place:
             else redact(f"{self.stem}/")
         )
 
-    def same_service(self, other: Place) -> bool:
+    def same_service(self, other: Address) -> bool:
         """Tell whether both are of one service, and of one bucket if there are buckets."""
         here = self.scheme, self.service, self.bucket
         return here == (other.scheme, other.service, other.bucket)
 
-    def holds(self, other: Place) -> bool:
+    def holds(self, other: Address) -> bool:
         """Tell whether `other` is this place or below it."""
         path = other.segments
         if other.bucket and not self.bucket and other.service == f"{self.scheme}://{self.service}":
@@ -117,12 +117,12 @@ class Place:
             return False
         return not other.chain and path[: len(self.segments)] == self.segments
 
-    def is_beside(self, file: Place) -> bool:
+    def is_beside(self, file: Address) -> bool:
         """Tell whether a local path is in the folder of `file`, symbolic links followed."""
         folder = os.path.realpath(_folder(file.text)).rstrip(os.sep)
         return os.path.realpath(self.text).startswith(f"{folder}{os.sep}")
 
-    def beside(self, relative: str, shown: str) -> Place:
+    def beside(self, relative: str, shown: str) -> Address:
         """Return what a relative address names beside the file or tree that is here.
 
         Raises
@@ -148,7 +148,7 @@ class Place:
             relative = _decoded(relative, shown)
         return self.at([*self.raw[:-1], *relative.split("/")], shown, query, modes)
 
-    def at(self, raw: Iterable[str], shown: str, query: str = "", modes: str = "") -> Place:
+    def at(self, raw: Iterable[str], shown: str, query: str = "", modes: str = "") -> Address:
         """Return what is at another path of this service or bucket; errors as `beside`."""
         raw = _normal(raw, shown)
         path = "/".join(raw)
@@ -172,7 +172,7 @@ def is_absolute(text: str) -> bool:
     return url or Path(text).is_absolute()
 
 
-def place_of(text: str, aliases: Configuration = None) -> Place:
+def parse_address(text: str, aliases: Configuration = None) -> Address:
     """Take apart what the caller names: a URL with all that it may say, or an absolute path.
 
     Parameters
@@ -189,13 +189,15 @@ def place_of(text: str, aliases: Configuration = None) -> Place:
         return _local(text)
     chain, link = split_chain(text)
     if chain and ("/" in chain or not is_url(link)):
-        return Place("", text, chain=text)
+        return Address("", text, chain=text)
     if _FILE.match(link):
         return replace(_local(_existing("", parse_url(link).path)), chain=chain)
     return replace(_served(link, redact(text), aliases), chain=chain, text=text)
 
 
-def locate(address: str, master: Place | None, shown: str, aliases: Configuration = None) -> Place:
+def locate(
+    address: str, master: Address | None, shown: str, aliases: Configuration = None
+) -> Address:
     """Find out what an address in a master names; looks for local files, and for aliases.
 
     Parameters
@@ -225,7 +227,7 @@ def locate(address: str, master: Place | None, shown: str, aliases: Configuratio
     if not is_url(address):
         return _local(address)
     if split_chain(address)[0]:
-        return Place("", address, chain=address)
+        return Address("", address, chain=address)
     _check(address, shown)
     place = _served(address, shown, aliases)
     if master is not None and (master.scheme, master.bucket) == (place.scheme, place.bucket):
@@ -253,14 +255,14 @@ def _folder(path: str) -> str:
     return path.rpartition(os.sep)[0] or os.sep
 
 
-def _local(path: str) -> Place:
+def _local(path: str) -> Address:
     path = os.path.abspath(path)
     if os.name != "nt":  # where two slashes mean nothing
         path = f"/{path.lstrip('/')}"
     normal = os.path.normcase(path).replace(os.sep, "/")
     server = normal.split("/")[2] if normal.startswith("//") else ""
     segments = tuple(filter(None, normal.split("/")))
-    return Place("file", path, service=server, host=server, raw=segments, segments=segments)
+    return Address("file", path, service=server, host=server, raw=segments, segments=segments)
 
 
 def _file_path(text: str, shown: str) -> str:
@@ -286,7 +288,7 @@ def _existing(folder: str, address: str) -> str:
     return first if "\0" in other else other
 
 
-def _served(text: str, shown: str, aliases: Configuration) -> Place:
+def _served(text: str, shown: str, aliases: Configuration) -> Address:
     """Take apart a URL with a scheme that is not ``file``."""
     match = _SCHEME.match(text)
     if match is None:
@@ -296,9 +298,9 @@ def _served(text: str, shown: str, aliases: Configuration) -> Place:
     spoken = _DAP.get(scheme, scheme)
     if spoken not in _S3 and spoken not in _DEFAULT_PORTS:
         host = _PORT.sub("", netloc.rpartition("@")[2])
-        place, path = Place(scheme, service=netloc, host=host, stem=match[0]), match.end()
+        place, path = Address(scheme, service=netloc, host=host, stem=match[0]), match.end()
         if scheme in HOSTLESS:
-            place, path = Place(scheme, stem=f"{match[1]}:/"), match.start(2)
+            place, path = Address(scheme, stem=f"{match[1]}:/"), match.start(2)
         return replace(place.at(_split(location[path:]), shown), text=text)
     if spoken != scheme or not _DAP_MODES.isdisjoint(split_modes(text)[1].split(",")):
         fragment = ""  # which is not for `parse_url`
@@ -307,20 +309,20 @@ def _served(text: str, shown: str, aliases: Configuration) -> Place:
         return _in_bucket(url, shown, aliases)
     netloc = netloc.rpartition("@")[2]
     service = netloc.lower().removesuffix(_DEFAULT_PORTS[spoken])
-    place = Place(
+    place = Address(
         spoken, service=service, host=_PORT.sub("", service), stem=f"{match[1]}://{netloc}"
     )
     return replace(place.at(_split(url.path), shown), text=text)
 
 
-def _in_bucket(named: NetCDFURL, shown: str, aliases: Configuration) -> Place:
+def _in_bucket(named: NetCDFURL, shown: str, aliases: Configuration) -> Address:
     url, _ = located(named, aliases)
     scheme, bucket, service = url.target_protocol, url.bucket or "", url.endpoint or ""
     words = [f"mode={scheme}"] if named.endpoint else []
     options = (name for name in ("aws.profile", "aws.region") if url.options.get(name))
     words += [f"{name}={quote(url.options[name])}" for name in options]
     alias = f"{named.bucket}/" if url is not named else ""
-    place = Place(
+    place = Address(
         scheme,
         service=service,
         host=_PORT.sub("", (named.endpoint or "").partition("://")[2]),

@@ -320,13 +320,13 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
             "an S3 URL has no user, password or query: name an AWS profile with #aws.profile=, "
             "and open a presigned URL without mode s3",
         )
-    place = _s3_place(scheme, host.lower(), suffix) or _S3Place(host)
+    from_host, region, endpoint, google = _s3_host(scheme, host, suffix)
     path = unquote(path) if http else path
-    bucket, _, key = f"{place.bucket or ''}/{path.strip('/')}".strip("/").partition("/")
+    bucket, _, key = f"{from_host}/{path.strip('/')}".strip("/").partition("/")
     key = key.strip("/")
     if not bucket or CONTROL.search(bucket + key):
         raise URLError(url.text, "names no S3 bucket")
-    google = place.google or scheme == "gs3" or url.mode & {"s3", "gs3"} == {"gs3"}
+    google = google or scheme == "gs3" or url.mode & {"s3", "gs3"} == {"gs3"}
     protocol = "gs3" if google else "s3"
     path = f"{bucket}/{key}" if key else bucket
     return replace(
@@ -337,23 +337,13 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
         mode=url.mode | {protocol},
         bucket=bucket,
         key=key,
-        region=url.options.get("aws.region") or place.region,
-        endpoint=place.endpoint,
+        region=url.options.get("aws.region") or region,
+        endpoint=endpoint,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _S3Place:
-    """Bucket, region and endpoint that the host of an S3 URL names."""
-
-    bucket: str | None
-    region: str | None = None
-    endpoint: str | None = None
-    google: bool = False
-
-
-def _s3_place(scheme: str, host: str, port: str) -> _S3Place | None:
-    """Read bucket, region and endpoint from a host; None if it is not a host but a bucket.
+def _s3_host(scheme: str, host: str, port: str) -> tuple[str, str | None, str | None, bool]:
+    """Read bucket, region and endpoint from a host, and whether it is Google's; it may be a bucket.
 
     ===================================================  ===========  =========================
     URL                                                  region       endpoint
@@ -371,6 +361,7 @@ def _s3_place(scheme: str, host: str, port: str) -> _S3Place | None:
     than Amazon's the label after ``s3`` is a region if two more follow it (netCDF-C reads region
     ``domain`` from ``s3.domain.tld``).
     """
+    given, host = host, host.lower()
     labels = host.split(".")
     amazon = _AMAZON.fullmatch(host)
     google = host == _GOOGLE or host.endswith(f".{_GOOGLE}")
@@ -378,12 +369,13 @@ def _s3_place(scheme: str, host: str, port: str) -> _S3Place | None:
     virtual_hosted = labels[1:2] == ["s3"] and len(labels) > 3
     named = amazon or google or path_style or virtual_hosted or _IP_ADDRESS.fullmatch(host)
     if scheme in ("s3", "s3a", "gs3") and not (named or port):
-        return None
+        return given, None, None, False
     if amazon:
-        return _S3Place(amazon["bucket"], amazon["region"], f"https://{amazon['service']}{port}")
+        endpoint = f"https://{amazon['service']}{port}"
+        return amazon["bucket"] or "", amazon["region"], endpoint, False
     if google:
-        return _S3Place(host.removesuffix(_GOOGLE).rstrip(".") or None, google=True)
-    bucket = labels.pop(0) if virtual_hosted else None
+        return host.removesuffix(_GOOGLE).rstrip("."), None, None, True
+    bucket = labels.pop(0) if virtual_hosted else ""
     region = labels[1] if (path_style or virtual_hosted) and len(labels) > 3 else None
     transport = "http" if scheme == "http" else "https"
-    return _S3Place(bucket, region, f"{transport}://{'.'.join(labels)}{port}")
+    return bucket, region, f"{transport}://{'.'.join(labels)}{port}", False

@@ -29,7 +29,7 @@ from yarl import URL
 from nczarr_fsspec.changes.journal import Incomplete, Journal
 from nczarr_fsspec.errors import NCZarrError, UnsupportedError, URLError
 from nczarr_fsspec.keystore import ALL
-from nczarr_fsspec.places.address import is_absolute, locate, place_of
+from nczarr_fsspec.places.address import is_absolute, locate, parse_address
 from nczarr_fsspec.places.rc import find, lookup, parse_rc
 from nczarr_fsspec.places.s3netcdf4 import parse_config
 from nczarr_fsspec.places.thredds import hint
@@ -479,10 +479,10 @@ def _address(data: bytes) -> None:
     """Find out what an address in a master names, for masters in several places."""
     address, _, master = _text(data).partition("\n")
     is_absolute(address)
-    base = place_of(master) if master else None
+    base = parse_address(master) if master else None
     for shown in ("one", "other"):
         with contextlib.suppress(URLError):
-            place_of(address)
+            parse_address(address)
         repr(locate(address, base, shown))
 
 
