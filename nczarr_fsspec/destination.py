@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -29,8 +29,7 @@ from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
-from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -49,29 +48,21 @@ class Destination:
         A directory of this machine, one zip archive, or objects with keys.
     url : str
         How messages name it; free of secrets.
-    mode : frozenset of str
-        Mode words of the URL's fragment.
-    path : str or None
-        Absolute local path of the directory or archive; None if it is elsewhere.
-    follow_symlinks : bool
-        Whether symbolic links may lead out of that directory.
+    place : Place
+        Where; of a directory or an archive of this machine with an absolute path.
     store : WritableStore or None
         The store to write to, if `kind` is ``"objects"``.
-    fs, remote_path : AbstractFileSystem and str, or None
-        Where an archive is that has no `path`.
-    limits : RequestLimits
-        Of requests to `fs`, if not what that says.
     """
 
     kind: Literal["directory", "zip", "objects"]
     url: str
-    mode: frozenset[str] = _NO_MODE
-    path: str | None = None
-    follow_symlinks: bool = False
+    place: Place = Place()  # noqa: RUF009 - it cannot be changed
     store: WritableStore | None = None
-    fs: AbstractFileSystem | None = None
-    remote_path: str | None = None
-    limits: RequestLimits = DEFAULT_LIMITS
+
+    @property
+    def path(self) -> str | None:
+        """Absolute local path of the directory or archive; None if it is elsewhere."""
+        return self.place.path if self.place.fs is None and self.store is None else None
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
         """Return the archive that is there now; None if there is none.
@@ -82,12 +73,10 @@ class Destination:
             If what is there cannot be read or is not an archive with a dataset.
         """
         assert self.kind == "zip"
-        if self.path is not None:
-            return open_archive(self.path) if os.path.exists(self.path) else None
-        assert self.remote_path is not None
-        place = Place(self.remote_path, self.fs, named=self.url, limits=self.limits)
+        if self.path is not None and not os.path.exists(self.path):
+            return None
         try:
-            return place.open_archive()
+            return self.place.open_archive()
         except DatasetNotFoundError as error:
             if not error.reason.startswith("there is no such bucket"):
                 return None
@@ -108,10 +97,10 @@ class Destination:
         """
         from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
-        assert self.fs is not None
-        assert self.remote_path is not None
-        folder, name = _divided(self.remote_path)
-        with closing(FsspecWriter(self.fs, folder, limits=self.limits)) as store:
+        fs = self.place.fs
+        assert fs is not None
+        folder, name = _divided(self.place.path)
+        with closing(FsspecWriter(fs, folder, limits=self.place.limits)) as store:
             store.put_file(name, fill)
 
 
@@ -303,10 +292,10 @@ def _at(place: Place) -> Destination:
     if says_file(path, mode):
         raise _ambiguous(shown, f"{shown}#mode=nczarr")
     if says_zip(path, mode):
-        return Destination("zip", shown, mode, fs=fs, remote_path=path, limits=place.limits)
+        return Destination("zip", shown, place)
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
-    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown, place.limits))
+    return Destination("objects", shown, place, FsspecWriter(fs, path, shown, place.limits))
 
 
 def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
@@ -342,7 +331,7 @@ def _at_path(place: Place) -> Destination:
     elif not kind and says_file(path, mode):
         raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")
     kind_of_place: Literal["directory", "zip"] = "zip" if is_zip else "directory"
-    return Destination(kind_of_place, shown, mode, path, place.follow_symlinks)
+    return Destination(kind_of_place, shown, replace(place, path=path))
 
 
 def _in_front(shown: str) -> URLError:

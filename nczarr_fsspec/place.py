@@ -308,10 +308,12 @@ class Place:
         return self.keeping.keep(source)
 
     def open_archive(self) -> ZipStore | RemoteZipStore:
-        """Open the archive in `fs`; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
         from nczarr_fsspec.stores.zip import open_archive
         from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 
+        if self.fs is None:
+            return open_archive(self.path)
         source = self._source()
         if not isinstance(source, LocalBytes):
             source.run(source.begin(None, TAIL_BYTES))

@@ -102,7 +102,7 @@ def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, Wr
         If options contradict each other, or the target.
     """
     destination = find_destination(target, options.storage_options)
-    words, url = destination.mode, destination.url
+    words, url = destination.place.mode, destination.url
     if options.portable and "nczarr" in words and "zarr" not in words:
         raise ExportError(url, "portable=True writes pure Zarr, not NCZarr: write #mode=zarr")
     if options.pure and "nczarr" in words and "zarr" not in words:
@@ -120,4 +120,5 @@ def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, Wr
         consolidated=options.consolidated or "consolidated" in words,
         safe_chunks=options.safe_chunks and not options.align_chunks,
     )
-    return WriteTarget(replace(destination, mode=words)), profile, options
+    place = replace(destination.place, mode=words)
+    return WriteTarget(replace(destination, place=place)), profile, options

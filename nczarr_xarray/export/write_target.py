@@ -71,7 +71,9 @@ class WriteTarget:
                     "is a file, which a directory does not replace: choose another name, or one "
                     "that ends in .zip",
                 )
-            return DirectoryWriter(destination.path, follow_symlinks=destination.follow_symlinks)
+            return DirectoryWriter(
+                destination.path, follow_symlinks=destination.place.follow_symlinks
+            )
         return destination.store
 
     def reader(self) -> KeyStore | None:
@@ -140,7 +142,7 @@ class WriteTarget:
         if self.destination.kind == "directory" and path is not None and not foreign:
             path = os.path.realpath(path)
             if can_be_renamed(path):
-                links = self.destination.follow_symlinks
+                links = self.destination.place.follow_symlinks
                 tree = NewTree.begin(path, resumption, follow_symlinks=links)
                 with on_error(tree.abort):
                     if tree.old is not None and not replace:
@@ -271,10 +273,11 @@ def _pack(
 
     Nothing locks one on a server, and other programs know no lock: so it is looked at again.
     """
-    file = os.path.basename(destination.remote_path or os.path.realpath(destination.path or ""))
+    local = destination.path
+    file = os.path.basename(destination.place.path if local is None else os.path.realpath(local))
     old = destination.open_archive() if base or before is None else None
     # readers of Zarr look for keys at the top, netCDF-C in a directory
-    at_top = "zarr" in destination.mode if old is None or not base else not old.directory
+    at_top = "zarr" in destination.place.mode if old is None or not base else not old.directory
     name = None if at_top else file.rpartition(".")[0] or file
     gone = removed.__contains__
     stay: frozenset[str] = frozenset()

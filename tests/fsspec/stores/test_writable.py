@@ -1257,7 +1257,7 @@ class TestDestination:
         assert os.listdir(tmp_path) == []
         found = open_destination(f"file://{path}#mode=nczarr,file,noxarray")
         assert (found.url, found.path) == (f"file://{path}", path)
-        assert found.mode == {"nczarr", "file", "noxarray"}
+        assert found.place.mode == {"nczarr", "file", "noxarray"}
 
     def test_archives(self, tmp_path: Path) -> None:
         for name, fragment in (("d.zip", ""), ("d.ZIP", "#mode=zarr"), ("d", "#mode=nczarr,zip")):
