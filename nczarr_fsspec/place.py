@@ -216,7 +216,7 @@ class Place:
         They are those that only shift the root, and `ByteRangeFileSystem`: what it does for others
         is done here anyway.
         """
-        from fsspec.implementations.local import LocalFileSystem
+        from nczarr_fsspec.transport.filesystems import is_local
 
         fs, path = innermost(fs, path)
         if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
@@ -226,7 +226,7 @@ class Place:
                 if limits.max_whole == MAX_WHOLE:
                     limits = replace(limits, max_whole=fs.max_whole)
                 fs, path = innermost(fs.fs, fs._strip_protocol(path))
-        if isinstance(fs, LocalFileSystem):
+        if is_local(fs):
             named = named or path
             follow = split_local_options(fs.storage_options, named, others=True)
             return cls(path, None, mode, named, limits, follow_symlinks=follow)

@@ -64,16 +64,14 @@ def source_at_once(
     limits: RequestLimits,
 ) -> RemoteFileBytes | LocalBytes:
     """Return one file as `open_source` does, but for a remote one: it is asked nothing yet."""
-    from fsspec.implementations.local import LocalFileSystem
-
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
-    from nczarr_fsspec.transport.filesystems import describe, is_in_memory, is_s3
+    from nczarr_fsspec.transport.filesystems import describe, is_in_memory, is_local, is_s3
     from nczarr_fsspec.transport.open import open_transport
 
     shown = shown or describe(fs, path)
     if is_s3(fs) and "/" not in path.strip("/"):
         raise DatasetNotFoundError(shown, "is a bucket, not a file")
-    if isinstance(fs, LocalFileSystem):
+    if is_local(fs):
         return LocalFileBytes(fs._strip_protocol(path), shown)
     if is_in_memory(fs):
         return _open_memory(fs, path, shown)

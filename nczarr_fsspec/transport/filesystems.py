@@ -14,6 +14,7 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.chained import ChainedFileSystem
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, URLError
@@ -84,6 +85,11 @@ def is_s3(fs: AbstractFileSystem) -> bool:
 def is_http(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` is plain HTTP."""
     return "https" in protocols(fs) and is_async(fs)
+
+
+def is_local(fs: AbstractFileSystem) -> bool:
+    """Tell whether `fs` is fsspec's of the files of this machine."""
+    return isinstance(fs, LocalFileSystem)
 
 
 def is_in_memory(fs: AbstractFileSystem) -> bool:
