@@ -33,11 +33,10 @@ from nczarr_fsspec.places.names import from_home, names_url, path_below
 from nczarr_fsspec.places.rc import load_rc
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
-from nczarr_fsspec.ranges.whole_files import KEEPING_OPTIONS
+from nczarr_fsspec.ranges.whole_files import REMOTE_OPTIONS
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
-    LIMIT_OPTIONS,
     REDIRECTS_OPTION,
 )
 
@@ -49,8 +48,6 @@ Allow: TypeAlias = (
 
 _SCHEME_ONLY = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)(?::/*)")
 _ALIAS_ONLY = re.compile(r"s3://([^/]+)/?")
-#: options that hold for all that is far away; an alias has its own keys
-_LIMITS = (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +258,7 @@ class AddressPolicy:
             return {FOLLOW_OPTION: follow} if follow else {}, False
         if self._is_own(place):
             return dict(own), True
-        return {name: own[name] for name in _LIMITS if name in own}, False
+        return {name: own[name] for name in REMOTE_OPTIONS if name in own}, False
 
     def _said(self, place: Address, *, named: bool) -> dict[str, Any]:
         """Return the options that keep secrets from a place, if it is at a server."""

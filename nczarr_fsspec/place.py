@@ -48,7 +48,7 @@ from nczarr_fsspec.ranges.open import (
     source_at_once,
 )
 from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
-from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, LIMIT_OPTIONS, MAX_WHOLE, RequestLimits
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, MAX_WHOLE, RequestLimits
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -558,13 +558,12 @@ def split_local_options(
     """
     if not options:
         return False
-    from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION
-    from nczarr_fsspec.ranges.whole_files import KEEPING_OPTIONS
+    from nczarr_fsspec.ranges.whole_files import REMOTE_OPTIONS
     from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 
     rest = dict(options)
     follow = rest.pop(FOLLOW_OPTION, False)
-    for option in (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS):
+    for option in REMOTE_OPTIONS:
         rest.pop(option, None)  # which are for remote fragments
     if rest and not others:
         meant = "" if is_url(shown) else meant_url(shown)

@@ -18,6 +18,7 @@ from nczarr_fsspec.ranges.disk_cache import DiskCache
 from nczarr_fsspec.ranges.local import Descriptor, MemoryBytes, RegularFileBytes
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.text import parse_size
+from nczarr_fsspec.transport.policy import LIMIT_OPTIONS
 from nczarr_fsspec.transport.request import Data, Extent
 
 #: storage options: whether whole files are kept on disk, and where; or in memory
@@ -26,6 +27,9 @@ DISKLESS_OPTION = "diskless"
 LOCATION_OPTION = "cache_location"
 CAP_OPTION = "max_cache_size"
 KEEPING_OPTIONS = (PERSIST_OPTION, DISKLESS_OPTION, LOCATION_OPTION, CAP_OPTION)
+#: the storage options of ours that hold for all that is remote, and so for remote fragments of any
+#: dataset
+REMOTE_OPTIONS = (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS)
 
 #: bytes of a part, and parts that are fetched at a time
 _PART = 8 << 20
