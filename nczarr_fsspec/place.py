@@ -153,10 +153,11 @@ class Place:
             shown = url.text.partition("#")[0]
             if url.protocol == "file":
                 return cls._local(local_path(url), shown, url.mode, options)
-            from nczarr_fsspec.ranges.whole_files import Keeping
+            limits, keeping = RequestLimits.take(options, shown), None
+            if options:
+                from nczarr_fsspec.ranges.whole_files import Keeping
 
-            limits = RequestLimits.take(options, shown)
-            keeping = Keeping.take(options, shown)
+                keeping = Keeping.take(options, shown)
             fs, path = open_filesystem(url, options)
             place = cls.in_filesystem(fs, path, url.mode, shown, limits)
             return replace(place, keeping=keeping, is_tree=bool(url.mode & TREES))
