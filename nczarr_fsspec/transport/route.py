@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from nczarr_fsspec.concurrency import AskedOnce
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.transport.asked_once import AskedOnce
 from nczarr_fsspec.transport.policy import Clock, TransientError
 
 #: bodies of this size and more, in bytes, tell the bandwidth

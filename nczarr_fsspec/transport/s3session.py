@@ -21,8 +21,8 @@ from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 
+from nczarr_fsspec.concurrency import AskedOnce
 from nczarr_fsspec.errors import StoreError, URLError
-from nczarr_fsspec.transport.asked_once import AskedOnce
 from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION
 from nczarr_fsspec.transport.s3client import use_shared_descriptions
 

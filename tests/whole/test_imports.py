@@ -282,7 +282,7 @@ REMOTE = {
 #: Modules of ours that HTTP has no need for.
 NOT_OF_HTTP = (
     *("nczarr_fsspec.changes", "nczarr_fsspec.destination", "nczarr_fsspec.gs3"),
-    *("nczarr_fsspec.transport.s3", "nczarr_fsspec.transport.signature"),
+    *("nczarr_fsspec.transport.s3", "nczarr_fsspec.transport.s3form"),
     *("nczarr_fsspec.transport.fsspec", "nczarr_fsspec.ranges.filesystem"),
     *(
         "nczarr_fsspec.address_policy",

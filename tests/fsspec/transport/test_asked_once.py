@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nczarr_fsspec.transport.asked_once import AskedOnce
+from nczarr_fsspec.concurrency import AskedOnce
 
 
 class Source:
