@@ -13,12 +13,10 @@ import numpy as np
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.delivery import Delivery
-from nczarr_fsspec.ranges.planner import LEAST_SHARE, Integers, longest, plan_requests
+from nczarr_fsspec.ranges.planner import LEAST_SHARE, Delivery, Integers, longest, plan_requests
 from nczarr_fsspec.ranges.small_reads import SMALL_READ, Receive, SmallReads
 from nczarr_fsspec.ranges.source import HEAD_BYTES, RemoteBytes
-from nczarr_fsspec.ranges.sparse import SparseBytes
-from nczarr_fsspec.ranges.traffic import Flight, Flights
+from nczarr_fsspec.ranges.sparse import Flight, Flights, SparseBytes
 from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.request import Extent
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
+from nczarr_fsspec.concurrency import Question
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
@@ -14,7 +15,6 @@ from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
-from nczarr_fsspec.transport.question import Question
 from nczarr_fsspec.transport.request import Extent
 
 T = TypeVar("T")

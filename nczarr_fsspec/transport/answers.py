@@ -12,7 +12,7 @@ from functools import partial
 from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
-from nczarr_fsspec.transport import multipart
+from nczarr_fsspec.transport import contentrange
 from nczarr_fsspec.transport.bodies import (
     Response,
     at_most,
@@ -215,12 +215,12 @@ async def _several(response: Response, clock: Clock, request: Request) -> Answer
     wanted = sum(stop - start for start, stop in request.extents)
     most = 2 * wanted + (1 << 20)  # headers, and gaps that the server filled
     stated = content_range(response.headers.get("Content-Range"))
-    mark = multipart.boundary(response.headers.get("Content-Type", ""))
-    found: list[multipart.Part] | None = None
+    mark = contentrange.boundary(response.headers.get("Content-Type", ""))
+    found: list[contentrange.Part] | None = None
     if is_encoded(response):
         pass
     elif mark is not None:
-        found = multipart.parts(await up_to(response, clock, request.shown, most), mark)
+        found = contentrange.parts(await up_to(response, clock, request.shown, most), mark)
     elif stated is not None and stated.stop - stated.start <= most:
         body = exactly(pieces(response, clock, request.shown), stated.stop - stated.start)
         found = [(stated, await body)]
@@ -230,7 +230,7 @@ async def _several(response: Response, clock: Clock, request: Request) -> Answer
     version = request.version or FileVersion()
     for part, _ in found:
         version = version.agreeing(FileVersion.of(response.headers, part.size), request.shown)
-    return Answer([multipart.cut(found, extent) for extent in request.extents], version)
+    return Answer([contentrange.cut(found, extent) for extent in request.extents], version)
 
 
 def _beyond(response: Response, request: Request) -> Answer:

@@ -18,9 +18,8 @@ from yarl import URL
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.places.rc import Entry, load_rc
 from nczarr_fsspec.text import did_you_mean
-from nczarr_fsspec.transport.cookies import Cookies
 from nczarr_fsspec.transport.hostrc import Certificates
-from nczarr_fsspec.transport.logins import Logins, netrc_path
+from nczarr_fsspec.transport.logins import Cookies, Logins, netrc_path
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     COOKIES_OPTION,

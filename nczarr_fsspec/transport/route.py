@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from nczarr_fsspec.concurrency import Question
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import Clock, TransientError
-from nczarr_fsspec.transport.question import Question
 
 #: bodies of this size and more, in bytes, tell the bandwidth
 _TELLING = 1 << 18

@@ -21,9 +21,9 @@ from aiobotocore.credentials import AioCredentials
 from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 
+from nczarr_fsspec.concurrency import Question
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION
-from nczarr_fsspec.transport.question import Question
 from nczarr_fsspec.transport.s3client import use_shared_descriptions
 
 #: how the parts are called: by NASA, the AWS tools, botocore and s3fs; without ``_``

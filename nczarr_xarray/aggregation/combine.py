@@ -27,11 +27,16 @@ from nczarr_xarray.aggregation.held_values import (
     of_type,
     safely_filled,
 )
-from nczarr_xarray.aggregation.labels import with_characters
 from nczarr_xarray.aggregation.reading import Key
-from nczarr_xarray.aggregation.storing import decide
-from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
-from nczarr_xarray.aggregation.tables import Tabler
+from nczarr_xarray.aggregation.summary import (
+    Layout,
+    Summary,
+    VariableForm,
+    has_few_bytes,
+    is_index,
+    with_characters,
+)
+from nczarr_xarray.aggregation.tables import Tabler, decide
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers

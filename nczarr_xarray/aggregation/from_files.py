@@ -10,10 +10,9 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing, promoted
 from nczarr_xarray.aggregation.combine import Combiner
-from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.held_values import unrounded
-from nczarr_xarray.aggregation.reading import Summaries, read_files
+from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, read_variable
 from nczarr_xarray.aggregation.summary import Layout, Summary, describe
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress

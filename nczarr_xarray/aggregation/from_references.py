@@ -2,28 +2,255 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.changes.journal import base_of
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
-from nczarr_xarray.aggregation.aggregated import Aggregated
+from nczarr_xarray.aggregation.aggregated import Aggregated, Packing
 from nczarr_xarray.aggregation.checks import equal_values
-from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
 from nczarr_xarray.aggregation.summary import describe
-from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placements
+from nczarr_xarray.aggregation.whole_variables import (
+    ArrayReferences,
+    Placed,
+    Placements,
+    WholeVariable,
+    place,
+)
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.formats.cfa.table import fill_of
+from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.formats.cfa.table import fill_of, marks_of, packing_of
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, Fragments, Hierarchy, Variable, grid_of
+from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
+
+# -- referenced files ----------------------------------------------------------------------------
+# Find in a file the variables of which references name the chunks.
+
+
+class Referenced(NamedTuple):
+    """Chunks of an array that are in one file.
+
+    Attributes
+    ----------
+    variable
+        As the references describe it.
+    references
+        Of the array.
+    numbers
+        Of the chunks.
+    """
+
+    variable: Variable
+    references: ArrayReferences
+    numbers: np.ndarray
+
+
+class Found(NamedTuple):
+    """A variable of a file that is a part of an array.
+
+    Attributes
+    ----------
+    path
+        Of the variable of the references.
+    placed
+        Which part.
+    packing
+        How it is packed in the file: see `Aggregated.packing`.
+    """
+
+    path: str
+    placed: Placed
+    packing: Packing
+
+
+class _Candidate(NamedTuple):
+    """A variable of a file, as it could be a part of an array of references.
+
+    Attributes
+    ----------
+    variable, view
+        The variable, and it as a Zarr array.
+    axes
+        Which dimensions of the array it has.
+    whole
+        Where its chunks are.
+    """
+
+    variable: Variable
+    view: ArrayView
+    axes: tuple[int, ...]
+    whole: WholeVariable
+
+
+@dataclass(frozen=True, slots=True)
+class Finder:
+    """Finds the variables of files that arrays of references are made of.
+
+    Parameters
+    ----------
+    opened
+        The dataset as the references describe it.
+    policy
+        What addresses mean, and which ones may be opened.
+    """
+
+    opened: Opened
+    policy: AddressPolicy
+
+    def find(self, wanted: tuple[str, list[Referenced]]) -> list[Found]:
+        """Find those of one file.
+
+        Parameters
+        ----------
+        wanted
+            The address of the file, and the chunks that are to be there.
+
+        Raises
+        ------
+        ExportError
+            Naming the reference that is no chunk of a variable of the file, or where the part of
+            the array is another than this variable.
+        NCZarrError
+            If something cannot be read.
+        """
+        address, arrays = wanted
+        try:
+            target = self.policy.resolve(address)
+            file = open_with(target, OpenOptions(storage_options=self.policy.options(target)))
+        except NCZarrError as error:
+            reason = f"is in a file that cannot be opened as a dataset: {error}"
+            raise arrays[0].references.error(int(arrays[0].numbers[0]), reason) from error
+        with file:
+            return [found for chunks in arrays for found in self._variables(file, chunks)]
+
+    def _variables(self, file: Opened, wanted: Referenced) -> Iterator[Found]:
+        """Yield the variables of a file that chunks of an array are."""
+        references, left = wanted.references, wanted.numbers
+        while len(left):
+            first = int(left[0])
+            error = references.error(
+                first,
+                f"{references.shown(first)}, and no variable there has such a chunk, of the shape "
+                f"{list(references.array.chunk_shape)}",
+            )
+            placed = None
+            for one in _candidates(file, wanted):
+                try:
+                    placed = place(references, first, one.whole)
+                except ExportError as own:  # its dimensions may be others of the array
+                    error = own
+                if placed is not None:
+                    break
+            if placed is None:
+                raise error
+            packing = _packing(wanted, one, first, file.store.url)
+            self._compare(wanted, one, placed, file)
+            yield Found(wanted.variable.path, placed, packing)
+            left = left[~np.isin(left, placed.numbers)]
+
+    def _compare(
+        self, wanted: Referenced, candidate: _Candidate, placed: Placed, file: Opened
+    ) -> None:
+        """Raise if values differ where the references have no extents of the file."""
+        references = wanted.references
+        for number in placed.compared.tolist():
+            columns = zip(
+                references.position(number),
+                references.array.chunk_shape,
+                placed.extent,
+                strict=True,
+            )
+            parts = [(at * n, min((at + 1) * n, stop), start) for at, n, (start, stop) in columns]
+            mine = self.opened.read(
+                wanted.variable, tuple(slice(begin, end) for begin, end, _ in parts)
+            )
+            inside = [slice(begin - start, end - start) for begin, end, start in parts]
+            theirs = file.read(
+                candidate.variable, tuple(inside[axis] for axis in candidate.axes)
+            ).reshape(mine.shape)
+            if not equal_values(mine, theirs):
+                raise references.error(
+                    number,
+                    f"{references.shown(number)}, and reads as other values than those of "
+                    f"{candidate.variable.path} of {file.store.url}, as its neighbours are",
+                )
+
+
+def _candidates(file: Opened, wanted: Referenced) -> Iterator[_Candidate]:
+    """Yield the variables of a file that have chunks of the shape of an array, its name first."""
+    if not isinstance(file.store, DataFile):
+        return
+    array = wanted.references.array
+    rank, names = len(array.shape), [d.name for d in wanted.variable.dimensions]
+    variables = file.hierarchy.root.all_variables()
+    for variable in sorted(variables, key=lambda one: one.path != wanted.variable.path):
+        own = [dimension.name for dimension in variable.dimensions]
+        # dimensions of length 1 may be absent in the file
+        choices = itertools.combinations(range(rank), len(own))
+        for axes in sorted(choices, key=lambda axes: [names[axis] for axis in axes] != own):
+            if any(n != 1 for axis, n in enumerate(array.chunk_shape) if axis not in axes):
+                continue
+            try:
+                view = view_in_chunks(variable, tuple(array.chunk_shape[axis] for axis in axes))
+            except NCZarrError:
+                continue  # a variable of which Zarr can have no chunks
+            if view is None or view.count > len(wanted.references.codes):
+                continue
+            shape = [1] * rank
+            for axis, length in zip(axes, variable.shape, strict=True):
+                shape[axis] = length
+            table = file.store.parse(view.locate(np.arange(view.count)))
+            whole = WholeVariable(variable.path, tuple(shape), table)
+            yield _Candidate(variable, view, axes, whole)
+
+
+def _packing(wanted: Referenced, candidate: _Candidate, first: int, url: str) -> Packing:
+    """Return how a variable of a file is packed; raise if its numbers mean something else."""
+    array, view, own = wanted.references.array, candidate.view.array, candidate.variable
+    packed, there = packing_of(wanted.variable), packing_of(own)
+    pairs: list[tuple[str, Any, Any]] = [
+        ("type", array.dtype, view.dtype),
+        ("order", array.order, view.order),
+        ("codecs", [one["id"] for one in array.codecs], [one["id"] for one in view.codecs]),
+        ("missing values", _missing(wanted.variable), _missing(own)),
+        ("packing", packed, there or packed),
+    ]
+    for name in ("units", "calendar"):
+        said, theirs = (text_in(v.attributes, name) for v in (wanted.variable, own))
+        pairs.append((name, said, said if theirs is None else theirs))
+    for what, mine, theirs in pairs:
+        if mine != theirs:
+            raise wanted.references.error(
+                first,
+                f"is in the array {array.path}, which has the {what} {mine}; {own.path} of {url} "
+                f"has {theirs}",
+            )
+    return "own" if not packed else "equal" if there else "after"
+
+
+def _missing(variable: Variable) -> set[bytes]:
+    """Return the values that stand for missing data, as elements of the variable."""
+    if variable.dtype.kind not in "iuf":
+        return set()
+    return {np.array(mark).astype(variable.dtype).tobytes() for mark in marks_of(variable)}
+
+
+# -- from references -----------------------------------------------------------------------------
+
 
 #: Files that are open at a time.
 _THREADS = 32

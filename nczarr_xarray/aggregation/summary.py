@@ -3,21 +3,108 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
-from nczarr_xarray.aggregation.labels import joined, text_dimensions
-from nczarr_xarray.dataset.time_units import are_times, calendar_called
+from nczarr_xarray.dataset.units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
 from nczarr_xarray.formats.needed import LOCATING, named, with_needed
-from nczarr_xarray.model import Hierarchy, Variable, described
+from nczarr_xarray.model import Dimension, Group, Hierarchy, Variable, described
+
+# -- labels --------------------------------------------------------------------------------------
+# Labels that are characters: text with a dimension more, its length, which files need not share.
+#
+# Files are combined with their texts. What a master holds are characters again.
+
+
+def text_dimensions(variables: Iterable[Variable]) -> dict[str, tuple[Dimension, ...]]:
+    """Return the dimensions of texts, by path of the variable that has their characters.
+
+    The last one of characters is a length where nothing else has it.
+    """
+    texts: dict[str, tuple[Dimension, ...]] = {}
+    lengths, others = dict[str, str](), set[str]()
+    for variable in variables:
+        others.add(variable.path)  # the coordinate of a dimension
+        dimensions = variable.dimensions
+        if variable.nc_type == "char" and dimensions:
+            *before, last = dimensions
+            texts[variable.path], lengths[variable.path] = tuple(before), last.path
+            dimensions = texts[variable.path]
+        others |= {dimension.path for dimension in dimensions}
+    return {path: texts[path] for path, length in lengths.items() if length not in others}
+
+
+def joined(characters: np.ndarray) -> np.ndarray:
+    """Return texts, of characters along the last dimension."""
+    *shape, length = characters.shape
+    texts = np.zeros((*shape, max(1, length)), "S1")
+    texts[..., :length] = characters
+    return texts.view(f"S{max(1, length)}")[..., 0]
+
+
+def with_characters(
+    hierarchy: Hierarchy, values: Mapping[str, np.ndarray]
+) -> tuple[Hierarchy, dict[str, np.ndarray]]:
+    """Return what a master holds with characters instead of texts, in dimensions that fit them.
+
+    Raises
+    ------
+    ExportError
+        If another variable has the dimension of texts that are longer.
+    """
+    variables = [*hierarchy.root.all_variables()]
+    texts = {
+        one.path: one
+        for one in variables
+        if one.path in values and values[one.path].ndim < len(one.dimensions)
+    }
+    sizes: dict[str, int] = {}
+    for path, variable in texts.items():
+        last = variable.dimensions[-1]
+        itemsize = values[path].dtype.itemsize
+        sizes[last.path] = max(itemsize, sizes.get(last.path, last.size))
+    for variable in variables:
+        changed = next(
+            (d for d in variable.dimensions if sizes.get(d.path, d.size) != d.size), None
+        )
+        if changed is not None and variable.path not in texts:
+            raise ExportError(
+                variable.path,
+                f"has the dimension {changed.path}, the length of text that is longer in some "
+                "files: only coordinates are made as long as the longest text",
+            )
+
+    def sized(dimension: Dimension) -> Dimension:
+        return replace(dimension, size=sizes.get(dimension.path, dimension.size))
+
+    def group(own: Group) -> Group:
+        return replace(
+            own,
+            dimensions={name: sized(one) for name, one in own.dimensions.items()},
+            variables={
+                name: replace(one, dimensions=tuple(map(sized, one.dimensions)))
+                for name, one in own.variables.items()
+            },
+            groups={name: group(one) for name, one in own.groups.items()},
+        )
+
+    found = dict(values)
+    for path, variable in texts.items():
+        size = sizes[variable.dimensions[-1].path]
+        found[path] = values[path].astype(f"S{size}")[..., np.newaxis].view("S1")
+    return replace(hierarchy, root=group(hierarchy.root)), found
+
+
+# -- summary -------------------------------------------------------------------------------------
+
 
 #: Bytes of a coordinate variable in one file, up to which it is read of every file.
 SMALL_BYTES = 1 << 16

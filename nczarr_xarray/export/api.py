@@ -16,8 +16,14 @@ from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.write_options import Mode, RegionLike, WriteOptions, decide, mode_of
-from nczarr_xarray.export.write_request import WriteRequest
+from nczarr_xarray.export.write_options import (
+    Mode,
+    RegionLike,
+    WriteOptions,
+    WriteRequest,
+    decide,
+    mode_of,
+)
 from nczarr_xarray.export.write_task import WriteTask, need_dask
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from nczarr_xarray.export.classic_types import (
     dimension_problems,
     size_problems,
 )
+from nczarr_xarray.export.contents import StoredSource
 from nczarr_xarray.export.derived import DerivedArray
 from nczarr_xarray.export.form.lacking import CHARACTERS, FLAGS, WIDENED, Lacking
 from nczarr_xarray.export.form.stored import netcdf_text
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, bytes_of
 

@@ -2,15 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from nczarr_xarray.codecs.quantize import Rounding
-from nczarr_xarray.export.stored_source import StoredSource
-from nczarr_xarray.model import Group, Variable, join
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.form.text import longest
+from nczarr_xarray.export.rechunk import Rechunking, boxes, chunk_boxes, plan_rechunking
+from nczarr_xarray.model import Array, Group, Variable, join
 
 if TYPE_CHECKING:
     import xarray as xr
+
+
+# -- stored source -------------------------------------------------------------------------------
+# Data that are read piece by piece, because they may be larger than memory.
+
+
+#: Bytes that are read at a time.
+SLAB_BYTES = 1 << 27
+
+
+class StoredSource:
+    """The data of a variable, for an `Item`: read piece by piece.
+
+    Parameters
+    ----------
+    reader
+        Reader of the variable.
+    variable
+        The stored variable, which has the shape.
+    """
+
+    #: dask's blocks: none
+    chunks: None = None
+
+    def __init__(self, reader: VariableReader, variable: Variable) -> None:
+        self.reader = reader
+        self.shape = variable.shape
+        self.ndim = len(variable.shape)
+        self.itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
+        #: chunk lengths, and how many of such chunks are read together; None for all of a part
+        self.together: tuple[tuple[int, ...], int] | None = None
+
+    def read(self, part: tuple[slice, ...]) -> np.ndarray:
+        """Return the values of one part."""
+        found = [] if self.together is None else list(chunk_boxes(part, *self.together))
+        if len(found) < 2:
+            return np.asarray(self.reader.read(part))
+        result = np.empty([along.stop - along.start for along in part], self.reader.dtype)
+        for box in found:
+            target = tuple(
+                slice(own.start - along.start, own.stop - along.start)
+                for own, along in zip(box, part, strict=True)
+            )
+            result[target] = self.reader.read(box)
+        return result
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The chunk lengths by which the data are read well."""
+        return chunk_lengths(self.reader.array, self.ndim)
+
+    def rechunking(
+        self, chunk_shape: Sequence[int], nbytes: int | None = None, *, passes: int = 1
+    ) -> Rechunking:
+        """Plan the copy into another chunk grid, by parts of about `SLAB_BYTES` or `nbytes`."""
+        room = max(1, (nbytes or SLAB_BYTES) // self.itemsize)
+        return plan_rechunking(self.shape, self.grid, chunk_shape, room, passes=passes)
+
+    def slabs(self, chunk_shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+        """Yield parts of about `SLAB_BYTES`, each of whole chunks of a grid (edges apart)."""
+        return boxes(self.shape, self.rechunking(chunk_shape).parts)
+
+    def longest_text(self, chunk_shape: Sequence[int]) -> int:
+        """Return the number of bytes of the longest text in UTF-8; it is read by `slabs`."""
+        return max((longest(self.read(part)) for part in self.slabs(chunk_shape)), default=0)
+
+
+def chunk_lengths(array: Array | None, rank: int) -> tuple[int, ...]:
+    """Return the chunk grid by which data of a variable are read well; 1 where any part is.
+
+    Parameters
+    ----------
+    rank
+        The number of dimensions of the variable.
+    """
+    ones = (1,) * rank
+    if array is None or len(array.shape) != rank:
+        return ones
+    if array.blocks is not None:
+        return tuple(max(1, *lengths) if lengths else 1 for lengths in array.blocks)
+    return tuple(max(1, c) for c in array.chunk_shape) if array.is_chunked else ones
+
+
+# -- contents ------------------------------------------------------------------------------------
 
 
 class Item(NamedTuple):

@@ -12,7 +12,7 @@ from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.contents import Contents, Item
+from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
 from nczarr_xarray.export.form.chunk_shapes import cut_to
 from nczarr_xarray.export.form.codecs import kept_codecs
@@ -21,7 +21,6 @@ from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.form.storage import note_text, text_dtype
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.new_dataset import plan_contents
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.format import NCZARR

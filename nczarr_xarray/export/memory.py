@@ -13,9 +13,9 @@ from nczarr_xarray.chunks.processors import processors
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.contents import StoredSource, chunk_lengths
 from nczarr_xarray.export.derived import stored_array
 from nczarr_xarray.export.form.chunk_shapes import cut_to
-from nczarr_xarray.export.stored_source import StoredSource, chunk_lengths
 from nczarr_xarray.formats.zarr3.array import Zarr3Array
 from nczarr_xarray.model import FragmentArray, grid_of
 

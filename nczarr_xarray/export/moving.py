@@ -24,7 +24,7 @@ from nczarr_xarray.chunks.sources import at_once
 from nczarr_xarray.codecs.shuffle import element_size
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES, ChunkWriter
-from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export.contents import StoredSource
 from nczarr_xarray.model import (
     Array,
     ChunkedArray,

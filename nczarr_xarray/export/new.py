@@ -17,12 +17,12 @@ from nczarr_fsspec.errors import (
     on_error,
 )
 from nczarr_xarray.dataset.shown import attribute_value
-from nczarr_xarray.dataset.time_units import are_times, same_time_units
+from nczarr_xarray.dataset.units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.new_dataset import flows_of, plan_contents
-from nczarr_xarray.export.write_options import Mode
-from nczarr_xarray.export.write_request import (
+from nczarr_xarray.export.write_options import (
+    Mode,
     WriteRequest,
     aligned_item,
     array_of,

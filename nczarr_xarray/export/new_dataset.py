@@ -12,8 +12,7 @@ from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.write_options import WriteOptions
-from nczarr_xarray.export.write_request import array_of, shares_chunks
+from nczarr_xarray.export.write_options import WriteOptions, array_of, shares_chunks
 from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED

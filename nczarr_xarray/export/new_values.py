@@ -17,8 +17,8 @@ from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.placement import Placement
 from nczarr_xarray.export.regions import replaced_part
-from nczarr_xarray.export.write_options import RegionLike
-from nczarr_xarray.export.write_request import (
+from nczarr_xarray.export.write_options import (
+    RegionLike,
     WriteRequest,
     aligned_item,
     array_of,

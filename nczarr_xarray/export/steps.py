@@ -17,13 +17,12 @@ from nczarr_fsspec.changes.resumption import BETWEEN, Resumption
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.contents import Item, StoredSource
+from nczarr_xarray.export.gate import ArrayWriter
 from nczarr_xarray.export.memory import room, room_to_move
 from nczarr_xarray.export.moving import Mover, stored_alike
 from nczarr_xarray.export.rechunk import Lengths, Rechunking, boxes
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import ChunkedArray
 
 

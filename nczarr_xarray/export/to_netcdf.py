@@ -13,7 +13,7 @@ from nczarr_fsspec.changes.create import NewObjects
 from nczarr_fsspec.changes.locks import OVER
 from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.export.api import plan
-from nczarr_xarray.export.array_writer import ArrayWriter
+from nczarr_xarray.export.gate import ArrayWriter
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_task import WriteTask, lazy_data

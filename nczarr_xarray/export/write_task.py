@@ -24,9 +24,9 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
-from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.contents import Item, StoredSource
+from nczarr_xarray.export.gate import ArrayWriter
 from nczarr_xarray.export.parallel import (
     Written,
     compute,
@@ -37,7 +37,6 @@ from nczarr_xarray.export.parallel import (
 )
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.workers import run_parts
 from nczarr_xarray.formats.format import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of

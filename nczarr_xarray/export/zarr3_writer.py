@@ -10,8 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.stores.writable import WritableStore
-from nczarr_xarray.export.array_writer import ArrayWriter
-from nczarr_xarray.export.gate import Gate
+from nczarr_xarray.export.gate import ArrayWriter, Gate
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
 from nczarr_xarray.model import grid_of, mapped, readable

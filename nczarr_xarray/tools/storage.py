@@ -7,20 +7,161 @@ its name alone. No data are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.text import format_size
+from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 from nczarr_xarray.codecs.registry import compressions
-from nczarr_xarray.tools.chunk_grid_svg import chunk_grid_svg
-from nczarr_xarray.tools.located import Located, is_address, locate
-from nczarr_xarray.tools.survey import StorageSize
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.formats.format import GENERATIONS
+from nczarr_xarray.model import Variable
+from nczarr_xarray.tools.survey import StorageSize, survey
+
+# -- chunk grid svg ------------------------------------------------------------------------------
+# A chunk grid as a picture: the box that an array is, with the borders of its chunks.
+
+
+#: In pixels: the longest side, the least of any, and the least between two lines.
+_SIDE, _LEAST, _BETWEEN = 90, 8.0, 3.0
+#: How far a step back goes to the right and up, and the room for a number, in pixels.
+_OBLIQUE, _MARGIN = 0.4, 14
+
+
+def chunk_grid_svg(shape: Sequence[int], grid: Sequence[int]) -> str:
+    """Draw the last three dimensions of a chunk grid as SVG.
+
+    Parameters
+    ----------
+    shape
+        Of the array, none of it zero.
+    grid
+        The number of chunks along each dimension.
+    """
+    depth, height, width = (1, 1, 1, *shape)[-3:]
+    layers, rows, columns = (1, 1, 1, *grid)[-3:]
+    scale = _SIDE / max(depth, height, width)
+    wide, high = max(_LEAST, width * scale), max(_LEAST, height * scale)
+    back = max(_LEAST, depth * scale * _OBLIQUE) if len(shape) > 2 else 0.0
+    across, down = _borders(columns, wide), _borders(rows, high)
+    lines = [
+        *(f"M0 {back + high * at:.1f}h{wide:.1f}" for at in down),
+        *(f"M{wide * at:.1f} {back:.1f}v{high:.1f}" for at in across),
+    ]
+    if back:
+        slope = f"l{back:.1f} {-back:.1f}"
+        lines += [
+            *(f"M{wide * at:.1f} {back:.1f}{slope}" for at in across),
+            *(f"M{wide:.1f} {back + high * at:.1f}{slope}" for at in down),
+            *(
+                f"M{back * at:.1f} {back - back * at:.1f}h{wide:.1f}v{high:.1f}"
+                for at in _borders(layers, back)
+            ),
+        ]
+    outline = f"M0 {back:.1f}l{back:.1f} {-back:.1f}h{wide:.1f}v{high:.1f}l{-back:.1f} {back:.1f}"
+    size = f"{wide + back + 5 * _MARGIN:.0f}", f"{high + back + _MARGIN:.0f}"
+    return (  # pages that scale pictures need the box; without it they cut them
+        f'<svg width="{size[0]}" height="{size[1]}" viewBox="0 0 {" ".join(size)}" font-size="11">'
+        f'<path d="{outline}h{-wide:.1f}z" fill="#e3edf9"/>'
+        f'<path d="{"".join(lines)}" stroke="#5b6b7b" fill="none"/>'
+        f"{''.join(_numbers(shape, wide, high, back))}</svg>"
+    )
+
+
+def _numbers(shape: Sequence[int], wide: float, high: float, back: float) -> Iterator[str]:
+    """Yield the lengths of the dimensions beside the box."""
+    places = [
+        (0, back + high + _MARGIN - 2),
+        (wide + back + 3, high / 2 + 4),
+        (wide + back / 2 + 3, back / 2 + high + 8),
+    ]
+    for length, (x, y) in zip(reversed(shape), places, strict=False):
+        yield f'<text x="{x:.0f}" y="{y:.0f}" fill="currentColor">{length:,}</text>'
+
+
+def _borders(count: int, length: float) -> list[float]:
+    """Return where the borders of `count` chunks are between 0 and 1, or as many as fit."""
+    shown = min(count, max(1, int(length / _BETWEEN)))
+    return [number / shown for number in range(shown + 1)]
+
+
+# -- storage -------------------------------------------------------------------------------------
+
+
+# -- located -------------------------------------------------------------------------------------
+# Where variables are in the dataset that they come from, and how many bytes they take there.
+
+
+#: Names, or paths below some group, and shapes.
+Wanted: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
+#: Seconds for each request, where a dataset is only looked at to be printed.
+_PATIENCE = 10
+
+
+class Located(NamedTuple):
+    """What a dataset says of variables that come from it.
+
+    Attributes
+    ----------
+    format
+        In words.
+    places
+        Path and bytes of each variable that was found, by its name; None for bytes that the
+        metadata do not tell.
+    """
+
+    format: str
+    places: Mapping[str, tuple[str, StorageSize | None]]
+
+
+def is_address(source: str) -> bool:
+    """Tell whether ``encoding["source"]`` says where a dataset is, as ``"mapping"`` does not."""
+    return is_url(source) or os.path.isabs(source)
+
+
+def locate(source: str, wanted: Wanted) -> Located | None:
+    """Look at the metadata of a dataset; None if it cannot be opened by its name alone."""
+    if not is_address(source):
+        return None
+    remote = is_url(source) and not source.startswith("file:")
+    options = {TIMEOUT_OPTION: _PATIENCE} if remote else None
+    try:
+        with open_hierarchy(source, storage_options=options) as opened:
+            paths = _paths(opened.hierarchy.root.all_variables(), wanted)
+            found = survey(opened, frozenset(paths.values()))
+            generation = opened.hierarchy.generation
+    except (NCZarrError, ImportError):
+        return None
+    stored = {facts.path: facts.stored for facts in found.facts}
+    places = {name: (path, stored.get(path)) for name, path in paths.items()}
+    return Located(GENERATIONS.get(generation, generation), places)
+
+
+def _paths(there: Iterable[Variable], wanted: Wanted) -> dict[str, str]:
+    """Return the paths of variables by name: below the group that has most of them."""
+    by_name: dict[str, list[Variable]] = {}
+    for variable in there:
+        by_name.setdefault(variable.name, []).append(variable)
+    found: dict[str, dict[str, str]] = {}
+    for name, shape in wanted:
+        end = f"/{name.lstrip('/')}"
+        for variable in by_name.get(end.rpartition("/")[2], ()):
+            if variable.path.endswith(end) and variable.shape == shape:
+                found.setdefault(variable.path.removesuffix(end), {})[name] = variable.path
+    best = min(found, key=lambda group: (-len(found[group]), len(group)), default="")
+    return found.get(best, {})
+
+
+# -- storage -------------------------------------------------------------------------------------
+
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
 _UNKNOWN = "source unknown: not read from a dataset, or text (xarray drops its encoding)"

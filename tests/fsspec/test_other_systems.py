@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec import births, local_files
-from nczarr_fsspec.births import birth_of
+from nczarr_fsspec import local_files
+from nczarr_fsspec.stores import directory
+from nczarr_fsspec.stores.directory import birth_of
 from nczarr_xarray.chunks.processors import processors
 
 DATA = bytes(range(256)) * 40
@@ -81,19 +82,19 @@ class TestBirth:
     def test_on_other_systems(
         self, status: SimpleNamespace, birth: int | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(births, "sys", SimpleNamespace(platform="darwin"))
-        monkeypatch.setattr(births, "os", SimpleNamespace(stat=lambda _: status))
+        monkeypatch.setattr(directory, "sys", SimpleNamespace(platform="darwin"))
+        monkeypatch.setattr(directory, "os", SimpleNamespace(stat=lambda _: status))
         assert birth_of("x") == birth
 
     def test_with_a_c_library_that_does_not_tell(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
-        births._statx.cache_clear()
+        directory._statx.cache_clear()
         try:
             assert birth_of(str(tmp_path)) is None
         finally:
-            births._statx.cache_clear()
+            directory._statx.cache_clear()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python itself counts there")

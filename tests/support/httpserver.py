@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import re
+import socket
 import ssl
 import sys
 import threading
@@ -45,6 +46,19 @@ class _HTTPServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # a client may go away
             super().handle_error(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Read what a client of TLS still sends: else the system resets the connection.
+
+        A reset takes back what was said last, such as which certificate is wanted.
+        """
+        if isinstance(request, ssl.SSLSocket):
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_WR)
+                request.settimeout(5)
+                while request.recv(1 << 16):
+                    pass
+        super().shutdown_request(request)
 
 
 @dataclass

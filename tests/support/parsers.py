@@ -40,8 +40,7 @@ from nczarr_fsspec.stores.referencefolder import FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import JSONReferences, References
 from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.answers import read_answer
-from nczarr_fsspec.transport.cookies import Cookies
-from nczarr_fsspec.transport.logins import Logins
+from nczarr_fsspec.transport.logins import Cookies, Logins
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 from nczarr_fsspec.transport.recording import Kind, Record, Try
 from nczarr_fsspec.transport.request import Extent, Request

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nczarr_xarray.export import stored_source
-from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export import contents
+from nczarr_xarray.export.contents import StoredSource
 
 
 def sizes_read(monkeypatch: pytest.MonkeyPatch, slab: int) -> list[int]:
@@ -19,6 +19,6 @@ def sizes_read(monkeypatch: pytest.MonkeyPatch, slab: int) -> list[int]:
         sizes.append(values.nbytes)
         return values
 
-    monkeypatch.setattr(stored_source, "SLAB_BYTES", slab)
+    monkeypatch.setattr(contents, "SLAB_BYTES", slab)
     monkeypatch.setattr(StoredSource, "read", counted)
     return sizes

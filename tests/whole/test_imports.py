@@ -153,7 +153,7 @@ FORMATS = {
                 "nczarr_fsspec",
                 "births changes changes.journal changes.moment stores.directory stores.inflate "
                 "stores.inside stores.names stores.ownership stores.zip stores.zipformat "
-                "transport.question",
+                "concurrency",
             ),
         },
     ),

@@ -16,7 +16,6 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
-from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import (
     aggregation,
     conventions,
@@ -26,7 +25,7 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
-from nczarr_xarray.export.cfa.split import even_edges, regular_edges
+from nczarr_xarray.export.cfa.split import edges_between, even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.form.integers import as_integers

@@ -12,7 +12,6 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import removable_keys
-from nczarr_xarray.export.cfa.fragment_tables import table
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter, beside
 from nczarr_xarray.export.cfa.master import (
     address_of,
@@ -23,6 +22,7 @@ from nczarr_xarray.export.cfa.master import (
 )
 from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
+from nczarr_xarray.export.cfa.split import table
 from nczarr_xarray.export.form.new import Options
 from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.formats.cfa.variables import OLDEST

@@ -23,7 +23,7 @@ from nczarr_xarray.backend.cf_encoding import (
 from nczarr_xarray.backend.compat import without_indexes
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.shown import attribute_value
-from nczarr_xarray.dataset.time_units import TimeConversion, same_time_units, time_conversion
+from nczarr_xarray.dataset.units import TimeConversion, same_time_units, time_conversion
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
 from nczarr_xarray.export.form.integers import as_integers, inexact, refuse_values
 from nczarr_xarray.export.form.numbers import (

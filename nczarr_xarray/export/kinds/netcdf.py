@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from nczarr_xarray.export.classic import as_classic
-from nczarr_xarray.export.file_target import FileTarget
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.kinds.kind import CopyRequest
-from nczarr_xarray.export.netcdf_file import write_netcdf
+from nczarr_xarray.export.netcdf_file import FileTarget, write_netcdf
 
 
 def copy(request: CopyRequest) -> None:

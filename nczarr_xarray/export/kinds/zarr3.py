@@ -11,7 +11,7 @@ from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.errors import on_error
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.contents import Contents, Item
+from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
 from nczarr_xarray.export.form.chunk_shapes import cut_to
@@ -27,7 +27,6 @@ from nczarr_xarray.export.form.lacking import (
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_target import check_clashes
 from nczarr_xarray.export.write_task import WriteTask

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.contents import chunk_lengths
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.stored_source import chunk_lengths
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.compare.reading import (
     READ_BYTES,

@@ -12,7 +12,7 @@ from nczarr_xarray.chunks.decoder import LONGER
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export.contents import StoredSource
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import (
     ChunkedArray,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nczarr_fsspec.transport.question import Question
+from nczarr_fsspec.concurrency import Question
 
 
 class Source:

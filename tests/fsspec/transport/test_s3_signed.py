@@ -32,7 +32,7 @@ from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
 from nczarr_fsspec.transport.s3 import S3Transport
-from nczarr_fsspec.transport.signature import Signer, region_of
+from nczarr_fsspec.transport.s3form import Signer, region_of
 from tests.support.httpserver import Request, Server
 from tests.support.s3server import S3Server
 

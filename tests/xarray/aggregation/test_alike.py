@@ -14,7 +14,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.ranges.memory import memory
-from nczarr_xarray.aggregation import files
+from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.dataset.open_fragments import open_begun
 from tests.support.httpserver import Server
@@ -36,7 +36,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(source.url.rpartition("/")[2])
         return await open_begun(source, options)
 
-    monkeypatch.setattr(files, "open_begun", noted)
+    monkeypatch.setattr(reading, "open_begun", noted)
     return names
 
 

@@ -19,8 +19,7 @@ from kerchunk.netCDF3 import NetCDF3ToZarr
 from nczarr_fsspec.errors import AccessDeniedError, ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate, convert_references
-from nczarr_xarray.aggregation.masters import read_master
-from nczarr_xarray.aggregation.replaced import Replaced
+from nczarr_xarray.aggregation.masters import Replaced, read_master
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.references import references

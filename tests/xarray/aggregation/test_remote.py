@@ -15,7 +15,7 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.aggregation.files import Read, RemoteFiles
+from nczarr_xarray.aggregation.reading import Read, RemoteFiles
 from tests.support.httpserver import Server
 from tests.support.manyfiles import field, step
 from tests.support.trees import read_tree

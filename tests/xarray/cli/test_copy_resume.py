@@ -31,11 +31,11 @@ from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import (
+    contents,
     memory,
     moving,
     new_dataset,
     steps,
-    stored_source,
     write_target,
     write_task,
 )
@@ -78,7 +78,7 @@ def small_parts() -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resumption, "NOTE_BYTES", 1)
         patch.setattr(moving, "WINDOW_BYTES", PART * 960)
-        patch.setattr(stored_source, "SLAB_BYTES", PART * 1920)
+        patch.setattr(contents, "SLAB_BYTES", PART * 1920)
         patch.setattr(memory, "PROGRAM_BYTES", 0)
         patch.setattr(memory, "COPIES", 0)
         # (another kind puts a range as it puts anything else)

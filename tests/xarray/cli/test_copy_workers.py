@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import memory, moving, parallel, stored_source, workers
+from nczarr_xarray.export import contents, memory, moving, parallel, workers
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.steps import Step
 from nczarr_xarray.export.workers import run_part
@@ -221,7 +221,7 @@ def test_a_worker_is_killed(
     deaths.mkdir()
     monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 1))
     monkeypatch.setattr(moving, "WINDOW", 4)
-    monkeypatch.setattr(stored_source, "SLAB_BYTES", 4096)
+    monkeypatch.setattr(contents, "SLAB_BYTES", 4096)
     with two_processes() as client:
         copy(cube, tmp_path / "y", *chunks, "--scheduler", client.cluster.scheduler_address)
     assert [path.name for path in deaths.iterdir()] == ["0"]

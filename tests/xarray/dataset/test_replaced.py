@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec import births
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
@@ -82,7 +81,7 @@ def test_an_archive_after_close(tmp_path: Path) -> None:
 
 def test_the_number_of_a_directory_returns(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ext4 gives it to a directory that is made after the first one has been removed."""
-    if births.birth_of(str(tree)) is None:
+    if directory.birth_of(str(tree)) is None:
         pytest.skip("this filesystem does not say when a directory was made")
     first = tree.stat()
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from nczarr_xarray.dataset.time_units import TimeConversion, same_time_units, time_conversion
-from nczarr_xarray.dataset.units import conversion
+from nczarr_xarray.dataset.units import TimeConversion, conversion, same_time_units, time_conversion
 
 CALENDARS = [
     "standard",

@@ -12,7 +12,7 @@ import xarray as xr
 
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.cfa.cfa_task import CfaTask
-from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export.contents import StoredSource
 from nczarr_xarray.export.write_task import WriteTask
 from tests.support.marks import each_once
 
