@@ -25,7 +25,8 @@ from nczarr_fsspec.stores.writable import WritableStore
 
 #: Other objects that show that there is a dataset: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
 _OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")
-#: How long a writer that carries out a change may make no progress, in seconds.
+#: How long a writer that carries out a change may make no progress, in seconds, where the option
+#: ``timeout`` does not say less.
 PATIENCE = 30.0
 #: Keys that are moved at a time, so that waiting writers see progress.
 BATCH = 1000
@@ -58,7 +59,7 @@ def finish_journal(store: WritableStore) -> None:
     StoreError
         If the store fails, or the journal is damaged.
     """
-    reader = store.reader()
+    reader, patience = store.reader(), min(PATIENCE, store.timeout)
     seen: object = None
     ours: set[str] = set()
     try:
@@ -76,12 +77,12 @@ def finish_journal(store: WritableStore) -> None:
             left = len(store.keys_below(f"{STAGED}/{journal.transaction}"))
             if seen != (journal.transaction, left):
                 seen = journal.transaction, left
-                wait, deadline = 0.005, time.monotonic() + PATIENCE
+                wait, deadline = 0.005, time.monotonic() + patience
             elif time.monotonic() > deadline:
                 raise ConflictError(
                     store.url,
                     f"another writer ({journal.owner}) has got no further with its change for "
-                    f"{PATIENCE:.0f} s; if it has died on its machine, call nczarr_xarray.recover",
+                    f"{patience:g} s; if it has died on its machine, call nczarr_xarray.recover",
                 )
             time.sleep(wait)
             wait = min(2 * wait, 0.5)

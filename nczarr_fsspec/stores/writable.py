@@ -7,6 +7,7 @@ its event loop.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -44,6 +45,11 @@ class WritableStore(ABC):
     url: str
     parallel: ClassVar[int]
     stamps: ClassVar[bool] = False
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that one request may take in all, its further tries included."""
+        return math.inf
 
     @abstractmethod
     def reader(self) -> KeyStore:

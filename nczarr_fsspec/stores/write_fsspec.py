@@ -108,6 +108,10 @@ class FsspecWriter(WritableStore):
         assert isinstance(self._keys.transport, FsspecTransport), "HTTP cannot be written"
         return self._keys.transport
 
+    @property
+    def timeout(self) -> float:
+        return self._transport.timeout.whole
+
     def reader(self) -> KeyStore:
         if is_in_memory(self._fs):
             return SyncFsspecStore(self._fs, self._root, self.url)

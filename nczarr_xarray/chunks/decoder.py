@@ -97,13 +97,10 @@ class Decoder:
             if size == array.dtype.itemsize and 1 < size <= WIDEST:
                 self._steps = self._steps[:-1]
                 self.planes = size
-        #: decodes chunks of `Array.longer` bytes
+        self._mask = mask
         self._longer: Decoder | None = None
         if array.longer > self.nbytes:
-            shape = (array.longer // array.dtype.itemsize,)
-            whole: dict[str, Any] = {"shape": shape, "chunk_shape": shape}
-            self._longer = Decoder(replace(array, **whole), mask)
-            self.most = max(self.most, self._longer.most)
+            self.most *= -(-array.longer // max(1, self.nbytes))
         self._told = False
         self._into: Callable[[Buffer, memoryview], bool] | None = None
         make = codec(self._codecs[0]["id"]).decode_into if self._codecs else None
@@ -206,14 +203,24 @@ class Decoder:
 
     def beginning(self, data: Buffer) -> Buffer | None:
         """Return the beginning of a chunk that is as long as `Array.longer`; None if it is not."""
-        if self._longer is None:
+        longer = self._of_longer_chunks()
+        if longer is None:
             return None
         try:
-            whole = self._longer.decode([data], lambda _: "")[0]
+            whole = longer.decode([data], lambda _: "")[0]
         except FormatError:
             return None
         planes = np.frombuffer(whole, np.uint8).reshape(self.planes or 1, -1)
         return np.ascontiguousarray(planes[:, : self.nbytes // len(planes)]).reshape(-1)
+
+    def _of_longer_chunks(self) -> Decoder | None:
+        """Return what decodes chunks of `Array.longer` bytes; made when the first one comes."""
+        array = self.array
+        if self._longer is None and array.longer > self.nbytes:
+            shape = (array.longer // array.dtype.itemsize,)
+            whole: dict[str, Any] = {"shape": shape, "chunk_shape": shape}
+            self._longer = Decoder(replace(array, **whole), self._mask)
+        return self._longer
 
     def _decoded(self, data: Buffer, name: Callable[[], str]) -> Buffer:
         try:

@@ -20,7 +20,7 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from nczarr_fsspec.concurrency import Turn, fail, gather_or_cancel, settle
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, refuse_pointer
 from nczarr_fsspec.keystore import (
     ALL,
     ZARR_METADATA,
@@ -101,8 +101,10 @@ class StoreView(Store):
         elif byte_range is not None:
             raise TypeError(f"Unexpected byte_range, got {byte_range!r}.")
         data = await self._get(key, part)
-        buffer = (prototype or default_buffer_prototype()).buffer
-        return None if data is None else buffer.from_bytes(data)
+        if data is None:
+            return None
+        refuse_pointer(key, data)
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     async def _get(self, key: str, part: slice) -> bytes | None:
         if key.rpartition("/")[2] in ZARR_METADATA:

@@ -64,7 +64,14 @@ def test_a_url_that_pathlib_has_changed(write: bool) -> None:
 
 @pytest.mark.parametrize(
     ("tree", "key"),
-    [("d", ".zgroup"), ("d", "v/.zarray"), ("d", "v/0"), ("z2", "v/0"), ("z3", "v/zarr.json")],
+    [
+        ("d", ".zgroup"),
+        ("d", "v/.zarray"),
+        ("d", "v/0"),
+        ("z2", "v/0"),
+        ("z3", "v/zarr.json"),
+        ("z3", "v/c/0"),
+    ],
 )
 def test_a_pointer_of_git_lfs_in_a_tree(folder: Path, tree: str, key: str) -> None:
     (folder / tree / key).write_bytes(POINTER)

@@ -629,8 +629,12 @@ def test_changes_are_seen_however_a_remote_tree_is_opened(consolidated: bool | N
         open_keys(whole, options=options)
 
 
-def test_a_writer_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "PATIENCE", 0.01)
+@pytest.mark.parametrize("stated", [False, True])
+def test_a_writer_that_gets_no_further(stated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if stated:
+        monkeypatch.setattr(MappingWriter, "timeout", 0.01)
+    else:
+        monkeypatch.setattr(recovery, "PATIENCE", 0.01)
     owner = replace(Owner.here(), host="elsewhere")
     store = MappingWriter({ROOT: b"old", JOURNAL: Journal("t", owner, ()).dump()})
     with pytest.raises(ConflictError, match=r"elsewhere.* no further.*nczarr_xarray\.recover"):
