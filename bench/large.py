@@ -161,7 +161,7 @@ def steps(master: Path, first: int, count: int) -> None:
 def workers(folder: Path, scale: float) -> Iterator[Job]:
     """Export to S3 and read from there with a cluster; the memory is that of its largest worker."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from tests.support.s3server import seaweed_s3
+    from tests.support.servers.s3server import seaweed_s3
 
     with seaweed_s3(folder) as server:
         for megabytes in EXPORTED:

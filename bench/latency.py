@@ -1,4 +1,4 @@
-"""A network for benchmarks, tests/support/rangeserver.py as its own process, and the least time.
+"""A network for benchmarks, and the least time: the range server of the tests as its own process.
 
 The network is that of bench/remote_limits.py: 50 ms before the first byte of every answer, another
 50 ms for the first one of a connection, 50 MB a second on a connection and 125 MB a second in all.
@@ -36,13 +36,15 @@ PEERS_IN_FLIGHT = 128
 
 
 class Server:
-    """tests/support/rangeserver.py in a process of its own."""
+    """tests/support/servers/rangeserver.py in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        script = Path(__file__).resolve().parents[1] / "tests" / "support" / "rangeserver.py"
+        script = (
+            Path(__file__).resolve().parents[1] / "tests" / "support" / "servers" / "rangeserver.py"
+        )
         command = [sys.executable, str(script), "--root", str(folder), "--port", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self.process.stdout is not None

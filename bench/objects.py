@@ -2,7 +2,7 @@
 
 Every turn opens the dataset by its .zmetadata and reads it whole: 50 x 50 chunks of 16 KB, shuffled
 zlib, each an answer that 50 ms are waited for (bench/latency.py has the network and the limit,
-here two read rounds: metadata and chunks). tests/support/rangeserver.py plays S3 as well: to read
+here two read rounds: metadata and chunks). The range server of the tests plays S3 as well: to read
 an object anonymously is a plain GET of ``/bucket/key``. Filesystems and clients are made anew in
 every turn; connections that a peer's library keeps beyond that are kept, which can only favour it.
 

@@ -1,4 +1,4 @@
-"""The reads of `tests.support.virtualnet` in virtual time, against the limit of the network.
+"""The reads of `virtualnet` of the tests in virtual time, against the limit of the network.
 
 Run from the root of the repository: ``python -m bench.planner``. The limit is
 ``(1 + trips) * latency + bytes / line``; the last column of each half is the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits
-from tests.support.virtualnet import VirtualBytes, cases, perform, run
+from tests.support.servers.virtualnet import VirtualBytes, cases, perform, run
 
 
 def bench(latency: float = 0.05, rate: float = 50e6, line: float = 125e6) -> None:

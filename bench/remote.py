@@ -3,7 +3,7 @@
 Usage: ``python bench/remote.py [--files DIR] [--network NAME …] [--repeat N] [--only TEXT]
 [--peers best|all|none] [--output docs/bench] [--waterfall docs/img]``
 
-tests/support/rangeserver.py serves the files of bench/remote_files.py with the latency and the
+The range server of the tests serves the files of bench/remote_files.py with the latency and the
 bandwidth of a network. Every read is done by every reader in turn, A B C A B C …, each in a process
 of its own that has imported all it needs and read a small file, but holds no connection, no index
 and no bytes of a file. A read ends with the values, which are compared with the truth; one that

@@ -51,7 +51,7 @@ class Network:
         return (1 + read.rounds) * self.latency + read.megabytes * 1e6 / self.in_all
 
     def settings(self) -> dict[str, float]:
-        """As tests/support/rangeserver.py calls them."""
+        """As tests/support/servers/rangeserver.py calls them."""
         return {
             "latency_ms": self.latency * 1e3,
             "conn_rtts": 1,

@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 
 import page_tables  # noqa: E402 - the path comes first
 
-from tests.support import vectors  # noqa: E402 - the path comes first
-from tests.support.oracle import differences  # noqa: E402
+from tests.support.corpora import vectors  # noqa: E402 - the path comes first
+from tests.support.oracles.oracle import differences  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
 OURS, ITSELF = "nczarr-xarray", "the same release"

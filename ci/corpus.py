@@ -48,8 +48,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 
 import workers  # noqa: E402 - the path comes first
 
-from tests.support import readings  # noqa: E402
-from tests.support.readings import RAW, Difference, Failed, Reading  # noqa: E402
+from tests.support.oracles import readings  # noqa: E402
+from tests.support.oracles.readings import RAW, Difference, Failed, Reading  # noqa: E402
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 #: Where the signature of HDF5 may be.

@@ -31,7 +31,7 @@ import xarray as xr  # noqa: E402
 
 import nczarr_xarray  # noqa: E402
 from nczarr_fsspec.errors import StoreError, URLError  # noqa: E402
-from tests.support.fileservers import SERVERS, Files, Missing  # noqa: E402
+from tests.support.servers.fileservers import SERVERS, Files, Missing  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
 #: seconds for a row

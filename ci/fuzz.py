@@ -28,7 +28,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 import workers  # noqa: E402 - the path comes first
 
 from nczarr_xarray import NCZarrError  # noqa: E402
-from tests.support import damage, promises, samples  # noqa: E402
+from tests.support.corpora import samples  # noqa: E402
+from tests.support.faults import (  # noqa: E402
+    damage,
+    promises,
+)
 
 #: xarray is the slower part by far.
 EVERY = 10

@@ -9,7 +9,7 @@ is compared with ncdump's, and ncgen reads it. We write it as NCZarr, append to 
 regions, as netCDF-C does with the file; then netCDF-C, our own reader, and releases
 that know this form must read what is in the file: for 4.8.1 Debian's ncdump of 4.9.0, and with
 ``--releases`` those of wheels of netCDF4 (`ci/netcdf_releases.py`, whose environments are kept in
-FOLDER). A case fails if anything differs that is not in `tests.support.described.ALLOWED`.
+FOLDER). A case fails if anything differs that is not in `tests.support.oracles.described.ALLOWED`.
 
 Cases are made by hundreds, each from a seed of its own; ``--batch N`` repeats one hundred
 in this process and shrinks what fails.
@@ -31,8 +31,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 from netcdf_releases import RELEASES  # noqa: E402
 from old_readers import environment  # noqa: E402
 
-from tests.support import adversary  # noqa: E402
-from tests.support.nc_adapter import find_ncdump  # noqa: E402
+from tests.support.faults import adversary  # noqa: E402
+from tests.support.oracles.nc_adapter import find_ncdump  # noqa: E402
 
 #: Cases of a batch, and what a batch may use.
 EACH = 100

@@ -6,8 +6,8 @@
     python ci/fuzz_coverage.py all 3600
     python ci/fuzz_coverage.py all --keep 400000 --corpus /tmp/corpus
 
-The parsers are the rows of ``tests/support/parsers.py``. A row must give a value or an error of
-ours, or one that its caller waits for, within 5 seconds of the processor and 2 GiB. What
+The parsers are the rows of ``tests/support/corpora/parsers.py``. A row must give a value or an
+error of ours, or one that its caller waits for, within 5 seconds of the processor and 2 GiB. What
 does not is a finding: its input is kept in the corpus as ``finding-...``, once for each place that
 raised, and the run goes on. `all` runs each of them for its share of the seconds. The corpus of a
 parser is in a folder of its name; it begins with the inputs in ``tests/data/fuzz``.
@@ -43,7 +43,7 @@ SECONDS = 5.0
 HANG = 60
 
 with atheris.instrument_imports(include=["nczarr_fsspec", "nczarr_xarray"]):
-    from tests.support import parsers
+    from tests.support.corpora import parsers
 
 
 class Findings:

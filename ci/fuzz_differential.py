@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 
 import workers  # noqa: E402 - the path comes first
 
-from tests.support import differential  # noqa: E402
+from tests.support.oracles import differential  # noqa: E402
 
 #: Of a case; it may take long where others are at work.
 LIMITS = workers.Limits(seconds=120)

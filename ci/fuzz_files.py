@@ -36,7 +36,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 import workers  # noqa: E402 - the path comes first
 
 from nczarr_xarray import NCZarrError  # noqa: E402
-from tests.support import filedamage, filepromises  # noqa: E402
+from tests.support.faults import (  # noqa: E402
+    filedamage,
+    filepromises,
+)
 
 #: xarray is the slower part by far.
 EVERY = 10

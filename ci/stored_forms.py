@@ -21,8 +21,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 
 import page_tables  # noqa: E402 - the path comes first
 
-from tests.support.stored_forms import SOURCES, Form  # noqa: E402 - the path comes first
-from tests.support.stored_ways import DEFECTS, OUTCOMES, WAYS, forms_of, judge, ways_of  # noqa: E402
+from tests.support.corpora.stored_forms import SOURCES, Form  # noqa: E402 - the path comes first
+from tests.support.oracles.stored_ways import DEFECTS, OUTCOMES, WAYS, forms_of, judge, ways_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "stored-forms.md"
 #: How a cell calls the worst that was found of all sources.

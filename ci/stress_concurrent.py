@@ -48,8 +48,8 @@ import xarray as xr  # noqa: E402
 
 from nczarr_fsspec.errors import NCZarrError  # noqa: E402
 from nczarr_xarray import load_dataset  # noqa: E402
-from tests.support.killing import Target, local, on_s3, prepared_context  # noqa: E402
-from tests.support.s3server import seaweed_s3  # noqa: E402
+from tests.support.faults.killing import Target, local, on_s3, prepared_context  # noqa: E402
+from tests.support.servers.s3server import seaweed_s3  # noqa: E402
 
 Counts = collections.Counter[str]
 #: Of the variable that is written: rows and columns, and rows and columns of a chunk.

@@ -3,7 +3,7 @@
 
     python ci/stress_export.py --kills 200 --seed 1
 
-Every scenario of `tests.support.killing` (new datasets, old ones replaced, changed,
+Every scenario of `tests.support.faults.killing` (new datasets, old ones replaced, changed,
 appended to, written in parts) is run on a directory, a directory with foreign
 files, a zip archive and S3 (SeaweedFS), and killed with ``SIGKILL``: two of
 three times before or after some system call or call of a store, else after a
@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)
 
-from tests.support.killing import SCENARIOS, Bench, Kill, local, on_s3  # noqa: E402 - the path comes first
-from tests.support.s3server import find_weed, seaweed_s3  # noqa: E402
+from tests.support.faults.killing import SCENARIOS, Bench, Kill, local, on_s3  # noqa: E402 - the path comes first
+from tests.support.servers.s3server import find_weed, seaweed_s3  # noqa: E402
 
 KINDS = ("directory", "foreign", "zip", "s3")
 

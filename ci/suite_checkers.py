@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray.cli.main import main
-from tests.support.described import url_of
+from tests.support.oracles.described import url_of
 
 cchecker = pytest.importorskip("compliance_checker.suite")
 xrlint = pytest.importorskip("xrlint.all")

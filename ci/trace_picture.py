@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT))
 import xarray as xr  # noqa: E402
 
 import nczarr_xarray  # noqa: E402
-from tests.support.realservers import range_server  # noqa: E402
-from tests.support.remotefiles import write_chunks  # noqa: E402
+from tests.support.builders.remotefiles import write_chunks  # noqa: E402
+from tests.support.servers.realservers import range_server  # noqa: E402
 
 PICTURE = ROOT / "docs" / "img" / "trace.svg"
 

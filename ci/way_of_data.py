@@ -36,7 +36,7 @@ import netCDF4  # noqa: E402 - the path comes first
 import numpy as np  # noqa: E402
 import xarray as xr  # noqa: E402
 
-from tests.support.realservers import range_server  # noqa: E402
+from tests.support.servers.realservers import range_server  # noqa: E402
 
 PACKAGES = ("nczarr_fsspec", "nczarr_xarray")
 #: what sends a request

@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, settings
 
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.export.write_task import WriteTask
-from tests.support.remotefiles import files_root, files_server  # noqa: F401
-from tests.support.s3server import s3_server  # noqa: F401
-from tests.support.strictjson import check_pure
+from tests.support.builders.remotefiles import files_root, files_server  # noqa: F401
+from tests.support.oracles.strictjson import check_pure
+from tests.support.servers.s3server import s3_server  # noqa: F401
 
 #: Fixtures that start SeaweedFS or nginx.
 SERVERS = {"s3_server", "nginx", "real"}
 #: Cases of one function, of those that differ in parameters, which the quick set has.
 CASES = 4
 
-pytest.register_assert_rewrite("tests.support.ncpair")
+pytest.register_assert_rewrite("tests.support.oracles.ncpair")
 # how long an example takes depends on what else the machine does
 settings.register_profile("any machine", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=12)

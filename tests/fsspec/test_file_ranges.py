@@ -19,8 +19,8 @@ from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
-from tests.support.disks import tiny_disk
 from tests.support.examples import examples
+from tests.support.faults.disks import tiny_disk
 
 DATA = bytes(range(256)) * 9000  # more than is copied at a time
 System = Callable[[int, int, int, int], int]

@@ -16,7 +16,7 @@ from nczarr_fsspec.stores.referencefiles import read_json
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
-from tests.support.virtualnet import run
+from tests.support.servers.virtualnet import run
 
 URL = "https://h.org/x.nc"
 SIZE = 1 << 26

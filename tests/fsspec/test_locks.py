@@ -1,4 +1,4 @@
-"""Locks are held where they have to be (see `tests.support.locks`)."""
+"""Locks are held where they have to be (see `tests.support.faults.locks`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nczarr_fsspec.ranges import memory
 from nczarr_fsspec.ranges.memory import IndexMemory
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.shared import SharedFilesystem
-from tests.support.locks import LastUsed
+from tests.support.faults.locks import LastUsed
 
 
 def test_what_is_remembered_of_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from tests.support.adversary import Case, by_ncdump, cases, check
 from tests.support.examples import examples
+from tests.support.faults.adversary import Case, by_ncdump, cases, check
 
 #: What Debian's netCDF-C knows.
 READERS = {"4.8.1": {"ncdump 4.9.0": partial(by_ncdump, "-p", "9,17")}}

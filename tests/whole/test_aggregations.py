@@ -25,8 +25,8 @@ from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, NCZarr
 from nczarr_xarray.backend.guess_can_open import is_ours
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.model import FragmentArray
-from tests.support.realservers import RangeServer, range_server
-from tests.support.selections import indexers
+from tests.support.builders.selections import indexers
+from tests.support.servers.realservers import RangeServer, range_server
 
 DATA = Path(__file__).parents[1] / "data" / "cfa-vectors"
 FILL = -9.0

@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.views.references import references
-from tests.support.s3server import S3Server
+from tests.support.servers.s3server import S3Server
 
 DATA = Path(__file__).parents[1] / "data" / "cfa-vectors"
 

@@ -24,8 +24,8 @@ from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import FORMATS
 from nczarr_xarray.model import FileStrides, Hierarchy
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.examples import examples
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
 
 COUNT, SHAPE = 30, (4, 5)
 #: How the data of a file may be stored.

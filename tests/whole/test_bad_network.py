@@ -23,13 +23,13 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
-from tests.support.badnetwork import Faults, Network, in_the_end, network
-from tests.support.httpserver import Server
-from tests.support.killing import SCENARIOS, Target, ours
+from tests.support.builders.trees import read_tree, write_tree
+from tests.support.faults.killing import SCENARIOS, Target, ours
 from tests.support.marks import SLOW, slow_but
-from tests.support.realservers import nginx
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree, write_tree
+from tests.support.servers.badnetwork import Faults, Network, in_the_end, network
+from tests.support.servers.httpserver import Server
+from tests.support.servers.realservers import nginx
+from tests.support.servers.s3server import S3Server
 
 #: how the three kinds of datasets are called
 KINDS = {"tree": "t#mode=nczarr", "zip": "z.zip", "file": "h.nc"}

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from nczarr_xarray import compare
 from nczarr_xarray.cli.main import main
-from tests.support import random_netcdf, random_zarr
-from tests.support.compared import CHANGES, write_everything
+from tests.support.corpora import random_netcdf, random_zarr
 from tests.support.examples import examples
+from tests.support.oracles.compared import CHANGES, write_everything
 
 SEEDS = st.integers(0, 1 << 30)
 TARGETS = ("file://{}/y#mode=nczarr,file", "{}/y.zip", "file://{}/y#mode=zarr", "{}/y.nc")

@@ -13,7 +13,7 @@ import zarr
 
 from nczarr_xarray import compare
 from nczarr_xarray.cli.main import main
-from tests.support.unchecked_fill import UNCHECKED, name_fill_values
+from tests.support.builders.unchecked_fill import UNCHECKED, name_fill_values
 
 
 def _write(path: Path, attributes: dict[str, Any], kind: str = "i2") -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.support.readings import Failed
+from tests.support.oracles.readings import Failed
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ci"))
 

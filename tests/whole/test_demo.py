@@ -18,7 +18,7 @@ from matplotlib.image import imread
 
 from nczarr_xarray.cli import demo
 from nczarr_xarray.cli.main import build_parser, main
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
 
 ROOT = Path(__file__).parents[2]
 GROUPS = ("/", "relief", "nino12", "mauna_loa")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import differential
 from tests.support.marks import slow_but
-from tests.support.readings import GroupReading, differences
+from tests.support.oracles import differential
+from tests.support.oracles.readings import GroupReading, differences
 
 #: Of each batch, and how many there are.
 CASES, BATCHES = 20, 12

@@ -22,8 +22,8 @@ from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
 from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.cli.main import COMMANDS as OFFERED
 from nczarr_xarray.cli.main import build_parser, main
-from tests.support.httpserver import Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 from tests.support.zarrsettings import kept_settings
 
 ROOT = Path(__file__).parents[2]

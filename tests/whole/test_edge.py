@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nczarr_xarray import FormatError, open_hierarchy
-from tests.support.oracle import differences
+from tests.support.oracles.oracle import differences
 
 DATA = Path(__file__).parents[1] / "data" / "vectors-edge"
 

@@ -37,9 +37,9 @@ from nczarr_fsspec.ranges.local import FileObjectBytes, OpenFileBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_xarray import open_store, to_cfa, to_nczarr
 from nczarr_xarray.views.references import references
-from tests.support.httpserver import Server
-from tests.support.locks import is_held
+from tests.support.faults.locks import is_held
 from tests.support.marks import slow_but, slow_cases_but
+from tests.support.servers.httpserver import Server
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"),

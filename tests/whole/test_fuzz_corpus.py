@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import parsers
+from tests.support.corpora import parsers
 
 
 @pytest.mark.parametrize("name", parsers.PARSERS)

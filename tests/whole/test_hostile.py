@@ -15,9 +15,10 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError, NCZarrError, NCZarrWarning, open_hierarchy
-from tests.support import damage, promises, samples
+from tests.support.builders.trees import write_tree
+from tests.support.corpora import samples
+from tests.support.faults import damage, promises
 from tests.support.marks import slow_but
-from tests.support.trees import write_tree
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:h5py is running against:UserWarning",

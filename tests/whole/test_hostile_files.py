@@ -17,7 +17,7 @@ import pytest
 
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.open import open_hierarchy
-from tests.support import filedamage, filepromises
+from tests.support.faults import filedamage, filepromises
 from tests.support.marks import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")

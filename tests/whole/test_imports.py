@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from nczarr_xarray.cli.main import COMMANDS, build_parser
-from tests.support.httpserver import Server
 from tests.support.marks import slow_but
+from tests.support.servers.httpserver import Server
 
 OURS = ("nczarr_xarray", "nczarr_fsspec")
 #: Runs code, and prints the modules that it imported beyond those in `before`.

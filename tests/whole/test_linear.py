@@ -1,7 +1,7 @@
 """Twice as many variables, groups, dimensions or chunks take twice as much, on every line.
 
-Counted is what each line goes over (`tests.support.counted`), so the answer is the same on any
-machine, and a loop inside of a loop is named by its line.
+Counted is what each line goes over (`tests.support.oracles.counted`), so the answer is the same on
+any machine, and a loop inside of a loop is named by its line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from tests.support import counted
-from tests.support.linearity import KINDS
+from tests.support.oracles import counted
+from tests.support.oracles.linearity import KINDS
 
 #: What the others do, these do as well.
 QUICK = (
@@ -32,7 +32,7 @@ EACH = 4
 def steep(kinds: tuple[str, ...], size: int) -> list[str]:
     """Lines that are over more than twice as much for twice as many parts."""
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.linearity", str(size), *kinds],
+        [sys.executable, "-m", "tests.support.oracles.linearity", str(size), *kinds],
         check=False,
         capture_output=True,
         text=True,

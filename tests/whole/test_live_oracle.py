@@ -1,7 +1,7 @@
 """The same content written by netCDF-C as netCDF-4 and as NCZarr: xarray must see no difference.
 
-`tests.support.ncwriter.WRITERS` is a library of contents. Each is written twice with the netCDF4
-wheel; then ``engine="netcdf4"`` on the one and ``engine="nczarr"`` on the other must agree
+`tests.support.builders.ncwriter.WRITERS` is a library of contents. Each is written twice with the
+netCDF4 wheel; then ``engine="netcdf4"`` on the one and ``engine="nczarr"`` on the other must agree
 in everything: values, types, attributes, encoding, laziness.
 """
 
@@ -19,9 +19,9 @@ import xarray as xr
 
 from nczarr_xarray import FormatError
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
+from tests.support.builders.ncwriter import FEW, WRITERS, grid
 from tests.support.marks import each_once, slow_but
-from tests.support.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
-from tests.support.ncwriter import FEW, WRITERS, grid
+from tests.support.oracles.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
 
 pytestmark = [
     # xarray says so of either engine

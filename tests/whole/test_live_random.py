@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from tests.support.builders.selections import indexers
+from tests.support.corpora.random_contents import Content, contents
 from tests.support.examples import examples
-from tests.support.ncpair import assert_same, write_pair
-from tests.support.random_contents import Content, contents
-from tests.support.selections import indexers
+from tests.support.oracles.ncpair import assert_same, write_pair
 
 slow = settings(
     max_examples=examples(60),

@@ -22,8 +22,8 @@ from nczarr_fsspec.errors import NCZarrError, NCZarrWarning, StoreError, URLErro
 from nczarr_fsspec.transport.filesystems import fail
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
-from tests.support.httpserver import Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 DATA = xr.Dataset({"v": ("x", np.arange(4.0))}, {"x": np.arange(4)})
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab12\nsize 12345\n"

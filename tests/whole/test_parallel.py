@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.support.clusters import two_processes
-from tests.support.httpserver import Server
+from tests.support.builders.trees import read_tree
 from tests.support.marks import slow_but
-from tests.support.trees import read_tree
+from tests.support.servers.clusters import two_processes
+from tests.support.servers.httpserver import Server
 
 SHAPE, CHUNKS = (40, 30, 50), (8, 30, 25)
 

@@ -16,10 +16,10 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.ranges.memory import memory
-from tests.support.clusters import two_processes
+from tests.support.builders.remotefiles import FORMATS, expected, write_chunks
 from tests.support.marks import slow_but
-from tests.support.realservers import RangeServer
-from tests.support.remotefiles import FORMATS, expected, write_chunks
+from tests.support.servers.clusters import two_processes
+from tests.support.servers.realservers import RangeServer
 
 pytest.importorskip("distributed")
 pytestmark = [

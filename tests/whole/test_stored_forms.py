@@ -1,9 +1,9 @@
 """Every stored form on every way: what comes out is what went in, or its loss was announced.
 
 Sources are written, and sources and results are read, by libraries that are not ours
-(tests/support/stored_forms.py, tests/support/stored_ways.py). `KNOWN` has the defects that are
-known; whoever mends one removes its row, which fails from then on. docs/stored-forms.md is made of
-the same by ci/stored_forms.py.
+(tests/support/corpora/stored_forms.py, tests/support/oracles/stored_ways.py). `KNOWN` has the
+defects that are known; whoever mends one removes its row, which fails from then on.
+docs/stored-forms.md is made of the same by ci/stored_forms.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.corpora.stored_forms import SOURCES
 from tests.support.marks import SLOW
-from tests.support.stored_forms import SOURCES
-from tests.support.stored_known import KNOWN
-from tests.support.stored_ways import DEFECTS, WAYS, Verdict, forms_of, judge, ways_of
+from tests.support.oracles.stored_known import KNOWN
+from tests.support.oracles.stored_ways import DEFECTS, WAYS, Verdict, forms_of, judge, ways_of
 
 #: Of these, without packing, the quick tests have all fills.
 FEW = ("i2", "u1", "f4", "char", "bytes", "string")

@@ -18,14 +18,14 @@ from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import ChunkedArray, Group
-from tests.support.emit_models import differences, rewritable
-from tests.support.killing import Kill, Target, in_process
-from tests.support.killing import ours as seen_by_us
+from tests.support.builders.trees import read_tree, write_tree
+from tests.support.corpora.emit_models import differences, rewritable
+from tests.support.corpora.samples import DATA, NCZARR, Objects, vector
+from tests.support.faults.killing import Kill, Target, in_process
+from tests.support.faults.killing import ours as seen_by_us
 from tests.support.marks import slow_but
-from tests.support.nc_adapter import ncdump
-from tests.support.netcdf_c import netcdf_model, netcdf_values
-from tests.support.samples import DATA, NCZARR, Objects, vector
-from tests.support.trees import read_tree, write_tree
+from tests.support.oracles.nc_adapter import ncdump
+from tests.support.oracles.netcdf_c import netcdf_model, netcdf_values
 
 #: A crash of netCDF-C while it wrote left no array in it.
 VECTORS = [name for name in rewritable() if name != "quantize-nczarr+file-4.9.0"]

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from nczarr_fsspec import ZipStore
-from tests.support.oracle import differences
-from tests.support.vectors import (
+from tests.support.corpora.vectors import (
     ABORTED,
     CASES,
     DATA,
@@ -19,6 +18,7 @@ from tests.support.vectors import (
     open_case,
     surprising,
 )
+from tests.support.oracles.oracle import differences
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "ci"))
 

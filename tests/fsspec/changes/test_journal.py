@@ -47,8 +47,8 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.formats.open_options import OpenOptions
+from tests.support.corpora.samples import CONSOLIDATED
 from tests.support.examples import examples
-from tests.support.samples import CONSOLIDATED
 
 Objects = dict[str, bytes]
 

@@ -9,7 +9,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.places.thredds import hint
-from tests.support.httpserver import Request, Server
+from tests.support.servers.httpserver import Request, Server
 
 FILE = "/thredds/fileServer/d/x.nc"
 CATALOG = b'<?xml version="1.0"?><catalog name="all"></catalog>'

@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.batches import Batches
 from nczarr_fsspec.ranges.source import Limits
 from nczarr_fsspec.transport.request import END
-from tests.support.virtualnet import VirtualBytes, run
+from tests.support.servers.virtualnet import VirtualBytes, run
 
 FILE = random.Random(0).randbytes(300_000)
 PARTS = [(start, start + 100) for start in range(0, 300_000, 30_000)]

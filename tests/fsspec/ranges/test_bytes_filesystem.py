@@ -24,8 +24,8 @@ from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
-from tests.support.locks import is_held
-from tests.support.realservers import RangeServer, range_server
+from tests.support.faults.locks import is_held
+from tests.support.servers.realservers import RangeServer, range_server
 
 CONTENT = np.random.default_rng(0).bytes(9_000_000)
 

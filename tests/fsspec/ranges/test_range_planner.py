@@ -35,7 +35,7 @@ from nczarr_fsspec.ranges.sparse import SparseBytes, join, subtract
 from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.request import Extent
 from tests.support.examples import examples
-from tests.support.virtualnet import VirtualBytes, cases, check, perform, run
+from tests.support.servers.virtualnet import VirtualBytes, cases, check, perform, run
 
 LIMITS = st.builds(
     Limits,

@@ -42,11 +42,18 @@ from nczarr_fsspec.transport.policy import RequestLimits, Timeout, TransientErro
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.throttle import RECOVERY, Throttle
 from nczarr_fsspec.transport.version import FileVersion
-from tests.support.httpserver import Server
-from tests.support.locks import is_held
-from tests.support.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
-from tests.support.s3server import S3Server
-from tests.support.virtualnet import run
+from tests.support.faults.locks import is_held
+from tests.support.servers.httpserver import Server
+from tests.support.servers.realservers import (
+    FAULTS,
+    Nginx,
+    RangeServer,
+    nginx,
+    python_server,
+    range_server,
+)
+from tests.support.servers.s3server import S3Server
+from tests.support.servers.virtualnet import run
 
 CONTENT = bytes(range(251)) * 8000  # 2 MB, in which no two places 251 bytes apart look alike
 WIDE = 300 * 20_000

@@ -19,7 +19,7 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits
 from nczarr_fsspec.ranges.sparse import SparseBytes
 from nczarr_fsspec.transport.request import Answer, Extent, Request
 from nczarr_fsspec.transport.version import FileVersion
-from tests.support.virtualnet import VirtualBytes, run
+from tests.support.servers.virtualnet import VirtualBytes, run
 
 DATA = bytes(range(256)) * 2000
 ONE, OTHER = FileVersion('"1"', size=len(DATA)), FileVersion('"2"', size=len(DATA))

@@ -16,8 +16,8 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_fsspec.ranges.whole_files import Keeping, KeptFileBytes
 from nczarr_fsspec.transport import policy as _policy
-from tests.support.locks import is_held
-from tests.support.realservers import RangeServer, range_server
+from tests.support.faults.locks import is_held
+from tests.support.servers.realservers import RangeServer, range_server
 
 CONTENT = os.urandom(1 << 10) * 700
 LARGE = os.urandom(1 << 16) * 300

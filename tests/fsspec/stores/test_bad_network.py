@@ -15,8 +15,8 @@ from nczarr_fsspec.stores import write_fsspec
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.policy import ATTEMPTS, RequestLimits, Timeout
-from tests.support.badnetwork import FATES, Faults, Network, in_the_end, network
-from tests.support.s3server import S3Server
+from tests.support.servers.badnetwork import FATES, Faults, Network, in_the_end, network
+from tests.support.servers.s3server import S3Server
 
 #: what may happen to a request and its answer without anybody waiting
 SUDDEN = ("reset", "lost", "cut")

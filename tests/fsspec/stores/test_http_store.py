@@ -26,10 +26,10 @@ from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport import answers, http, throttle
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.policy import most_connections
-from tests.support.httpserver import Request, Server
-from tests.support.ports import free_port
-from tests.support.realservers import Nginx, nginx, range_server
-from tests.support.trees import write_tree
+from tests.support.builders.trees import write_tree
+from tests.support.servers.httpserver import Request, Server
+from tests.support.servers.ports import free_port
+from tests.support.servers.realservers import Nginx, nginx, range_server
 
 CONTENT = bytes(range(256)) * 100
 

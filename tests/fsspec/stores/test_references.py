@@ -40,8 +40,8 @@ from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
 from nczarr_xarray.dataset.reference_store import open_references
 from tests.support.examples import examples
-from tests.support.httpserver import Request, Server
-from tests.support.locks import LastUsed
+from tests.support.faults.locks import LastUsed
+from tests.support.servers.httpserver import Request, Server
 
 DATA = bytes(range(256)) * 64
 

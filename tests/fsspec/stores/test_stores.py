@@ -51,11 +51,11 @@ from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
-from tests.support.archives import DATASET, HOSTILE, write_zip
-from tests.support.filesystems import own_memory
-from tests.support.httpserver import Server
-from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixture
-from tests.support.trees import write_tree
+from tests.support.builders.archives import DATASET, HOSTILE, write_zip
+from tests.support.builders.trees import write_tree
+from tests.support.servers.filesystems import own_memory
+from tests.support.servers.httpserver import Server
+from tests.support.servers.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 
 CHUNK = DATASET["v/0.0"]
 

@@ -21,7 +21,7 @@ from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links take privileges there")
 

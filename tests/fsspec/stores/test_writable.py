@@ -55,13 +55,13 @@ from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.zarr.adopted import ZarrWriter
-from tests.support.archives import DATASET, HOSTILE, write_zip
-from tests.support.disks import tiny_disk
+from tests.support.builders.archives import DATASET, HOSTILE, write_zip
 from tests.support.examples import examples
-from tests.support.filesystems import own_memory
-from tests.support.locks import is_held
-from tests.support.ports import free_port
-from tests.support.s3server import S3Server
+from tests.support.faults.disks import tiny_disk
+from tests.support.faults.locks import is_held
+from tests.support.servers.filesystems import own_memory
+from tests.support.servers.ports import free_port
+from tests.support.servers.s3server import S3Server
 
 #: SeaweedFS takes a backslash for a slash
 KEYS = {key: content for key, content in DATASET.items() if "\\" not in key}

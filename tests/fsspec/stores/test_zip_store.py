@@ -47,11 +47,11 @@ from nczarr_fsspec.stores.zipformat import (
 )
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.request import Extent
-from tests.support.archives import METHODS, NOISE, make_zip, patched
+from tests.support.builders.archives import METHODS, NOISE, make_zip, patched
+from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.examples import examples
-from tests.support.httpserver import Server
-from tests.support.locks import is_held
-from tests.support.samples import DATA as VECTORS
+from tests.support.faults.locks import is_held
+from tests.support.servers.httpserver import Server
 
 MEMBERS = {
     ".zgroup": b'{"zarr_format": 2}',

@@ -29,11 +29,11 @@ from nczarr_fsspec.stores import zipwrite
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipformat import Archive, Member
 from nczarr_fsspec.stores.zipwrite import _Base, _entry, _member_content, pack
-from tests.support.archives import DATASET, METHODS, NOISE, make_zip, patched
-from tests.support.disks import tiny_disk
+from tests.support.builders.archives import DATASET, METHODS, NOISE, make_zip, patched
+from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.examples import examples
-from tests.support.httpserver import Server
-from tests.support.samples import DATA as VECTORS
+from tests.support.faults.disks import tiny_disk
+from tests.support.servers.httpserver import Server
 
 
 def nothing(key: str) -> bool:

@@ -19,7 +19,7 @@ from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.places.rc import Entry
 from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.transport.aws import choose_profile, choose_region, credentials, storage_options
-from tests.support.ports import free_port
+from tests.support.servers.ports import free_port
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hunter2"}
 PROFILES: dict[str, dict[str, str]] = {

@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.stores.fsspec import FsspecStore
-from tests.support.httpserver import Server
+from tests.support.servers.httpserver import Server
 
 CHUNK = bytes(range(1, 251)) * 4
 

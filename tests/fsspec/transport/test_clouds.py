@@ -25,7 +25,7 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.transport import fsspec as _fsspec
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import to_nczarr
-from tests.support.archives import make_zip
+from tests.support.builders.archives import make_zip
 
 SECRET = "Qz7secret"
 

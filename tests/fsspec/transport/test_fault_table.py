@@ -22,11 +22,11 @@ from nczarr_fsspec.transport import s3
 from nczarr_fsspec.transport.policy import WINDOW, Timeout
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.s3form import Form, Forms
-from tests.support.archives import NOISE, make_zip
-from tests.support.httpserver import Server
-from tests.support.memory import little_memory
-from tests.support.virtualhttp import Reply, Session, every, nothing, paced, serving
-from tests.support.virtualnet import run
+from tests.support.builders.archives import NOISE, make_zip
+from tests.support.faults.memory import little_memory
+from tests.support.servers.httpserver import Server
+from tests.support.servers.virtualhttp import Reply, Session, every, nothing, paced, serving
+from tests.support.servers.virtualnet import run
 
 START, STOP = 70_000, 170_000
 PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"

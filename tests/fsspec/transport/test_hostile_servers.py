@@ -37,11 +37,11 @@ from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_xarray import to_nczarr
-from tests.support.filesystems import own_memory
-from tests.support.httpserver import Server
-from tests.support.memory import little_memory
-from tests.support.rawserver import RawServer
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.faults.memory import little_memory
+from tests.support.servers.filesystems import own_memory
+from tests.support.servers.httpserver import Server
+from tests.support.servers.rawserver import RawServer
 
 PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"
 

@@ -17,9 +17,9 @@ from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.transport.aws import storage_options
-from tests.support.certificates import PASSWORD, Certificates, make_certificates
-from tests.support.httpserver import Request, Server
-from tests.support.loginserver import USER, Archive, name_hosts
+from tests.support.servers.certificates import PASSWORD, Certificates, make_certificates
+from tests.support.servers.httpserver import Request, Server
+from tests.support.servers.loginserver import USER, Archive, name_hosts
 
 DATA = b"CDF\x01" + bytes(60)
 Write = Callable[..., None]

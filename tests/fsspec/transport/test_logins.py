@@ -23,8 +23,8 @@ from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.transport.logins import Logins
 from nczarr_fsspec.transport.request import Extent
-from tests.support.httpserver import Server
-from tests.support.loginserver import TOKEN, USER, Archive, name_hosts
+from tests.support.servers.httpserver import Server
+from tests.support.servers.loginserver import TOKEN, USER, Archive, name_hosts
 
 CONTENT = bytes(np.random.default_rng(1).integers(0, 256, 1 << 20, dtype=np.uint8))
 #: apart from each other, behind what opening brings, one request for each

@@ -19,9 +19,9 @@ from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.open import open_hierarchy
-from tests.support.liar import Case, Liar
-from tests.support.lies import SILENCE
 from tests.support.marks import slow_but
+from tests.support.servers.liar import Case, Liar
+from tests.support.servers.lies import SILENCE
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from nczarr_fsspec.transport.policy import (
 from nczarr_fsspec.transport.request import Request
 from nczarr_fsspec.transport.s3form import Form
 from nczarr_fsspec.transport.throttle import Throttle
-from tests.support.virtualhttp import Connector, Make, Reply, Session, empty, every, nothing
-from tests.support.virtualnet import run
+from tests.support.servers.virtualhttp import Connector, Make, Reply, Session, empty, every, nothing
+from tests.support.servers.virtualnet import run
 
 LIMITS = Timeout()
 #: what waits between tries take at most

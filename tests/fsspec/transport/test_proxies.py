@@ -18,10 +18,10 @@ from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.s3 import S3Transport
 from nczarr_fsspec.transport.version import FileVersion
-from tests.support.certificates import Certificates, make_certificates
-from tests.support.httpserver import Server
-from tests.support.ports import free_port
-from tests.support.rawserver import RawServer
+from tests.support.servers.certificates import Certificates, make_certificates
+from tests.support.servers.httpserver import Server
+from tests.support.servers.ports import free_port
+from tests.support.servers.rawserver import RawServer
 
 DATA = b"CDF\x01" + bytes(60)
 PASSWORD = "hunter22"

@@ -21,8 +21,8 @@ from nczarr_fsspec.transport.recording import Record, Try, caused_by, recorded
 from nczarr_fsspec.transport.request import END, Extent, Request
 from nczarr_fsspec.transport.throttle import Throttle
 from nczarr_fsspec.transport.watch import Watch, masked
-from tests.support.virtualhttp import Make, Reply, Session, empty, serving
-from tests.support.virtualnet import run
+from tests.support.servers.virtualhttp import Make, Reply, Session, empty, serving
+from tests.support.servers.virtualnet import run
 
 FILES = {"/d/x": bytes(100_000), "/d/y": bytes(10)}
 

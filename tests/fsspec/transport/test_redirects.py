@@ -20,7 +20,7 @@ from nczarr_fsspec.transport.http import address
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request_options import RequestOptions
-from tests.support.httpserver import Server
+from tests.support.servers.httpserver import Server
 
 #: that of a machine of a cloud, in digits that are not ASCII's
 CIRCLED = "http://\u2460\u2465\u2468.254.169.254/b"

@@ -11,8 +11,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_xarray import to_nczarr
-from tests.support.certificates import make_certificates
-from tests.support.httpserver import Server
+from tests.support.servers.certificates import make_certificates
+from tests.support.servers.httpserver import Server
 
 
 def dataset() -> xr.Dataset:

@@ -15,8 +15,8 @@ from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.route import FASTEST, Route
 from nczarr_fsspec.transport.s3form import Form
-from tests.support.virtualhttp import Reply, Session, serving
-from tests.support.virtualnet import run
+from tests.support.servers.virtualhttp import Reply, Session, serving
+from tests.support.servers.virtualnet import run
 
 MB = 1_000_000
 CONTENT = bytes(4 * MB)

@@ -29,9 +29,9 @@ from nczarr_fsspec.transport import s3session
 from nczarr_fsspec.transport.aws import storage_options
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.s3session import _seconds, session_of
-from tests.support.httpserver import Request, Server
-from tests.support.s3proxy import proxy_to
-from tests.support.s3server import S3Server
+from tests.support.servers.httpserver import Request, Server
+from tests.support.servers.s3proxy import proxy_to
+from tests.support.servers.s3server import S3Server
 
 pytest.importorskip("s3fs")
 

@@ -33,8 +33,8 @@ from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
 from nczarr_fsspec.transport.s3 import S3Transport
 from nczarr_fsspec.transport.s3form import Signer, region_of
-from tests.support.httpserver import Request, Server
-from tests.support.s3server import S3Server
+from tests.support.servers.httpserver import Request, Server
+from tests.support.servers.s3server import S3Server
 
 EMPTY = hashlib.sha256(b"").hexdigest()
 CONTENT = bytes(range(256)) * 100

@@ -13,9 +13,9 @@ import pytest
 from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
-from tests.support.certificates import Certificates, make_certificates
-from tests.support.httpserver import Server
-from tests.support.loginserver import TOKEN, USER, Archive, name_hosts
+from tests.support.servers.certificates import Certificates, make_certificates
+from tests.support.servers.httpserver import Server
+from tests.support.servers.loginserver import TOKEN, USER, Archive, name_hosts
 
 DATA = b"CDF\x01" + bytes(60)
 SECRETS = {"Authorization", "Cookie", "X-Key"}

@@ -17,8 +17,8 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.dataset.open_fragments import open_begun
-from tests.support.httpserver import Server
-from tests.support.manyfiles import TIME, Given, field, step, write
+from tests.support.builders.manyfiles import TIME, Given, field, step, write
+from tests.support.servers.httpserver import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

@@ -17,7 +17,7 @@ from nczarr_xarray.aggregation.from_files import Request, combined
 from nczarr_xarray.aggregation.reading import Wanted
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
-from tests.support.manyfiles import TIME, Given, assembled, field, step, variable_of, write
+from tests.support.builders.manyfiles import TIME, Given, assembled, field, step, variable_of, write
 
 
 def combine(

@@ -23,8 +23,8 @@ from nczarr_xarray.aggregation.masters import Replaced, read_master
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.references import references
-from tests.support.httpserver import Server
-from tests.support.manyfiles import TIME, write
+from tests.support.builders.manyfiles import TIME, write
+from tests.support.servers.httpserver import Server
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
 NOISE = np.random.default_rng(7).normal(size=(3, 40, 50)).astype("f4")

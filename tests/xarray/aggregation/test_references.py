@@ -18,10 +18,10 @@ from nczarr_xarray.aggregation import from_files, write_references
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.cli.main import main
-from tests.support.httpserver import Server
-from tests.support.manyfiles import TIME, field, step, write
+from tests.support.builders.manyfiles import TIME, field, step, write
+from tests.support.builders.trees import read_tree
 from tests.support.marks import each_once
-from tests.support.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
 

@@ -16,9 +16,9 @@ from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.reading import Read, RemoteFiles
-from tests.support.httpserver import Server
-from tests.support.manyfiles import field, step
-from tests.support.trees import read_tree
+from tests.support.builders.manyfiles import field, step
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

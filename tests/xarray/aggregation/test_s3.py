@@ -8,8 +8,8 @@ import s3fs
 import xarray as xr
 
 from nczarr_xarray.aggregation.api import aggregate, convert_references
-from tests.support.manyfiles import field, step
-from tests.support.s3server import S3Server
+from tests.support.builders.manyfiles import field, step
+from tests.support.servers.s3server import S3Server
 
 
 @pytest.mark.parametrize("version", ["0.4", "1.13"])

@@ -11,7 +11,7 @@ import xarray as xr
 from nczarr_xarray import to_cfa
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.cli.main import main
-from tests.support.manyfiles import step
+from tests.support.builders.manyfiles import step
 
 
 @pytest.mark.parametrize("name", ["m.nca", "m.json", "m.parquet"])

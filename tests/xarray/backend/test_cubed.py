@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from tests.support.realservers import RangeServer
+from tests.support.servers.realservers import RangeServer
 from tests.support.zarrsettings import kept_settings
 
 if find_spec("cubed") is None or find_spec("cubed_xarray") is None:

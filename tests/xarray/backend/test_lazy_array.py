@@ -16,9 +16,9 @@ import xarray as xr
 import nczarr_xarray
 from nczarr_xarray import FormatError, StoreError
 from nczarr_xarray.backend import lazy_array
-from tests.support.httpserver import Server
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
+from tests.support.servers.s3server import S3Server
 
 #: Variables of the datasets here, and the bytes of each: a file does not come with its beginning.
 COUNT, NBYTES = 40, 32 << 10

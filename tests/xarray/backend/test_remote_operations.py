@@ -14,8 +14,8 @@ import pytest
 import xarray as xr
 from xarray.tests import create_test_data
 
-from tests.support.httpserver import Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 Operation = Callable[[xr.Dataset], Any]
 

@@ -18,7 +18,7 @@ import s3fs
 import xarray as xr
 
 from nczarr_fsspec.stores.zipwrite import pack
-from tests.support.s3server import S3Server
+from tests.support.servers.s3server import S3Server
 from tests.xarray.backend import test_xarray_suite as suite
 from tests.xarray.backend.test_xarray_suite import (  # noqa: F401  # fixtures
     create_test_datatree,

@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 from xarray.tests import create_test_data
 
-from tests.support.httpserver import Server
+from tests.support.servers.httpserver import Server
 from tests.xarray.backend.test_xarray_suite import (  # noqa: F401  # fixtures
     expected_failures,
     no_leftovers,

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.cache import CACHE, OVERHEAD, ChunkCache
-from tests.support.realservers import range_server
+from tests.support.servers.realservers import range_server
 
 VALUES = np.arange(40 * 30 * 20, dtype="f4").reshape(40, 30, 20)
 

@@ -23,9 +23,9 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import chunkindex_base
 from nczarr_xarray.formats.hdf5.binary import lookup3
 from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index
+from tests.support.builders.h5drive import Driven, drive
+from tests.support.builders.h5load import Loaded, load, stored_chunks
 from tests.support.examples import examples
-from tests.support.h5drive import Driven, drive
-from tests.support.h5load import Loaded, load, stored_chunks
 
 UNLIMITED = h5py.h5s.UNLIMITED
 #: Signature of the first structure of each index.

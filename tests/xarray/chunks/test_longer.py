@@ -17,10 +17,10 @@ import xarray as xr
 
 from nczarr_xarray import FormatError, NCZarrWarning, to_nczarr
 from nczarr_xarray.tools.validate import validate
-from tests.support.copying import copy
-from tests.support.httpserver import Server
-from tests.support.longer import chunking_ints, write
-from tests.support.trees import read_tree
+from tests.support.builders.copying import copy
+from tests.support.builders.longer import chunking_ints, write
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 ZLIB: dict[str, Any] = {"compression": "zlib", "complevel": 1}
 SAYS = "v: chunks have .* bytes, of which the first .* nc_def_var_chunking_ints"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec import FormatError
 from nczarr_xarray.chunks.padding import padded_selection
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 
 
 def read(stored: np.ndarray[Any, Any], key: tuple[Any, ...], *, points: bool) -> Any:

@@ -22,7 +22,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.model import ChunkedArray
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 
 
 class CountingStore(MappingStore):

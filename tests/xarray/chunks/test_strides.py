@@ -20,8 +20,8 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileStrides
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
-from tests.support.memory import little_memory
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.faults.memory import little_memory
 
 
 @pytest.fixture(params=["as they are", "small"], autouse=True)

@@ -13,8 +13,8 @@ import xarray as xr
 from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_xarray.cli.main import main
-from tests.support.manyfiles import field, step, write
-from tests.support.syscalls import WRITES, watched
+from tests.support.builders.manyfiles import field, step, write
+from tests.support.faults.syscalls import WRITES, watched
 
 
 def test_aggregate_and_append(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,8 @@ from nczarr_fsspec.stores.ownership import Owner
 from nczarr_xarray import __version__
 from nczarr_xarray.cli.main import COMMANDS, build_parser, main
 from nczarr_xarray.cli.target import add_arguments
-from tests.support.ports import free_port
-from tests.support.samples import DATA as VECTORS
+from tests.support.corpora.samples import DATA as VECTORS
+from tests.support.servers.ports import free_port
 
 DATASET = VECTORS / "types-nczarr+file-4.10.1.zip"
 

@@ -13,8 +13,8 @@ import xarray as xr
 
 from nczarr_xarray import URLError, compare, open_hierarchy, to_nczarr, trace
 from nczarr_xarray.cli.main import main
-from tests.support.httpserver import Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 DATASET = xr.Dataset(
     {"v": (("x", "y"), np.arange(600.0).reshape(20, 30)), "name": ((), "héllo")},

@@ -21,14 +21,14 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.kinds.kind import CopyOptions
 from nczarr_xarray.export.kinds.table import KINDS
 from nczarr_xarray.model import Group
-from tests.support.copying import copy, failed
-from tests.support.disks import tiny_disk
-from tests.support.emit_models import differences
+from tests.support.builders.copying import copy, failed
+from tests.support.builders.ncwriter import FEW, WRITERS, ramp
+from tests.support.builders.slabs import sizes_read
+from tests.support.builders.trees import read_tree
+from tests.support.corpora.emit_models import differences
+from tests.support.faults.disks import tiny_disk
 from tests.support.marks import slow_but
-from tests.support.ncwriter import FEW, WRITERS, ramp
-from tests.support.netcdf_c import netcdf_model
-from tests.support.slabs import sizes_read
-from tests.support.trees import read_tree
+from tests.support.oracles.netcdf_c import netcdf_model
 
 #: Writers of netCDF-C whose content pure Zarr can hold as well.
 PURE = ("all-types", "attributes", "compression", "chunk-shapes", "dimensions", "packed", "times")

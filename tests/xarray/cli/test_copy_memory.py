@@ -26,11 +26,11 @@ from nczarr_xarray.export.copy_layout import CopyLayout
 from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.export.workers import run_part
 from nczarr_xarray.formats.zarr3.array import ZarrReader
-from tests.support.copying import copy
+from tests.support.builders.copying import copy
+from tests.support.builders.ncwriter import ramp
+from tests.support.faults.memory import little_memory
 from tests.support.marks import slow_but
-from tests.support.memory import little_memory
-from tests.support.ncwriter import ramp
-from tests.support.realservers import range_server
+from tests.support.servers.realservers import range_server
 
 MB = 1_000_000
 

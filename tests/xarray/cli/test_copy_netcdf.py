@@ -25,12 +25,12 @@ from nczarr_xarray.export import netcdf_file, netcdf_variables
 from nczarr_xarray.export.classic_types import size_problems
 from nczarr_xarray.model import Dimension, Variable
 from nczarr_xarray.tools.compare import compare
-from tests.support.copying import copy, failed
-from tests.support.disks import tiny_disk
+from tests.support.builders.copying import copy, failed
+from tests.support.builders.ncwriter import WRITERS, ramp
+from tests.support.faults.disks import tiny_disk
 from tests.support.marks import slow_cases_but
-from tests.support.nc_adapter import find_ncdump, ncdump, run_ncgen
-from tests.support.ncwriter import WRITERS, ramp
-from tests.support.s3server import S3Server
+from tests.support.oracles.nc_adapter import find_ncdump, ncdump, run_ncgen
+from tests.support.servers.s3server import S3Server
 
 #: What classic netCDF holds as it is.
 PLAIN = ("float-specials", "char", "repeated-dimensions")

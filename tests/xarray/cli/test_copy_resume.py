@@ -42,9 +42,9 @@ from nczarr_xarray.export import (
 from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
 from nczarr_xarray.export.selection import Selection
 from nczarr_xarray.formats.nczarr import emit
-from tests.support.killing import Kill, Run, Target, in_process, on_s3, ours
-from tests.support.ncwriter import ramp
-from tests.support.s3server import S3Server
+from tests.support.builders.ncwriter import ramp
+from tests.support.faults.killing import Kill, Run, Target, in_process, on_s3, ours
+from tests.support.servers.s3server import S3Server
 
 #: Chunks of a part at most, in these tests.
 PART = 8

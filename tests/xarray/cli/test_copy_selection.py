@@ -17,7 +17,7 @@ from nczarr_xarray import compare, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.selection import Quantization, Selection
-from tests.support.copying import copy, failed
+from tests.support.builders.copying import copy, failed
 from tests.support.marks import slow_but, slow_cases_but
 
 #: Destinations of different kinds.

@@ -28,11 +28,11 @@ from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.steps import Step
 from nczarr_xarray.export.workers import run_part
 from nczarr_xarray.export.write_task import documents_of_arrays, put_all
-from tests.support.clusters import two_processes
-from tests.support.copying import copy, failed
-from tests.support.ncwriter import ramp
-from tests.support.ports import free_port
-from tests.support.s3server import S3Server
+from tests.support.builders.copying import copy, failed
+from tests.support.builders.ncwriter import ramp
+from tests.support.servers.clusters import two_processes
+from tests.support.servers.ports import free_port
+from tests.support.servers.s3server import S3Server
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")

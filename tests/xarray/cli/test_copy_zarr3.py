@@ -26,10 +26,10 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
-from tests.support.copying import copy, failed
+from tests.support.builders.copying import copy, failed
+from tests.support.builders.ncwriter import WRITERS, ramp
 from tests.support.marks import slow_but, slow_cases_but
-from tests.support.ncwriter import WRITERS, ramp
-from tests.support.s3server import S3Server
+from tests.support.servers.s3server import S3Server
 
 #: What pure Zarr cannot hold of what netCDF-C writes; char with ``_Encoding`` is a string there.
 LACKING = ("char", "shadowed-dimensions", "odd-names", "dimensions", "repeated-dimensions")

@@ -33,7 +33,7 @@ from nczarr_xarray.model import (
     Variable,
     join,
 )
-from tests.support.cdl_models import (
+from tests.support.corpora.cdl_models import (
     NAMES,
     Data,
     Reads,
@@ -45,9 +45,9 @@ from tests.support.cdl_models import (
     models,
     printed,
 )
+from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.examples import examples
-from tests.support.nc_adapter import ncdump, run_ncdump, run_ncgen, write_netcdf
-from tests.support.samples import DATA as VECTORS
+from tests.support.oracles.nc_adapter import ncdump, run_ncdump, run_ncgen, write_netcdf
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[*HealthCheck])

@@ -36,7 +36,7 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
 )
-from tests.support.samples import DATA as VECTORS
+from tests.support.corpora.samples import DATA as VECTORS
 
 WIDE = Style(width=1000)
 

@@ -14,11 +14,11 @@ import xarray as xr
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
+from tests.support.builders.remotefiles import FORMATS, expected
+from tests.support.builders.slabs import sizes_read
 from tests.support.marks import slow_but
-from tests.support.nc_adapter import ncdump
-from tests.support.realservers import RangeServer
-from tests.support.remotefiles import FORMATS, expected
-from tests.support.slabs import sizes_read
+from tests.support.oracles.nc_adapter import ncdump
+from tests.support.servers.realservers import RangeServer
 
 
 @pytest.fixture(autouse=True)

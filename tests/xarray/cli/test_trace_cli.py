@@ -11,8 +11,8 @@ import pytest
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools.trace.trace import Trace
-from tests.support.httpserver import Server
-from tests.support.remotefiles import write_file
+from tests.support.builders.remotefiles import write_file
+from tests.support.servers.httpserver import Server
 
 
 @pytest.fixture(scope="module")

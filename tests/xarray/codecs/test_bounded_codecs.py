@@ -17,7 +17,7 @@ from nczarr_xarray.codecs.codec import Size, Step
 from nczarr_xarray.codecs.filters import filter_step
 from nczarr_xarray.codecs.registry import TABLE, step_of
 from nczarr_xarray.model import ChunkedArray
-from tests.support import damage
+from tests.support.faults import damage
 
 COMPRESSORS = {row.id for row in TABLE if row.compressor}
 

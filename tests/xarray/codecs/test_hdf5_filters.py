@@ -25,8 +25,8 @@ from nczarr_xarray.formats.hdf5 import datasets as module
 from nczarr_xarray.formats.hdf5.datasets import codecs_of
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import ChunkedArray, FileChunks
+from tests.support.builders.h5load import load
 from tests.support.examples import examples
-from tests.support.h5load import load
 
 NUMBERS = ["i1", "u1", "<i2", ">i2", "<u2", "<i4", ">i4", "u4", "<i8", ">i8", "u8"]
 FLOATS = ["<f4", ">f4", "<f8", ">f8"]

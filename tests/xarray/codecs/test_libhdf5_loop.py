@@ -25,7 +25,7 @@ from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.model import ChunkedArray, Dimension, Variable
-from tests.support.filepromises import RemoteMemory
+from tests.support.faults.filepromises import RemoteMemory
 
 
 class _Lock:

@@ -16,7 +16,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.dataset import variable
 from nczarr_xarray.dataset.open import open_hierarchy
-from tests.support.httpserver import Server
+from tests.support.servers.httpserver import Server
 
 VALUES = np.arange(60, dtype="i4").reshape(5, 12)
 

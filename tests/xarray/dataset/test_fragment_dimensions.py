@@ -12,8 +12,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.cli.main import main
-from tests.support.httpserver import Server
-from tests.support.manyfiles import write
+from tests.support.builders.manyfiles import write
+from tests.support.servers.httpserver import Server
 
 VALUES = np.arange(18.0).reshape(2, 3, 3)
 

@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset import fragment_datasets
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.model import FragmentPlace
-from tests.support.locks import LastUsed
+from tests.support.faults.locks import LastUsed
 
 MASTERS = ["/d/m.nca", "/d/e/m.nca", "https://host/d/m.nca", "s3://bucket/d/m.nca"]
 ALLOWED: list[Any] = [None, False, True, ["/d/e/a.nc"], ["/d/"], ["file:///d/e/"], ["https://"]]

@@ -29,7 +29,7 @@ from nczarr_xarray.model import (
     Fragments,
     Variable,
 )
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 
 FILL = -9.0
 

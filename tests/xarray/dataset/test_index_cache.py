@@ -22,11 +22,11 @@ from nczarr_fsspec.ranges import memory as memory_module
 from nczarr_fsspec.ranges.memory import Remembered, memory
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known
 from nczarr_xarray import NCZarrWarning
+from tests.support.builders.remotefiles import FORMATS, check, expected, write_chunks, write_file
 from tests.support.examples import examples
-from tests.support.httpserver import Server
 from tests.support.marks import each_once
-from tests.support.realservers import RangeServer, nginx, python_server
-from tests.support.remotefiles import FORMATS, check, expected, write_chunks, write_file
+from tests.support.servers.httpserver import Server
+from tests.support.servers.realservers import RangeServer, nginx, python_server
 
 READ = """
 import sys

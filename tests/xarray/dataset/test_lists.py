@@ -15,10 +15,10 @@ import xarray as xr
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray import to_nczarr
-from tests.support.httpserver import Server
+from tests.support.builders.treereads import tree_reads
+from tests.support.builders.trees import read_tree
 from tests.support.marks import SLOW
-from tests.support.treereads import tree_reads
-from tests.support.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 #: A grid of 6 by 8 chunks, of which every third is nothing but fill values.
 SHAPE, CHUNK = (60, 80), 10

@@ -31,10 +31,10 @@ from nczarr_fsspec.stores.references import RemoteReferences
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.views.references import references
-from tests.support.httpserver import Server
-from tests.support.remotefiles import FORMATS, expected, write_file
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree
+from tests.support.builders.remotefiles import FORMATS, expected, write_file
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
+from tests.support.servers.s3server import S3Server
 
 #: Without it these tests do not run; the extra "parquet" has it.
 NEEDS_PYARROW = "NO REFERENCES IN PARQUET TESTED: pip install 'nczarr-xarray[parquet]'"

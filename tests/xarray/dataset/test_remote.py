@@ -21,11 +21,11 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_hierarchy
-from tests.support.httpserver import Server
-from tests.support.s3server import S3Server
-from tests.support.samples import CONSOLIDATED, NCZARR, vector
-from tests.support.samples import DATA as VECTORS
-from tests.support.trees import read_tree, write_tree
+from tests.support.builders.trees import read_tree, write_tree
+from tests.support.corpora.samples import CONSOLIDATED, NCZARR, vector
+from tests.support.corpora.samples import DATA as VECTORS
+from tests.support.servers.httpserver import Server
+from tests.support.servers.s3server import S3Server
 
 
 @pytest.fixture

@@ -30,12 +30,19 @@ from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
 from nczarr_xarray.chunks.grid_read import GridPieces
 from nczarr_xarray.chunks.threads import BATCH_BYTES
-from tests.support.httpserver import Server
+from tests.support.builders.remotefiles import FORMATS, STEPS, check, expected, write_file
+from tests.support.builders.trees import read_tree
 from tests.support.marks import slow_but
-from tests.support.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
-from tests.support.remotefiles import FORMATS, STEPS, check, expected, write_file
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree
+from tests.support.servers.httpserver import Server
+from tests.support.servers.realservers import (
+    FAULTS,
+    Nginx,
+    RangeServer,
+    nginx,
+    python_server,
+    range_server,
+)
+from tests.support.servers.s3server import S3Server
 
 
 @pytest.fixture(autouse=True)

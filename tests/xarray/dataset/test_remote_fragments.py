@@ -32,8 +32,8 @@ from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments as Opener
 from nczarr_xarray.dataset.open_fragments import RemoteVariable
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Fragments
-from tests.support.httpserver import Server
-from tests.support.realservers import RangeServer, range_server
+from tests.support.servers.httpserver import Server
+from tests.support.servers.realservers import RangeServer, range_server
 
 COUNT = 9
 ALL = slice(None)

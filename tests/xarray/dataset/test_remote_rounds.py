@@ -24,7 +24,7 @@ from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy, Variable
 from tests.support.marks import each_once
-from tests.support.virtualnet import Loop, VirtualBytes
+from tests.support.servers.virtualnet import Loop, VirtualBytes
 
 #: (time, lat, lon) of the benchmark files, a fifth as fine; 146 x 6 x 12 = 10,512 chunks
 SHAPE, CHUNKS = (730, 36, 72), (5, 6, 6)

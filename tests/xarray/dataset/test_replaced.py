@@ -19,7 +19,7 @@ from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
 
 
 def dataset(rows: int, value: float) -> xr.Dataset:

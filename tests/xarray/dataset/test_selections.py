@@ -19,8 +19,8 @@ import xarray as xr
 from nczarr_xarray import FormatError, StoreError
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.dataset.variable import VariableReader
-from tests.support.httpserver import Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 #: Variables that are read alone: it is not small, its values are behind references, or nothing is
 #: stored of what is selected.

@@ -34,13 +34,13 @@ from nczarr_xarray.chunks.part import (
 )
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.model import ChunkedArray
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.builders.treereads import tree_reads
+from tests.support.builders.trees import read_tree
 from tests.support.examples import examples
-from tests.support.httpserver import Server
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.marks import SLOW, slow_but
-from tests.support.realservers import RangeServer, range_server
-from tests.support.treereads import tree_reads
-from tests.support.trees import read_tree
+from tests.support.servers.httpserver import Server
+from tests.support.servers.realservers import RangeServer, range_server
 
 SHAPE = (300, 40, 50)
 VALUES = np.arange(np.prod(SHAPE), dtype="<f8").reshape(SHAPE)

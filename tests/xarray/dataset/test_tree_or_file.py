@@ -26,7 +26,7 @@ from nczarr_xarray.formats.nczarr.emit import documents
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, Group
 from nczarr_xarray.views.references import references
-from tests.support.httpserver import Server
+from tests.support.servers.httpserver import Server
 
 VALUES = np.arange(6.0)
 PAGE = b"<!DOCTYPE html><title>Index</title>"

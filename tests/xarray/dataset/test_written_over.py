@@ -17,8 +17,8 @@ from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.s3server import S3Server
 
 NUMBERS = itertools.count()
 CHUNKS = {"v": {"chunks": (1, 4), "_FillValue": -9.0}}

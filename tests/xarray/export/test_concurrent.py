@@ -20,15 +20,15 @@ from nczarr_fsspec.changes.consistent_reading import unstamped
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_xarray import load_dataset, state, to_nczarr
-from tests.support.httpserver import Server
-from tests.support.interleaving import (
+from tests.support.faults.interleaving import (
     ChangingDirectory,
     ChangingFarAway,
     ChangingMapping,
     steps_of,
 )
-from tests.support.killing import CHUNKS, sample
+from tests.support.faults.killing import CHUNKS, sample
 from tests.support.marks import slow_but
+from tests.support.servers.httpserver import Server
 
 Objects = dict[str, bytes]
 Change = Callable[[Any], object]

@@ -16,9 +16,9 @@ import zarr
 
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
+from tests.support.builders.trees import write_tree
 from tests.support.marks import each_once
-from tests.support.strictjson import strict
-from tests.support.trees import write_tree
+from tests.support.oracles.strictjson import strict
 
 
 def copied(source: object, target: str, *options: str, status: int = 0) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from tests.support.clusters import two_processes
-from tests.support.killing import Target, ours, sample
+from tests.support.faults.killing import Target, ours, sample
+from tests.support.servers.clusters import two_processes
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")

@@ -26,11 +26,11 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray import to_cfa, to_nczarr
 from nczarr_xarray.cli.main import main
+from tests.support.builders.trees import read_tree
 from tests.support.examples import examples
 from tests.support.marks import each_once
-from tests.support.nc_adapter import ncdump
-from tests.support.trees import read_tree
-from tests.support.written import by_netcdf, opened, problems
+from tests.support.oracles.nc_adapter import ncdump
+from tests.support.oracles.written import by_netcdf, opened, problems
 
 
 def days(first: int, count: int, **attributes: Any) -> xr.Dataset:

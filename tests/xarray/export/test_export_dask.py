@@ -33,12 +33,12 @@ from nczarr_xarray import register, to_nczarr
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.export.progress import Progress
-from tests.support.clusters import two_processes
+from tests.support.builders.trees import read_tree
 from tests.support.examples import examples
 from tests.support.marks import slow_but
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree
-from tests.support.written import by_netcdf, opened
+from tests.support.oracles.written import by_netcdf, opened
+from tests.support.servers.clusters import two_processes
+from tests.support.servers.s3server import S3Server
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")

@@ -27,9 +27,9 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.form.storage import RELATIONS, valid_keys
 from nczarr_xarray.model import ChunkedArray
-from tests.support.ncwriter import ramp
-from tests.support.netcdf_c import netcdf_model
-from tests.support.written import opened
+from tests.support.builders.ncwriter import ramp
+from tests.support.oracles.netcdf_c import netcdf_model
+from tests.support.oracles.written import opened
 
 
 def cube(kind: str = "f4") -> xr.Dataset:

@@ -26,10 +26,10 @@ from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.write_target import WriteTarget
-from tests.support.disks import tiny_disk
-from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
-from tests.support.s3proxy import proxy_to
-from tests.support.s3server import S3Server
+from tests.support.faults.disks import tiny_disk
+from tests.support.faults.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
+from tests.support.servers.s3proxy import proxy_to
+from tests.support.servers.s3server import S3Server
 
 
 def snapshot(target: Target) -> Any:

@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray import to_nczarr, validate
+from tests.support.corpora.random_values import NUMBERS, numbers, part
 from tests.support.examples import examples
-from tests.support.random_values import NUMBERS, numbers, part
-from tests.support.written import opened
+from tests.support.oracles.written import opened
 
 Array: TypeAlias = np.ndarray[Any, Any]
 #: Dimensions and values of each variable.

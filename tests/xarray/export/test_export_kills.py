@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.killing import Bench, Kill, local, on_s3
-from tests.support.s3server import S3Server
+from tests.support.faults.killing import Bench, Kill, local, on_s3
+from tests.support.servers.s3server import S3Server
 
 pytestmark = pytest.mark.slow  # each kill is an export in a process of its own
 

@@ -23,7 +23,7 @@ import xarray as xr
 from nczarr_xarray import ExportError, FormatError, to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.model import ChunkedArray
-from tests.support.encoding_matrix import BLOCKS, OPERATIONS, OURS, SOURCES, THEIRS, opened
+from tests.support.corpora.encoding_matrix import BLOCKS, OPERATIONS, OURS, SOURCES, THEIRS, opened
 
 pytestmark = [
     pytest.mark.slow,

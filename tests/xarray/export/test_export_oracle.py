@@ -1,7 +1,7 @@
 """What we write, netCDF-C reads back equal; and netCDF-4 comes back from NCZarr unchanged.
 
-`tests.support.ncwriter.WRITERS` is a library of contents. netCDF-C writes each as a netCDF-4 file,
-xarray reads that, `to_nczarr` writes it, and netCDF-C reads both.
+`tests.support.builders.ncwriter.WRITERS` is a library of contents. netCDF-C writes each as a
+netCDF-4 file, xarray reads that, `to_nczarr` writes it, and netCDF-C reads both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nczarr_xarray.export.api import plan_groups
 from nczarr_xarray.export.form.new import Options
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
-from tests.support.described import became_zlib, bits, convert, described, different, url_of
+from tests.support.builders.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
+from tests.support.corpora.random_contents import contents
 from tests.support.examples import examples
 from tests.support.marks import each_once, slow_but
-from tests.support.nc_adapter import ncdump
-from tests.support.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
-from tests.support.netcdf_c import netcdf_model
-from tests.support.random_contents import contents
+from tests.support.oracles.described import became_zlib, bits, convert, described, different, url_of
+from tests.support.oracles.nc_adapter import ncdump
+from tests.support.oracles.netcdf_c import netcdf_model
 
 pytestmark = [
     # xarray says so of either engine

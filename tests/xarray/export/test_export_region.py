@@ -20,11 +20,11 @@ from hypothesis import assume, given, settings
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError
 from nczarr_xarray import to_nczarr
+from tests.support.builders.trees import read_tree
+from tests.support.corpora.samples import DATA
 from tests.support.examples import examples
 from tests.support.marks import slow_but
-from tests.support.samples import DATA
-from tests.support.trees import read_tree
-from tests.support.written import by_netcdf, opened, problems
+from tests.support.oracles.written import by_netcdf, opened, problems
 
 RAW = {"decode_cf": False, "mask_and_scale": False}
 

@@ -12,7 +12,7 @@ from fsspec import AbstractFileSystem
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_fsspec.errors import DatasetNotFoundError, IncompleteExportError, NCZarrError
 from nczarr_xarray import load_dataset, to_nczarr
-from tests.support.killing import CHUNKS, sample
+from tests.support.faults.killing import CHUNKS, sample
 
 pytestmark = pytest.mark.slow  # an export for each call
 

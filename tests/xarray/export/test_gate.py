@@ -1,4 +1,4 @@
-"""The gate of writers, whose locks are held where they have to be (see `tests.support.locks`)."""
+"""The gate of writers, whose locks are held where they have to be (`tests.support.faults.locks`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.export import gate
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.gate import Gate, Gated
-from tests.support.locks import is_held
+from tests.support.faults.locks import is_held
 
 
 def test_one_thread_at_a_time_changes_a_chunk_of_several_blocks(

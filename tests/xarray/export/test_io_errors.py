@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
-from tests.support.killing import SCENARIOS, Target, ours
-from tests.support.syscalls import READS, WRITES, watched
+from tests.support.faults.killing import SCENARIOS, Target, ours
+from tests.support.faults.syscalls import READS, WRITES, watched
 
 pytestmark = [
     pytest.mark.slow,  # an export for each call

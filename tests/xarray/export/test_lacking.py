@@ -25,7 +25,7 @@ from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.formats.nczarr.dtypes import MARK, as_flags, restored
 from nczarr_xarray.model import Attribute, EnumType, Variable, bytes_of
 from tests.support.examples import examples
-from tests.support.nc_adapter import ncdump
+from tests.support.oracles.nc_adapter import ncdump
 
 CLOUDS = {"Clear": 0, "Cumulo nimbus": 1, "Über": 2, "Missing": 255}
 SIGNS = {"minus": -1, "plus": 1}

@@ -22,9 +22,9 @@ from nczarr_xarray import compare, to_nczarr
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export import steps
+from tests.support.builders.h5load import stored_chunks
 from tests.support.examples import examples
-from tests.support.h5load import stored_chunks
-from tests.support.realservers import RangeServer
+from tests.support.servers.realservers import RangeServer
 
 #: netCDF-4's compressors and filters; those whose chunks can be moved.
 FILTERS: dict[str, dict[str, Any]] = {

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import xarray as xr
 
-from tests.support.killing import SCENARIOS, Target, ours
-from tests.support.syscalls import WRITES, watched
-from tests.support.trees import write_tree
+from tests.support.builders.trees import write_tree
+from tests.support.faults.killing import SCENARIOS, Target, ours
+from tests.support.faults.syscalls import WRITES, watched
 
 pytestmark = pytest.mark.slow  # a dataset is read for every call of its writer
 

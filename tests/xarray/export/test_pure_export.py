@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as arrays
 from nczarr_xarray import ExportError, LossWarning, open_store, to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.support.examples import examples
-from tests.support.strictjson import strict
+from tests.support.oracles.strictjson import strict
 
 NAN, INF = np.nan, np.inf
 ATTRIBUTES: dict[str, Any] = {

@@ -14,7 +14,7 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import DatasetExistsError, ExportError, open_hierarchy, to_nczarr
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
 
 DATA = np.arange(4, dtype="i4")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
-from tests.support.killing import SCENARIOS, Target, ours
-from tests.support.s3proxy import Proxy, proxy_to
-from tests.support.s3server import Weed, seaweed
+from tests.support.faults.killing import SCENARIOS, Target, ours
+from tests.support.servers.s3proxy import Proxy, proxy_to
+from tests.support.servers.s3server import Weed, seaweed
 
 pytestmark = pytest.mark.slow  # a server of its own, that starts many times
 

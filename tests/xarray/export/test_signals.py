@@ -13,8 +13,8 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import recover, to_nczarr
-from tests.support.killing import sample
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.faults.killing import sample
 
 #: Runs its arguments as code; a chunk that is written says so and then waits for a signal. A signal
 #: that comes before the wait begins ends it, too, which with `signal.pause` it would not.

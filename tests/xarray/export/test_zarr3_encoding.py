@@ -16,7 +16,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.model import ChunkedArray
-from tests.support.encoding_matrix import THEIRS
+from tests.support.corpora.encoding_matrix import THEIRS
 
 # what zarr-python thinks of text and of numcodecs in Zarr 3
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -23,7 +23,7 @@ from nczarr_xarray.formats.nczarr.amend import (
 from nczarr_xarray.formats.nczarr.emit import array_documents, documents
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable, join
-from tests.support.emit_models import (
+from tests.support.corpora.emit_models import (
     NCZARR,
     PROFILES,
     WRITER,
@@ -32,8 +32,8 @@ from tests.support.emit_models import (
     models,
     rewritable,
 )
+from tests.support.corpora.samples import Objects, vector
 from tests.support.examples import examples
-from tests.support.samples import Objects, vector
 
 #: One dataset of netCDF-C for each spelling, with groups and attributes.
 SPELT = {

@@ -22,10 +22,10 @@ from nczarr_xarray import open_hierarchy
 from nczarr_xarray.dataset.presentation import attribute_value, dimension_names
 from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
 from nczarr_xarray.model import FileStrides, Group, Hierarchy, Variable, bytes_of
-from tests.support import classic_corpus as corpus
-from tests.support.classic_corpus import Att, Classic, Lies, Var, write
+from tests.support.builders.h5drive import Driven, drive
+from tests.support.corpora import classic_corpus as corpus
+from tests.support.corpora.classic_corpus import Att, Classic, Lies, Var, write
 from tests.support.examples import examples
-from tests.support.h5drive import Driven, drive
 from tests.support.marks import each_once, slow_cases_but
 
 Buffer = bytes | memoryview

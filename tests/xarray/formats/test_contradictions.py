@@ -10,7 +10,7 @@ import pytest
 
 from nczarr_xarray import FormatError, open_hierarchy
 from nczarr_xarray.model import EnumType
-from tests.support.zarr2 import ARRAY, GROUP
+from tests.support.builders.zarr2 import ARRAY, GROUP
 
 
 def store(documents: dict[str, Any], **members: Any) -> dict[str, bytes]:

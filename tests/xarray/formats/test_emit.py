@@ -33,7 +33,8 @@ from nczarr_xarray.model import (
     Group,
     Variable,
 )
-from tests.support.emit_models import (
+from tests.support.builders.trees import write_tree
+from tests.support.corpora.emit_models import (
     NCZARR,
     PROFILES,
     WRITER,
@@ -43,11 +44,10 @@ from tests.support.emit_models import (
     pure_model,
     rewritable,
 )
+from tests.support.corpora.samples import vector
 from tests.support.examples import examples
-from tests.support.nc_adapter import ncdump
-from tests.support.netcdf_c import netcdf_model
-from tests.support.samples import vector
-from tests.support.trees import write_tree
+from tests.support.oracles.nc_adapter import ncdump
+from tests.support.oracles.netcdf_c import netcdf_model
 
 
 def write(target: Path, objects: Mapping[str, bytes]) -> str:

@@ -41,9 +41,9 @@ from nczarr_xarray.formats.hdf5.objects import (
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.formats.hdf5.virtual import _mappings
-from tests.support.filepromises import verifying
-from tests.support.h5drive import drive
-from tests.support.h5objects import Equal, address_of, made
+from tests.support.builders.h5drive import drive
+from tests.support.builders.h5objects import Equal, address_of, made
+from tests.support.faults.filepromises import verifying
 
 
 def frame_of(data: bytes) -> Frame:

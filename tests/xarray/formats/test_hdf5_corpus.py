@@ -29,12 +29,12 @@ from nczarr_xarray.model import (
     Variable,
     element_of,
 )
+from tests.support.builders.h5drive import Driven, drive
+from tests.support.corpora.hdf5_corpus import CASES, FEW, write
 from tests.support.examples import examples
-from tests.support.h5drive import Driven, drive
-from tests.support.hdf5_corpus import CASES, FEW, write
-from tests.support.httpserver import Server
 from tests.support.marks import slow_but
-from tests.support.readings import RAW
+from tests.support.oracles.readings import RAW
+from tests.support.servers.httpserver import Server
 
 #: What libnetcdf 4.10.1 cannot open, and what the file is to us.
 REFUSED_BY_NETCDF: dict[str, dict[str, tuple[str, ...]]] = {

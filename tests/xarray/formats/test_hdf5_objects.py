@@ -23,8 +23,8 @@ from nczarr_xarray.formats.hdf5.objects import (
 )
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
-from tests.support.h5drive import drive
-from tests.support.h5objects import LIBVERS, check, everything, made, read
+from tests.support.builders.h5drive import drive
+from tests.support.builders.h5objects import LIBVERS, check, everything, made, read
 from tests.support.marks import each_once
 
 

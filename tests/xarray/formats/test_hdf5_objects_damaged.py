@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import btree2, fractal, header, shared_messages, superblock
+from tests.support.builders.h5objects import Equal, everything, made, read
 from tests.support.examples import examples
-from tests.support.h5objects import Equal, everything, made, read
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\x89HDF\r\n\x1a\n", b"CDF\1" + bytes(5000)])

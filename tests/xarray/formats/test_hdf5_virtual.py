@@ -27,7 +27,7 @@ from nczarr_xarray.formats.hdf5 import fallback
 from nczarr_xarray.formats.hdf5.binary import lookup3
 from nczarr_xarray.formats.hdf5.fallback import H5pyReader
 from tests.support.examples import examples
-from tests.support.filepromises import RemoteMemory
+from tests.support.faults.filepromises import RemoteMemory
 
 _READ_BOX = H5pyReader._read_box
 

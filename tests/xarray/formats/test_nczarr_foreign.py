@@ -14,10 +14,10 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError
-from tests.support.httpserver import Server
+from tests.support.builders.zarr2 import ARRAY, GROUP
 from tests.support.marks import slow_but
-from tests.support.netcdf_c import call
-from tests.support.zarr2 import ARRAY, GROUP
+from tests.support.oracles.netcdf_c import call
+from tests.support.servers.httpserver import Server
 
 
 def loaded(target: str | Path, engine: str, **options: Any) -> xr.Dataset:

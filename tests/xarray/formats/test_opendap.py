@@ -15,9 +15,9 @@ from nczarr_fsspec.errors import AccessDeniedError, FormatError, StoreError
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.formats.opendap import is_dap
-from tests.support.dapserver import dap_server
+from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.examples import examples
-from tests.support.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.servers.dapserver import dap_server
 
 DATA = np.arange(24, dtype="f4").reshape(4, 2, 3)
 

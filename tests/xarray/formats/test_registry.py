@@ -19,8 +19,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray import validate
-from tests.support.httpserver import Server
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
 #: Formats besides the one of the page: of trees, around others, and none.

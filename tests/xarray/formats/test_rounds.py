@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.rounds import Once, Parsing, both, caught, read, together
-from tests.support.h5drive import drive
+from tests.support.builders.h5drive import drive
 
 DATA = bytes(range(256))
 

@@ -16,8 +16,8 @@ from nczarr_xarray.formats.nczarr.documents import Nodes, WalkOptions
 from nczarr_xarray.formats.nczarr.walk import walk
 from nczarr_xarray.formats.rounds import Answer, ReadRound
 from nczarr_xarray.model import Hierarchy
-from tests.support.samples import CONSOLIDATED, NCZARR, vector
-from tests.support.trees import read_tree
+from tests.support.builders.trees import read_tree
+from tests.support.corpora.samples import CONSOLIDATED, NCZARR, vector
 
 ASKED = WalkOptions(
     group="", tree=False, pure=False, consolidated=None, required=True, remote=False

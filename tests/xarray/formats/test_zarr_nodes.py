@@ -19,14 +19,14 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, open_hierarchy, validate
-from tests.support import samples
-from tests.support.copying import copy
-from tests.support.httpserver import Server
+from tests.support.builders.copying import copy
+from tests.support.builders.trees import write_tree
+from tests.support.builders.zarr2 import ARRAY as ARRAY_2
+from tests.support.builders.zarr2 import GROUP
+from tests.support.corpora import samples
+from tests.support.faults.promises import as_remote
 from tests.support.marks import each_once
-from tests.support.promises import as_remote
-from tests.support.trees import write_tree
-from tests.support.zarr2 import ARRAY as ARRAY_2
-from tests.support.zarr2 import GROUP
+from tests.support.servers.httpserver import Server
 
 #: xarray says so of every square array.
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")

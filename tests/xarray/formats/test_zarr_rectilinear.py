@@ -18,9 +18,9 @@ import zarr
 
 from nczarr_fsspec.errors import UnsupportedError
 from nczarr_xarray import FormatError, NCZarrWarning, validate
-from tests.support.copying import copy
-from tests.support.promises import as_remote
-from tests.support.trees import read_tree
+from tests.support.builders.copying import copy
+from tests.support.builders.trees import read_tree
+from tests.support.faults.promises import as_remote
 
 FLAG = "array.rectilinear_chunks"
 needs_zarr = pytest.mark.skipif(

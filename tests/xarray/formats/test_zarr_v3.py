@@ -28,9 +28,9 @@ from zarr.storage import LocalStore
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
 from nczarr_xarray.formats.zarr3.array import array_in
-from tests.support.httpserver import Server
+from tests.support.builders.trees import read_tree
 from tests.support.marks import each_once
-from tests.support.trees import read_tree
+from tests.support.servers.httpserver import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 

@@ -21,13 +21,13 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.transport import policy, recording
 from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.tools.trace.trace import Trace
-from tests.support.clusters import two_processes
-from tests.support.httpserver import Server
-from tests.support.leftovers import end_reads
+from tests.support.builders.remotefiles import write_file
+from tests.support.builders.trees import read_tree
+from tests.support.faults.leftovers import end_reads
 from tests.support.marks import slow_but
-from tests.support.remotefiles import write_file
-from tests.support.s3server import S3Server
-from tests.support.trees import read_tree
+from tests.support.servers.clusters import two_processes
+from tests.support.servers.httpserver import Server
+from tests.support.servers.s3server import S3Server
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from nczarr_fsspec.transport.recording import Record, Try
 from nczarr_xarray.tools.trace.analysis import TELLING, asked_for, covered, lines, rounds, summarize
 from nczarr_xarray.tools.trace.document import dumps, loads
 from nczarr_xarray.tools.trace.page import draw, render, segments, ticks, waterfall
-from tests.support.traces import LASTING, TRACES, record, records
+from tests.support.builders.traces import LASTING, TRACES, record, records
 
 SVG = "{http://www.w3.org/2000/svg}"
 DOCUMENT = json.loads(dumps([record(0, 1, 10, 0.5)], 2.0))

@@ -40,11 +40,11 @@ from nczarr_xarray.model import FileChunks
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import fixable, repair
 from nczarr_xarray.tools.validate.subject import MOST_CHUNKS, Subject
-from tests.support.damage import mutate
-from tests.support.httpserver import Server
+from tests.support.builders.trees import read_tree, write_tree
+from tests.support.corpora.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector
+from tests.support.faults.damage import mutate
 from tests.support.marks import slow_but
-from tests.support.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector
-from tests.support.trees import read_tree, write_tree
+from tests.support.servers.httpserver import Server
 
 #: A process that has certainly ended: no system has such a number.
 DEAD = replace(Owner.here(), pid=2**22 + 1, started="")

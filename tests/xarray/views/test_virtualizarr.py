@@ -26,9 +26,9 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
 )
 from nczarr_xarray import NCZarrParser, open_hierarchy, references
-from tests.support import classic_corpus, hdf5_corpus, random_netcdf
+from tests.support.corpora import classic_corpus, hdf5_corpus, random_netcdf
 from tests.support.marks import slow_but
-from tests.support.realservers import RangeServer
+from tests.support.servers.realservers import RangeServer
 
 pytest.importorskip("virtualizarr")
 from obspec_utils.registry import ObjectStoreRegistry

@@ -61,10 +61,10 @@ from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKey
 from nczarr_xarray.views.references import references
 from nczarr_xarray.views.rows import CHUNK_BYTES, rows
 from nczarr_xarray.zarr.offered import StoreView
-from tests.support import classic_corpus, hdf5_corpus
-from tests.support.httpserver import Server
-from tests.support.leftovers import end_reads
+from tests.support.corpora import classic_corpus, hdf5_corpus
+from tests.support.faults.leftovers import end_reads
 from tests.support.marks import slow_but, slow_cases_but
+from tests.support.servers.httpserver import Server
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:endian-ness of dtype:UserWarning"),

@@ -23,9 +23,9 @@ from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
-from tests.support.filesystems import own_memory
-from tests.support.s3server import S3Server
-from tests.support.zarrwriting import WritingView
+from tests.support.builders.zarrwriting import WritingView
+from tests.support.servers.filesystems import own_memory
+from tests.support.servers.s3server import S3Server
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ import xarray as xr
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_cfa
-from tests.support.disks import tiny_disk
-from tests.support.killing import Kill, in_process
-from tests.support.s3server import S3Server
+from tests.support.faults.disks import tiny_disk
+from tests.support.faults.killing import Kill, in_process
+from tests.support.servers.s3server import S3Server
 
 OPTIONS: dict[str, Any] = {"cfa_version": "1.13", "subarray_shape": {"t": 2}}
 

@@ -17,7 +17,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Fragments
-from tests.support.aggregations import grid_is_sound, held, master_of, read
+from tests.support.builders.aggregations import grid_is_sound, held, master_of, read
 
 LENGTHS = (("time", 4), ("lat", 3))
 

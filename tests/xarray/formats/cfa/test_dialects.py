@@ -33,7 +33,14 @@ from nczarr_xarray.model import (
     Group,
     Hierarchy,
 )
-from tests.support.aggregations import Lengths, grid_is_sound, held, master_of, read, variable_of
+from tests.support.builders.aggregations import (
+    Lengths,
+    grid_is_sound,
+    held,
+    master_of,
+    read,
+    variable_of,
+)
 
 TIMES = (("time", 4),)
 

@@ -17,7 +17,7 @@ from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.variables import VERSIONS
 from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments
-from tests.support.aggregations import Lengths, held, master_of, read, with_chars
+from tests.support.builders.aggregations import Lengths, held, master_of, read, with_chars
 
 NAMES = ("time", "lat", "lon", "level")
 

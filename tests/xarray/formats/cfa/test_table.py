@@ -9,7 +9,7 @@ import pytest
 
 from nczarr_xarray.formats.cfa.table import fill_of, marks_of, read_as
 from nczarr_xarray.model import Attribute, Variable
-from tests.support.aggregations import attribute_of
+from tests.support.builders.aggregations import attribute_of
 
 
 def variable(dtype: str, nc_type: str | None, **attributes: Any) -> Variable:

@@ -12,7 +12,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.model import FragmentMapping, FragmentPlace, Fragments
-from tests.support.aggregations import master_of, read
+from tests.support.builders.aggregations import master_of, read
 
 
 def table(count: int, length: int = 1, **columns: Any) -> Fragments:

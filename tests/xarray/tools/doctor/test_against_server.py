@@ -1,7 +1,7 @@
 """What doctor predicts is what reads from a range server take, within a quarter.
 
-The requests are those that were really sent, to ``tests/support/rangeserver.py``. What they take
-is told by sending them again over a simulated network, in virtual time: so the answer does not
+The requests are those that were really sent, to ``tests/support/servers/rangeserver.py``. What they
+take is told by sending them again over a simulated network, in virtual time: so the answer does not
 depend on what else the machine does.
 """
 
@@ -33,9 +33,9 @@ from nczarr_xarray.tools.doctor.references import ReferencesContent
 from nczarr_xarray.tools.doctor.simulated import FRAGMENT, Content, SimulatedTransport
 from nczarr_xarray.tools.survey import VariableStorage, survey
 from nczarr_xarray.tools.trace.analysis import rounds
+from tests.support.builders.traces import send
 from tests.support.marks import slow_cases_but
-from tests.support.realservers import RangeServer, range_server
-from tests.support.traces import send
+from tests.support.servers.realservers import RangeServer, range_server
 from tests.xarray.tools.doctor.test_prediction import FILES, SHAPE
 
 LATENCY, RATE = 0.05, 20e6

@@ -21,7 +21,7 @@ from nczarr_xarray.tools.doctor.rehearsal import Rehearsal
 from nczarr_xarray.tools.doctor.simulated import Content
 from nczarr_xarray.tools.survey import survey
 from tests.support.marks import slow_but
-from tests.support.realservers import RangeServer, range_server
+from tests.support.servers.realservers import RangeServer, range_server
 
 MOST = 40_000_000
 

@@ -26,14 +26,14 @@ from nczarr_xarray.tools.doctor.patterns import PATTERNS
 from nczarr_xarray.tools.doctor.predict import cost_of
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.survey import survey
-from tests.support.trees import read_tree
-from tests.support.virtualhttp import Make, Reply, Session, serving
-from tests.support.virtualnet import Loop
+from tests.support.builders.trees import read_tree
+from tests.support.servers.virtualhttp import Make, Reply, Session, serving
+from tests.support.servers.virtualnet import Loop
 
 #: of float32, 2.3 MB: one request, where a connection is not known to be slow
 SHAPE = (108, 60, 90)
 LATENCY, RATE = 0.04, 2e6
-#: as `tests.support.virtualhttp` has it: connections cost nothing and share nothing
+#: as `tests.support.servers.virtualhttp` has it: connections cost nothing and share nothing
 NETWORK = Network(LATENCY, 1e15, RATE, to_connect=0)
 COORDINATES = ("time", "lat", "lon")
 

@@ -25,7 +25,7 @@ import nczarr_xarray
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools.doctor.propose import PROPOSALS
-from tests.support.realservers import range_server
+from tests.support.servers.realservers import range_server
 
 MIB = 1 << 20
 

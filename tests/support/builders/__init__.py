@@ -1,0 +1,1 @@
+"""Writers and readers of datasets that several tests need."""

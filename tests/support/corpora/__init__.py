@@ -1,0 +1,1 @@
+"""Datasets of many kinds: fixed ones, random ones, inputs of parsers."""

@@ -1,0 +1,1 @@
+"""Damage, killed writers, full disks, refused calls; and what is promised then."""

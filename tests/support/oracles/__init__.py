@@ -1,0 +1,1 @@
+"""What others say of a dataset, and comparisons with it."""
