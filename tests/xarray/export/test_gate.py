@@ -1,4 +1,4 @@
-"""The gate of writers, whose locks are held where they have to be (`tests.support.faults.locks`)."""
+"""The gate of writers, whose locks are held where they have to be: `tests.support.faults.locks`."""
 
 from __future__ import annotations
 
