@@ -39,7 +39,7 @@ from nczarr_xarray.aggregation.summary import (
 from nczarr_xarray.aggregation.tables import Tabler, decide
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_numbers
+from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_marks, stated_numbers
 from nczarr_xarray.model import (
     Attribute,
     Dimension,
@@ -157,7 +157,7 @@ class Combiner:
             self._check_index(variable.path)
             kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
             return replace(variable, attributes=kept)
-        if MARKS.isdisjoint(variable.attributes) or self._may_be_data(variable):
+        if not stated_marks(variable) or self._may_be_data(variable):
             return safely_filled(variable, self._unmarked(variable.path))
         return variable
 
@@ -226,7 +226,7 @@ class Combiner:
         else:
             self._check_inherited(form)
             table = self._tables[path] = self._tabler.table(path, dimensions)
-            if MARKS.isdisjoint(made.attributes) and None in table.addresses.tolist():
+            if not stated_marks(made) and None in table.addresses.tolist():
                 where = "in no file, and there are parts without a file"
                 return default_filled(made, where, self._unmarked(path))
         return made

@@ -19,7 +19,7 @@ from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
-from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as
+from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as, stated_numbers
 from nczarr_xarray.formats.cfa.variables import DATA_CONVENTIONS
 from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import (
@@ -141,7 +141,8 @@ def unpacked(variable: Variable) -> Variable:
     dtype = read_as(variable)
     packing.pop("_Unsigned", None)
     attributes = {k: a for k, a in variable.attributes.items() if k not in _PACKED}
-    fill = attributes.pop("_FillValue", None) or variable.attributes.get("missing_value")
+    attributes.pop("_FillValue", None)
+    marks = stated_numbers(variable)
     before = dtype
     own = [np.asarray(attribute.value).dtype for attribute in packing.values()]
     if "add_offset" in packing and [one.kind for one in own] != ["f", "f"]:
@@ -152,8 +153,8 @@ def unpacked(variable: Variable) -> Variable:
     missing = None
     if dtype.kind == "f":  # without a fill value, netCDF's default is missing among packed numbers
         missing = np.array([np.nan])
-    elif fill is not None and isinstance(fill.value, np.ndarray):
-        missing = fill.value[:1].astype(before, casting="unsafe")
+    elif marks:
+        missing = np.array(marks[:1]).astype(before, casting="unsafe")
     if missing is not None:
         attributes["_FillValue"] = Attribute("_FillValue", nc_type, missing.astype(dtype))
     return replace(variable, nc_type=nc_type, dtype=NC_DTYPES[nc_type], attributes=attributes)

@@ -135,12 +135,26 @@ def stated_marks(variable: Variable) -> list[Any]:
         attribute = variable.attributes.get(name)
         value = None if attribute is None else attribute.value
         if isinstance(value, np.ndarray) and value.dtype.names is None:
-            found += value.tolist()
+            is_read = name == "missing_value"
+            found += (_compared_as_read(variable, value) if is_read else value).tolist()
         elif isinstance(value, str):
             found.append(value)
         elif value is not None:
             found += list(value)
     return found
+
+
+def _compared_as_read(variable: Variable, marks: np.ndarray) -> np.ndarray:
+    """Return the elements that are one of `marks` once they are read with their sign.
+
+    ``_Unsigned`` changes the sign of ``_FillValue``, too, but not that of ``missing_value``.
+    """
+    dtype, read = variable.dtype.newbyteorder("="), read_as(variable)
+    if read == dtype or marks.dtype.kind not in "iuf":
+        return marks
+    with np.errstate(invalid="ignore"):
+        cast = marks.astype(read)
+    return cast[cast == marks].view(dtype)
 
 
 def marks_of(variable: Variable) -> list[Any]:

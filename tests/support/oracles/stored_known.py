@@ -45,12 +45,6 @@ KNOWN: tuple[Known, ...] = (
         ("bool_equal", "bool_hidden"),
     ),
     Known(
-        "missing_value beside _Unsigned, which xarray does not compare, masks in the result",
-        (*_TYPED, "Zarr 2", "Zarr 3"),
-        ("aggregate",),
-        ("*_missing_unsigned", "*_missing_signed"),
-    ),
-    Known(
         "several fill values beside _Unsigned end in TypeError, as in xarray",
         (*_TYPED, "Zarr 2"),
         (*_NEW, "append", "region"),

@@ -169,6 +169,42 @@ def test_unsigned_numbers_of_files_without_a_mark_are_data(
         np.testing.assert_array_equal(ds["v"], [most, np.nan, most, 1])
 
 
+@pytest.mark.filterwarnings("ignore:.*missing_value cannot be safely cast")
+@pytest.mark.filterwarnings("ignore:.*multiple fill values")
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("fill", [None, np.int16(5)])
+@pytest.mark.parametrize(
+    "mark", [np.int16(-2), np.int16(7), np.uint16(65534), np.array([-2, 7], "i2")], ids=str
+)
+def test_missing_value_is_compared_with_unsigned_numbers(
+    tmp_path: Path, version: str, fill: Any, mark: Any
+) -> None:
+    values = np.array([7, -2, 5], "i2")
+    files = [
+        stored(tmp_path / f"{n}.nc", values, 3 * n, _FillValue=fill, _Unsigned="true")
+        for n in (0, 1)
+    ]
+    for file in files:
+        with netCDF4.Dataset(file, "a") as ds:
+            ds["v"].missing_value = mark
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        for n, file in enumerate(files):
+            with xr.open_dataset(file, engine="netcdf4") as one:
+                np.testing.assert_array_equal(ds["v"][3 * n : 3 * n + 3], one["v"])
+
+
+@pytest.mark.filterwarnings("ignore:.*parts have no file")
+@pytest.mark.parametrize("version", OLD)
+def test_a_part_without_a_file_beside_a_mark_of_the_other_sign(
+    tmp_path: Path, version: str
+) -> None:
+    files = tiles(tmp_path, "i2", missing_value=np.int16(-2), _Unsigned="true")
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], [[1, 2], [3, np.nan]])
+
+
 @pytest.mark.filterwarnings("ignore:.*parts have no file")
 @pytest.mark.parametrize("version", OLD)
 def test_unsigned_numbers_are_data_beside_a_part_without_a_file(
