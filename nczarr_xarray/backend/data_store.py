@@ -21,7 +21,7 @@ from nczarr_xarray.backend.compat import (
     StoreBackendEntrypoint,
     load_asynchronously,
 )
-from nczarr_xarray.backend.encoding import is_odd, is_odd_packing, variable_encoding
+from nczarr_xarray.backend.encoding import is_odd, odd_packing, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import (
@@ -180,7 +180,7 @@ class NCZarrDataStore(AbstractDataStore):
             _warn(str(variable.error))
             return replace(variable, error=None)
         attributes = dict(variable.attributes)
-        odd = [attributes.pop(a.name) for a in variable.attributes.values() if is_odd_packing(a)]
+        odd = [attributes.pop(a.name) for a in odd_packing(variable)]
         if not (scaled and odd):
             return variable
         shown = f"attribute {odd[0].name!r} ({attribute_value(odd[0])!r:.80})"

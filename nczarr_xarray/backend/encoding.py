@@ -10,6 +10,7 @@ import numpy as np
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR, PreferredChunks
 from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec, of_zarr3
 from nczarr_xarray.dataset.presentation import attribute_value
+from nczarr_xarray.formats.cfa.table import read_as
 from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable, element_of
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
@@ -27,10 +28,16 @@ _FLAGS = {id_ for id_, words in _WORDS.items() if words.config is None}
 _TOLD = {*_WORDS, "vlen-utf8"}
 
 
-def is_odd_packing(attribute: Attribute) -> bool:
-    """Tell whether an attribute that values are to be computed by is no number."""
-    number = isinstance(attribute.value, np.ndarray) and attribute.value.size == 1
-    return attribute.name in ("scale_factor", "add_offset") and not number
+def odd_packing(variable: Variable) -> list[Attribute]:
+    """Return the attributes by which xarray cannot compute the values of a variable.
+
+    A factor and an offset are one number, as is a fill value whose sign ``_Unsigned`` changes.
+    """
+    names = ["scale_factor", "add_offset"]
+    if read_as(variable) != variable.dtype.newbyteorder("="):
+        names.append("_FillValue")
+    stated = [variable.attributes[name] for name in names if name in variable.attributes]
+    return [a for a in stated if not (isinstance(a.value, np.ndarray) and a.value.size == 1)]
 
 
 def is_odd(attribute: Attribute) -> bool:

@@ -33,8 +33,6 @@ class Known(NamedTuple):
         )
 
 
-_CLASSIC = ("CDF-1", "CDF-2", "CDF-5")
-_TYPED = ("netCDF-4", *_CLASSIC, "NCZarr")
 _NEW = ("to_nczarr*", "to_cfa")
 
 KNOWN: tuple[Known, ...] = (
@@ -43,11 +41,5 @@ KNOWN: tuple[Known, ...] = (
         ("Zarr 2",),
         _NEW,
         ("bool_equal", "bool_hidden"),
-    ),
-    Known(
-        "several fill values beside _Unsigned end in TypeError, as in xarray",
-        (*_TYPED, "Zarr 2"),
-        (*_NEW, "append", "region"),
-        ("*_several_unsigned", "*_several_signed"),
     ),
 )

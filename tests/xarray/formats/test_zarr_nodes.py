@@ -814,6 +814,13 @@ def test_what_is_made_of_odd_attributes() -> None:
     assert "/v: attribute 'scale_factor' (array([2, 3]" in message
     with pytest.raises(FormatError, match="decode_cf=False reads the stored values"):
         ds.v.load()
+    # one of these has no sign that xarray could change
+    marks = {"_FillValue": [-1, -2], "_Unsigned": "true"}
+    integers = {"v/.zarray": text(ARRAY_2 | {"dtype": "<i2", "fill_value": None})}
+    ds, message = warned(store | integers | {"v/.zattrs": text(marks)})
+    assert "/v: attribute '_FillValue' (array([-1, -2]" in message
+    with pytest.raises(FormatError, match="/v: attribute '_FillValue'"):
+        ds.v.load()
     # what xarray itself explains stays as it is
     with pytest.raises(ValueError, match="unable to decode time units"):
         opened(store | {"v/.zattrs": text({"units": "days since"})})
