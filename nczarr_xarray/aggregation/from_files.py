@@ -88,7 +88,7 @@ def combined(
     hierarchy = summaries.hierarchy
     assert hierarchy is not None
     return Combiner(
-        hierarchy,
+        lacking.bools(hierarchy, {form.path for form in expected.forms}),
         expected,
         files_read,
         column([*addresses]),

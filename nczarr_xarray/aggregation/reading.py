@@ -184,7 +184,8 @@ def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray
     with open_with(target, wanted.options) as opened:
         group = opened.hierarchy.root.find(variable.group)
         if group is not None and variable.name in group.variables:
-            return opened.read(group.variables[variable.name])
+            values = opened.read(group.variables[variable.name])
+            return values.astype(variable.dtype) if values.dtype.kind == "b" else values
     raise ExportError(target, f"has lost {variable.path}: it changes while it is read")
 
 

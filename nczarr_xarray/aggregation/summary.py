@@ -13,6 +13,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.dataset.units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
+from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
 from nczarr_xarray.formats.needed import LOCATING, named, with_needed
@@ -259,7 +260,7 @@ def describe(
     ExportError
         If a variable that is wanted is not there, or cannot be part of an aggregation.
     """
-    root = hierarchy.root
+    root = Lacking(netcdf4=True).bools(hierarchy).root
     variables = {v.path: (group, v) for group in root.walk() for v in group.variables.values()}
     texts = text_dimensions(root.all_variables())
     coordinates = {

@@ -16,6 +16,7 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.derived import BytesArray, DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.fills import fill_value
+from nczarr_xarray.export.form.lacking import UNMASKED, as_byte, is_bool, masks_bools
 from nczarr_xarray.export.form.stored import stored_as
 from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.formats.nczarr.limits import pure_type
@@ -119,15 +120,19 @@ def suited(opened: Opened, word: str, wanted: Collection[str] = ()) -> Opened:
         damaged, lost = {}, {}
     left_out = {*damaged, *lost}
     for variable in variables:
-        if _is_bool(variable) and _loses_mask(word, opened, variable):
+        if (
+            word != "Zarr2"
+            and is_bool(variable)
+            and masks_bools(variable, opened.hierarchy.generation, stated=word not in _PURE)
+        ):
             where = f"{variable.path}:_FillValue"
-            reason = f"the mask of bools, which {_PURE.get(word, 'netCDF')} does not have"
+            reason = UNMASKED.format(_PURE.get(word, "netCDF"))
             lost[where] = FormatError(where, reason)
 
     def kept(group: Group) -> Group:
         found = {
             name: _as_bytes(opened, variable)
-            if word not in _PURE and _is_bool(variable)
+            if word not in _PURE and is_bool(variable)
             else variable
             for name, variable in group.variables.items()
             if variable.path not in left_out
@@ -153,26 +158,10 @@ def _lacks(word: str, opened: Opened, variable: Variable) -> str | None:
     return f"{_PURE.get(word, 'netCDF')} has no type for {described(dtype)}" if lacks else None
 
 
-def _is_bool(variable: Variable) -> bool:
-    """Tell whether a variable is of Zarr's bools, which netCDF lacks."""
-    return variable.error is None and variable.nc_type is None and variable.dtype.kind == "b"
-
-
-def _loses_mask(word: str, opened: Opened, variable: Variable) -> bool:
-    """Tell whether xarray masks some of a variable of bools, but nothing of its copy."""
-    hidden = opened.hierarchy.generation == "v2" and _array(variable).fill is not None
-    return word != "Zarr2" and (
-        hidden or (word not in _PURE and "_FillValue" in variable.attributes)
-    )
-
-
 def _as_bytes(opened: Opened, variable: Variable) -> Variable:
-    """Return a variable of bools as the bytes that xarray makes of them, and bools of again."""
+    """Return a variable of bools as bytes, which are read as such."""
     array = BytesArray(_array(variable).path, variable.shape, opened.reader(variable))
-    attributes = {**variable.attributes, "dtype": Attribute("dtype", "char", "bool")}
-    attributes.pop("_FillValue", None)  # xarray takes what is missing for True
-    byte = replace(variable, nc_type="byte", dtype=array.dtype, attributes=attributes)
-    return _derived(byte, array)
+    return _derived(as_byte(variable), array)
 
 
 def _array(variable: Variable) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.consistent_reading import same_documents
@@ -35,7 +35,7 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.model import ChunkedArray, FragmentArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,10 @@ def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
             reason = "is Zarr 3, which netCDF-C does not read: make a copy with nczarr copy"
             raise FormatError(place.url, reason)
         lacking = Lacking(netcdf4=False)
-        root = lacking.tree(hierarchy.root)
+        root = lacking.tree(lacking.bools(hierarchy).root)
+        for variable in root.all_variables():
+            if isinstance(variable.array, ChunkedArray) and variable.array.dtype.kind == "b":
+                variable.array = replace(variable.array, dtype=variable.dtype)  # the same bytes
         found = [*_left_out(opened), *problems(root, profile)]
         if found:
             reason = "cannot be written for this release; nothing was changed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from nczarr_fsspec.changes.journal import JOURNAL
-from nczarr_fsspec.errors import DatasetNotFoundError, FormatError
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, LossWarning
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr, upgrade, validate
 from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.cli.main import main
@@ -123,6 +125,25 @@ def test_pure_zarr_becomes_nczarr(tmp_path: Path) -> None:
     assert values_by_netcdf_c(path) == before
     assert [f for f in validate(path, data=True) if f.is_fault] == []
     xr.testing.assert_identical(xr.open_zarr(path, consolidated=True).load(), table)
+
+
+@pytest.mark.parametrize("fill", [None, False, True])
+def test_bools_become_bytes_that_xarray_takes_for_bools(tmp_path: Path, fill: bool | None) -> None:
+    """Their chunks stay, and those that are not stored read as they did."""
+    path = tmp_path / "x.zarr"
+    group = zarr.create_group(path, zarr_format=2)
+    names = {"_ARRAY_DIMENSIONS": ["x"]}
+    array = group.create_array(
+        "v", shape=(4,), chunks=(2,), dtype=bool, fill_value=fill, attributes=names
+    )
+    array[:2] = [True, False]
+    before = array[:].tolist()
+    with pytest.warns(LossWarning, match="mask of bools") if fill is not None else nullcontext():
+        upgrade(path)
+    with xr.open_dataset(url_of(path), engine="netcdf4") as ds:
+        assert ds["v"].dtype == bool
+        assert ds["v"].values.tolist() == before
+    assert [f for f in validate(path, data=True) if f.is_fault] == []
 
 
 def test_separator_of_chunk_keys_stays(tmp_path: Path) -> None:

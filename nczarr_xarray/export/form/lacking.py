@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a co
 MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
 RENAMED = "dimensions keep the names that tell them from others of one name and another length"
+UNMASKED = "the mask of bools, which {} does not have"
 #: Changes without loss: no reader shows the difference, or it can be undone.
 _HARMLESS = frozenset(
     {
@@ -101,6 +102,29 @@ class Lacking:
         if not self.netcdf4:
             self.note_unused_enums(hierarchy)
 
+    def bools(self, hierarchy: Hierarchy, held_paths: Container[str] | None = None) -> Hierarchy:
+        """Return a hierarchy whose bools are bytes (`as_byte`); note the masks that are lost.
+
+        Parameters
+        ----------
+        held_paths
+            Paths of the variables that are held; None for all.
+        """
+        if not any(map(is_bool, hierarchy.root.all_variables())):
+            return hierarchy
+        held = {}
+        for group in hierarchy.root.walk():
+            variables = dict(group.variables)
+            for name, variable in variables.items():
+                if is_bool(variable):
+                    variables[name] = as_byte(variable)
+                    wanted = held_paths is None or variable.path in held_paths
+                    if wanted and masks_bools(variable, hierarchy.generation):
+                        where = f"{variable.path}:_FillValue"
+                        self.note(f"left out: {UNMASKED.format('netCDF')}", where)
+            held[group.path] = replace(group, variables=variables)
+        return replace(hierarchy, root=_joined(held))
+
     def note_unused_enums(self, hierarchy: Hierarchy) -> None:
         """Note enums that are lost, because no variable has them."""
         used = [v.enum for v in hierarchy.root.all_variables() if v.enum]
@@ -121,9 +145,7 @@ class Lacking:
                 attributes=self.attributes(group.path, group.attributes),
                 variables={n: v if v.error is not None else self.variable(v) for n, v in variables},
             )
-        for group in held.values():  # not recursive, as `walk`
-            group.groups = {name: held[child.path] for name, child in group.groups.items()}
-        return held[root.path]
+        return _joined(held)
 
     def variable(self, variable: Variable) -> Variable:
         """Return a variable in the form in which it can be held."""
@@ -209,6 +231,37 @@ class Lacking:
             harmless = reason in _HARMLESS
             warning = NCZarrWarning(text) if harmless else LossWarning(text, names)
             warnings.warn(warning, stacklevel=caller_level())
+
+
+def _joined(groups: Mapping[str, Group]) -> Group:
+    """Put groups, by path, the root first, in place of those of these paths; return the root."""
+    for group in groups.values():  # not recursive, as `walk`
+        group.groups = {name: groups[child.path] for name, child in group.groups.items()}
+    return next(iter(groups.values()))
+
+
+def is_bool(variable: Variable) -> bool:
+    """Tell whether a variable is of Zarr's bools, which netCDF lacks."""
+    return variable.error is None and variable.nc_type is None and variable.dtype.kind == "b"
+
+
+def masks_bools(variable: Variable, generation: str, *, stated: bool = True) -> bool:
+    """Tell whether xarray masks some of a variable of bools, but nothing of its copy.
+
+    Parameters
+    ----------
+    stated
+        Whether that lacks the attribute ``_FillValue``, too.
+    """
+    hidden = generation == "v2" and variable.array is not None and variable.array.fill is not None
+    return hidden or (stated and "_FillValue" in variable.attributes)
+
+
+def as_byte(variable: Variable) -> Variable:
+    """Return a variable of bools as the bytes that xarray makes of them, and bools of again."""
+    attributes = {**variable.attributes, "dtype": Attribute("dtype", "char", "bool")}
+    attributes.pop("_FillValue", None)  # xarray takes what is missing for True
+    return replace(variable, nc_type="byte", dtype=NC_DTYPES["byte"], attributes=attributes)
 
 
 def _is_named(attribute: Attribute) -> bool:

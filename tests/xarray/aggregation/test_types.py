@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, LossWarning
 from nczarr_xarray import aggregate
 
 TENTHS = [0.1, 0.2, 0.3]
@@ -95,3 +97,34 @@ def test_data_keep_their_type(tmp_path: Path) -> None:
         file.createVariable("v", "f8", ("time", "lat")).coordinates = "aux"
     with pytest.raises(ExportError, match=r"1\.nc: /v is double, and in .*0\.nc it is float"):
         aggregate(files, tmp_path / "m.nca", variables=["v"])
+
+
+@pytest.mark.parametrize("fill", [None, False])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_bools_of_zarr_are_bytes_that_xarray_takes_for_bools(
+    tmp_path: Path, zarr_format: Literal[2, 3], fill: bool | None
+) -> None:
+    """As in a copy, which says the same of a mask that is lost."""
+    files = [str(tmp_path / f"{n}.zarr") for n in range(2)]
+    marks: dict[str, Any] = {} if fill is None or zarr_format == 2 else {"_FillValue": fill}
+    names: dict[str, Any] = {} if zarr_format == 2 else {"dimension_names": ("x",)}
+    plain: dict[str, Any] = {"_ARRAY_DIMENSIONS": ["x"]} if zarr_format == 2 else {}
+    for n, file in enumerate(files):
+        group = zarr.create_group(file, zarr_format=zarr_format)
+        for name, values in (("x", 3 * n + np.arange(3)), ("v", np.array([True, False, True]))):
+            attributes = plain | (marks if name == "v" else {})
+            group.create_array(name, data=values, fill_value=None, attributes=attributes, **names)
+        group.create_array(
+            "w", shape=(3,), dtype=bool, fill_value=fill, attributes=plain | marks, **names
+        )[:2] = [True, False]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", LossWarning)
+        aggregate(files, tmp_path / "m.nca")
+    lost = [str(one.message) for one in told if issubclass(one.category, LossWarning)]
+    assert ("the mask of bools" in "".join(lost) and "/w:_FillValue" in "".join(lost)) == (
+        fill is not None
+    )
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].dtype == found["w"].dtype == bool
+        assert found["v"].values.tolist() == [True, False, True] * 2
+        assert found["w"].values.tolist() == [True, False, False] * 2
