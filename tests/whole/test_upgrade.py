@@ -132,12 +132,12 @@ def test_bools_become_bytes_that_xarray_takes_for_bools(tmp_path: Path, fill: bo
     """Their chunks stay, and those that are not stored read as they did."""
     path = tmp_path / "x.zarr"
     group = zarr.create_group(path, zarr_format=2)
-    names = {"_ARRAY_DIMENSIONS": ["x"]}
+    names: dict[str, Any] = {"_ARRAY_DIMENSIONS": ["x"]}
     array = group.create_array(
         "v", shape=(4,), chunks=(2,), dtype=bool, fill_value=fill, attributes=names
     )
     array[:2] = [True, False]
-    before = array[:].tolist()
+    before = np.asarray(array[:]).tolist()
     with pytest.warns(LossWarning, match="mask of bools") if fill is not None else nullcontext():
         upgrade(path)
     with xr.open_dataset(url_of(path), engine="netcdf4") as ds:

@@ -154,7 +154,8 @@ def _compared_as_read(variable: Variable, marks: np.ndarray) -> np.ndarray:
         return marks
     with np.errstate(invalid="ignore"):
         cast = marks.astype(read)
-    return cast[cast == marks].view(dtype)
+    stored: np.ndarray = cast[cast == marks].view(dtype)
+    return stored
 
 
 def marks_of(variable: Variable) -> list[Any]:
