@@ -88,7 +88,7 @@ def _calculable(name: Any, variable: Variable) -> Variable:
 
     - xarray casts values to the type of an integer ``scale_factor``, here and when it reads them,
       so that fractions are cut off.
-    - It packs numbers that have a fill value in their own type: integers may wrap around, and
+    - It packs numbers in their own type, or in float32: integers may wrap around or be rounded, and
       float16 may overflow.
     - For ``_Unsigned`` it rounds floats, even if floats are stored. (When it reads them, it ignores
       the attribute.) Other numbers may become integers as small as the data, whatever is stored.
@@ -110,8 +110,7 @@ def _calculable(name: Any, variable: Variable) -> Variable:
         encoding["scale_factor"] = float(scale)
     scaled = (scale, offset) != (None, None)
     stored = np.dtype(encoding.get("dtype") or found.dtype)
-    small = kind in "iu" or found.dtype == "f2"
-    if scaled and small and {"_FillValue", "missing_value"} & encoding.keys():
+    if scaled and (kind in "iub" or found.dtype == "f2"):
         found.data = found.data.astype("f8")
     if encoding.get("_Unsigned") is None:
         return found

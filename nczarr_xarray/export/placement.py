@@ -13,7 +13,7 @@ from nczarr_xarray.backend.compat import named_as_stored
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.form.existing import NewValues, StoredForms
-from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable
+from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
 
@@ -101,7 +101,7 @@ class Placement:
             part = region.get(name, slice(0, dimension.size))
             if part.stop - part.start != size:
                 self.problems.append(
-                    f"{item.variable.name}: has length {size} along {name!r}, where "
+                    f"{item.variable.path}: has length {size} along {name!r}, where "
                     f"{part.stop - part.start} is to be replaced"
                 )
             found.append(part.start)
@@ -143,7 +143,8 @@ class Placement:
         along = [key for key, variable in dataset.variables.items() if name in variable.dims]
         for key in along:
             if dataset.variables[key].dims.count(name) > 1:
-                self.problems.append(f"{key}: has {name!r} twice; write the whole variable anew")
+                where = join(self.path, str(key))
+                self.problems.append(f"{where}: has {name!r} twice; write the whole variable anew")
         others = [key for key in dataset.variables if key not in along]
         self._check_constants(dataset[others].drop_vars(along, errors="ignore"))
         items = self.items(dataset.drop_vars(others))
@@ -176,11 +177,12 @@ class Placement:
         """Note variables that do not grow, but differ from the stored ones."""
         for name, variable in dataset.variables.items():
             stored: xr.Variable | None = self.stored.variables.get(name)
+            where = join(self.path, str(name))
             if stored is None:
-                self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
+                self.problems.append(f"{where}: is not in the dataset; write it with mode='a'")
             elif not self.same_when_stored(name, variable, stored):
                 self.problems.append(
-                    f"{name}: differs from what is stored, and is not appended to; drop it, or "
+                    f"{where}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"
                 )
 

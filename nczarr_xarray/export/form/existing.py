@@ -13,35 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.backend.cf_encoding import (
-    encode_for_netcdf,
-    put_back,
-    read_dtype,
-    set_aside,
-)
-from nczarr_xarray.backend.compat import without_indexes
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.presentation import attribute_value
 from nczarr_xarray.dataset.units import TimeConversion, same_time_units, time_conversion
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
-from nczarr_xarray.export.form.integers import as_integers, inexact, refuse_values
-from nczarr_xarray.export.form.numbers import (
-    becomes_integers,
-    is_scaled,
-    overflow_check,
-    with_one_fill,
-)
+from nczarr_xarray.export.form.new import Options, encoded
+from nczarr_xarray.export.form.numbers import with_one_fill
 from nczarr_xarray.export.form.rounding import rounding_of
 from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.export.form.stored import netcdf_text
 from nczarr_xarray.export.form.text import (
     as_stored,
     decoded,
-    empty_text,
     excess,
-    settle_objects,
-    whole_text,
 )
 from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import ChunkedArray, Group, Variable, join
@@ -93,48 +77,28 @@ class StoredForms:
             problem = None if name in {*refused, *numbers} else self._refusal(name, variable)
             if problem is not None:
                 refused[name] = problem
-        self.problems += [f"{name}: {problem}" for name, problem in refused.items()]
-        # the user's encoding stays as it is
-        dataset = without_indexes(dataset.drop_vars([*refused]))
-        packed: dict[str, bool] = {}
-        for name, variable in dataset.variables.items():
-            path, encoding = join(self.group.path, str(name)), self.stored.variables[name].encoding
-            settle_objects(variable, encoding)
-            encoding = whole_text(variable, with_one_fill(path, encoding))
-            if name in numbers:
-                encoding = {key: encoding[key] for key in encoding.keys() - _UNITS}
-            encoding.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
-            kept = netcdf_text(self.group.variables[str(name)])
-            if kept.nc_type == "string" and variable.dtype.kind == "S":
-                encoding["dtype"] = str  # bytes stay whole
-            variable.encoding = {"_FillValue": None, **encoding}
-            if kept.nc_type in ("char", "string"):
-                empty_text(variable)
-            self._check_numbers(str(name), variable)
-            stored = self.group.variables[str(name)]
-            if becomes_integers(variable, stored):
-                is_float = np.dtype(variable.dtype).kind == "f"
-                del variable.encoding["dtype"]  # see `as_integers`
-                if is_float or variable.chunks is not None:
-                    # xarray takes no dask times without a dtype, and rounds fills to float32
-                    exact = not is_float and stored.dtype.itemsize == 8
-                    variable.encoding["dtype"] = "i8" if exact else "f8"
-                packed[str(name)] = not is_float or name in numbers
-        filled, missing = set_aside(dataset.variables.items())
-        for name, variable in filled.items():
-            dataset.variables[name].data = variable.data
-        try:
-            encoded, _ = encode_for_netcdf(dataset)
-        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
-            self.problems.append(str(error))
-            return []
-        for name, exact in packed.items():
-            encoded[name] = self._packed(name, encoded[name], exact)
-        for name, places in missing.items():
-            encoded[name] = put_back(encoded[name], places)
+        for name, problem in refused.items():
+            self.problems.append(f"{join(self.group.path, str(name))}: {problem}")
+        dataset = dataset.drop_vars([*refused])
+        forms = {name: self._form(str(name), v) for name, v in dataset.variables.items()}
+        for name in numbers & forms.keys():
+            forms[name] = {key: forms[name][key] for key in forms[name].keys() - _UNITS}
+        whole = numbers | {name for name, v in dataset.variables.items() if v.dtype.kind in "iu"}
+        options = Options(forms, whole=whole)
+        found = encoded(self.group.path, dataset, options, frozenset())
+        self.problems += found.problems
         given = {name: frozenset(v.attrs) for name, v in dataset.variables.items()}
-        found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
-        return [item for item in found if item is not None]
+        items = (self._item(str(name), v, given[name]) for name, v in found.variables.items())
+        return [item for item in items if item is not None]
+
+    def _form(self, name: str, new: xr.Variable) -> dict[str, Any]:
+        """Return the encoding of a stored variable for new values of it."""
+        stored, path = self.group.variables[name], join(self.group.path, name)
+        form = {"_FillValue": None, **with_one_fill(path, self.stored.variables[name].encoding)}
+        form.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
+        if netcdf_text(stored).nc_type == "string" and new.dtype.kind == "S":
+            form["dtype"] = str  # bytes stay whole
+        return form
 
     def _in_stored_units(
         self, dataset: xr.Dataset
@@ -166,56 +130,6 @@ class StoredForms:
                 reason = f"is in {units!r}, and times are stored in {wanted!r}: {error}"
                 refused[name] = f"{reason}; give it times of the stored calendar"
         return dataset.assign(found) if found else dataset, {*found}, refused
-
-    def _check_numbers(self, name: str, variable: xr.Variable) -> None:
-        """Let numbers be checked that xarray would change without a word when it encodes them."""
-        encoding, stored = variable.encoding, self.group.variables[name].dtype
-        path, kind = join(self.group.path, name), variable.dtype.kind
-        scaled = kind in "iub" and is_scaled(encoding)
-        if kind in "iu" and stored.kind == "f":
-            self._through(name, variable, partial(refuse_values, path, inexact))
-        if stored.kind == "f" and kind in "fiu" and is_scaled(encoding):
-            check = overflow_check(encoding)
-            self._through(name, variable, partial(refuse_values, path, check))
-        elif stored.kind in "iu" and "dtype" in encoding and kind in "fiub":
-            wanted = read_dtype(encoding)
-            if kind != "f" and not scaled and not np.can_cast(variable.dtype, wanted):
-                # not by way of float64, which would round large ones
-                whole = partial(as_integers, dtype=wanted, path=path, exact=True)
-                self._through(name, variable, whole, wanted)
-            if "_Unsigned" in encoding:
-                check = overflow_check(encoding)
-                self._through(name, variable, partial(refuse_values, path, check))
-        if scaled:
-            variable.data = variable.data.astype("f8")
-
-    def _through(
-        self,
-        name: str,
-        variable: xr.Variable,
-        step: Callable[[np.ndarray], np.ndarray],
-        dtype: np.dtype | None = None,
-    ) -> None:
-        """Replace values by what a step makes of them; its `FormatError` is a problem."""
-        dtype = dtype or variable.dtype
-        if variable.chunks is not None:
-            variable.data = variable.data.map_blocks(step, dtype=dtype)
-            return
-        try:
-            variable.data = step(variable.to_numpy())
-        except FormatError as error:
-            self.problems.append(f"{name}: {error.reason}")
-            variable.data = np.zeros(variable.shape, dtype)  # to check the rest
-
-    def _packed(self, name: str, encoded: xr.Variable, exact: bool) -> xr.Variable:
-        """Return encoded numbers as the integers to store; numbers that are none are problems."""
-        dtype = self.group.variables[name].dtype.newbyteorder("=")
-        if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
-            return encoded
-        packed = encoded.copy(deep=False)
-        convert = partial(as_integers, dtype=dtype, path=join(self.group.path, name), exact=exact)
-        self._through(name, packed, convert, dtype)
-        return packed
 
     def _refusal(self, name: Hashable, new: xr.Variable) -> str | None:
         """Say why the stored type cannot hold the values, or not without loss; None if it can."""
@@ -257,7 +171,7 @@ class StoredForms:
             variable, self.stored.variables[name], source.attrs, given
         )
         if problem is not None:
-            self.problems.append(f"{name}: {problem}")
+            self.problems.append(f"{variable.path}: {problem}")
             return None
         return NewValues(variable, source, rounding_of(variable))
 

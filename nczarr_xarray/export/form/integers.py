@@ -10,15 +10,19 @@ from nczarr_fsspec.errors import FormatError
 
 #: What xarray makes of a missing time among integers.
 _NO_TIME = np.iinfo(np.int64).min
-#: Up to here, float64 holds all integers.
-_EXACT = 2**53
 
 
-def inexact(values: np.ndarray) -> str | None:
-    """Say which of some integers float64 cannot hold; None if it holds all."""
-    large = values[(values > _EXACT) | (values < -_EXACT)].ravel().tolist()
-    different = next((number for number in large if float(number) != number), None)
-    return None if different is None else f"holds the value {different}, which float64 cannot hold"
+def inexact(values: np.ndarray, dtype: np.dtype) -> str | None:
+    """Say which of some integers a type of floats cannot hold; None if it holds all."""
+    most = 2 ** (np.finfo(dtype).nmant + 1)  # up to here, it holds all integers
+    large = values[(values > most) | (values < -most)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        held = large.astype(dtype)
+        # the largest integer of a type is odd, and so becomes one that the type does not have
+        other = (held >= dtype.type(np.iinfo(values.dtype).max)) | (
+            held.astype(values.dtype) != large
+        )
+    return f"holds the value {large[other][0]}, which {dtype} cannot hold" if other.any() else None
 
 
 def refuse_values(

@@ -1,4 +1,4 @@
-"""The form of new variables: what is asked for, or what came with the data, adapted to these."""
+"""How values are encoded: as is asked for or stored, or as they came, adapted to the data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
 from nczarr_xarray.backend.cf_encoding import encode_for_netcdf, units_of_times
@@ -39,12 +40,15 @@ class Options(NamedTuple):
         Whether values and attributes are encoded already.
     append_dim
         Dimension along which more will come, whether or not it is unlimited.
+    whole
+        Variables whose numbers must not be rounded for the encoding that is given.
     """
 
     encoding: Mapping[Hashable, Mapping[str, Any]]
     unlimited: Iterable[Hashable] | None = None
     encoded: bool = False
     append_dim: Hashable | None = None
+    whole: AbstractSet[Hashable] = frozenset()
 
 
 class Encoded(NamedTuple):
@@ -73,7 +77,7 @@ def encoded(
     problems: list[str] = []
     dataset = without_indexes(dataset)
     unmarked = without_marks(dataset)
-    packed: dict[str, tuple[xr.Variable, bool]] = {}
+    packed: dict[str, tuple[Hashable, xr.Variable]] = {}
     for name, variable in dataset.variables.items():
         encoding = options.encoding.get(name, variable.encoding)
         inherited = name not in options.encoding and not options.encoded
@@ -94,13 +98,16 @@ def encoded(
             if text_type(encoding.get("dtype")) or "_nczarr_maxstrlen" in encoding:
                 empty_text(variable)
         if not options.encoded and is_packed(variable):
-            packed[where] = variable, not inherited
-    with in_turn([variable for variable, _ in packed.values()]):
-        for where, (variable, asked) in packed.items():
-            problem = keep_whole(where, variable, asked=asked)
+            packed[where] = name, variable
+    with in_turn([variable for _, variable in packed.values()]):
+        for where, (name, variable) in packed.items():
+            asked, whole = name in options.encoding, name in options.whole
+            problem = keep_whole(where, variable, asked=asked, whole=whole)
             if problem is not None:
                 problems.append(f"{where}: {problem}")
-                variable.encoding = {}  # to check the rest
+                # to check the rest
+                dtype = variable.encoding.get("dtype")
+                variable.data, variable.encoding = np.zeros(variable.shape, dtype), {"dtype": dtype}
     if not options.encoded:
         _make_units_fine(dataset, growing | {options.append_dim})
     types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}

@@ -18,10 +18,10 @@ from nczarr_xarray.backend.cf_encoding import read_dtype, time_numbers
 from nczarr_xarray.backend.compat import holds_missing
 from nczarr_xarray.export.form.attributes import same_value
 from nczarr_xarray.export.form.fills import number_marks
-from nczarr_xarray.export.form.integers import refuse_values
+from nczarr_xarray.export.form.integers import inexact, refuse_values
 from nczarr_xarray.export.form.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.export.form.text import text_type
-from nczarr_xarray.model import NC_DTYPES, Variable
+from nczarr_xarray.model import NC_DTYPES
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -163,7 +163,10 @@ def is_packed(variable: xr.Variable) -> bool:
         return False  # xarray raises an error for it
     if times:  # int64 holds all times of xarray, and a value for missing ones
         return dtype.kind in "iu" and dtype != np.int64
-    return dtype.kind in "fiub" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
+    # numpy lets float64 hold all integers
+    sure = kind == dtype.kind or variable.dtype.itemsize < 8
+    exact = sure and np.can_cast(variable.dtype, dtype)
+    return dtype.kind in "fiub" and (is_scaled(encoding) or not exact)
 
 
 def is_scaled(encoding: Mapping[str, Any]) -> bool:
@@ -171,7 +174,7 @@ def is_scaled(encoding: Mapping[str, Any]) -> bool:
     return any(encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
 
 
-def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
+def keep_whole(path: str, variable: xr.Variable, *, asked: bool, whole: bool = False) -> str | None:
     """Change a variable that `is_packed` so that packing it changes no number.
 
     xarray casts without a check: numbers that are too large for the type wrap around or become
@@ -183,8 +186,8 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
 
     Parameters
     ----------
-    asked
-        Whether the user asks for the encoding.
+    asked, whole
+        Whether the user asks for the encoding, and whether it must not round numbers all the same.
 
     Returns
     -------
@@ -193,21 +196,36 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool) -> str | None:
     """
     # as an attribute, too, _Unsigned has a number read as it was before it wrapped around
     told = {name: variable.attrs[name] for name in ("_Unsigned", "units") if name in variable.attrs}
-    whole = not asked and (variable.chunks is None or not is_scaled(variable.encoding))
+    whole |= not asked and (variable.chunks is None or not is_scaled(variable.encoding))
     check = overflow_check({**told, **variable.encoding}, whole=whole)
-    if variable.chunks is not None:
-        if not asked and _became_floats(variable):
-            reason = "integers were read, and these are floats, of which some may be missing"
-            variable.encoding = leave_out(path, variable.encoding, _PACKING, reason)
-            return None
-        guard = partial(refuse_values, path, check, advice="" if asked else _CAME_WITH)
-        variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
+    lazy = variable.chunks is not None
+    if lazy and not asked and _became_floats(variable):
+        reason = "integers were read, and these are floats, of which some may be missing"
+        variable.encoding = leave_out(path, variable.encoding, _PACKING, reason)
         return None
-    problem = check(variable.values)
-    if problem is not None and not asked:
+    if not lazy and (problem := check(variable.values)) is not None:
+        if asked:
+            return problem
         variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
         return None
-    return problem
+    if lazy:
+        guard = partial(refuse_values, path, check, advice="" if asked else _CAME_WITH)
+        variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
+    if (dtype := _plain_dtype(variable)) != variable.dtype:
+        variable.data = variable.data.round().astype(dtype)
+    return None
+
+
+def _plain_dtype(variable: xr.Variable) -> np.dtype:
+    """Return the integers that numbers become if none is missing or scaled; else their own dtype.
+
+    xarray casts them by way of float64, or warns of values that may be missing.
+    """
+    encoding, kind = variable.encoding, variable.dtype.kind
+    fills = encoding.get("_FillValue"), encoding.get("missing_value")
+    plain = kind in "iu" or (kind == "f" and fills == (None, None))
+    dtype = read_dtype(encoding)
+    return dtype if plain and dtype.kind in "iu" and not is_scaled(encoding) else variable.dtype
 
 
 def _became_floats(variable: xr.Variable) -> bool:
@@ -232,7 +250,8 @@ def overflow_check(
     Parameters
     ----------
     whole
-        Whether numbers that become integers must be whole, but for the error of floats.
+        Whether numbers that become integers must be whole, but for the error of floats, and
+        floats hold integers exactly.
     """
     fill = encoding.get("_FillValue", encoding.get("missing_value"))
     return partial(
@@ -297,7 +316,12 @@ def _beyond(
             number = number / (scale_factor or 1) if scale_factor else number
             if not _holds(dtype, number):
                 return f"holds the value {end!s:.30}, which {dtype} cannot hold"
-    if not whole or dtype.kind not in "iu" or values.dtype.kind != "f":
+    if not whole:
+        return None
+    if dtype.kind == "f" and values.dtype.kind in "iu":
+        scaled = scale_factor is not None or add_offset is not None
+        return inexact(values, np.dtype("f8") if scaled else dtype)
+    if dtype.kind not in "iu" or values.dtype.kind != "f":
         return None
     scale, offset = scale_factor or 1, add_offset or 0
     eps = 0 if scale == 1 and not offset else 4 * float(np.finfo(values.dtype).eps)
@@ -319,15 +343,3 @@ def _holds(dtype: np.dtype, number: Any) -> bool:
         return bool(np.isfinite(np.asarray(number).astype(dtype)).all())
     limits = np.iinfo(dtype)
     return bool(limits.min <= np.around(number).item() <= limits.max)  # exact, as numpy's is not
-
-
-def becomes_integers(new: xr.Variable, stored: Variable) -> bool:
-    """Tell whether encoding turns numbers or times into the integers of a stored variable.
-
-    int64 does not count: it holds all times of xarray, and a value for missing ones. Of objects,
-    only the dates of other calendars become integers.
-    """
-    kind, dtype = np.dtype(new.dtype).kind, stored.dtype
-    if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
-        return False
-    return kind == "f" or (kind in "MmO" and dtype != np.int64)

@@ -1253,3 +1253,32 @@ def test_marks_that_say_nothing_are_not_added(tmp_path: Path) -> None:
         to_nczarr(back, tmp_path / "y")
     with netCDF4.Dataset(f"file://{tmp_path}/y#mode=nczarr,file") as file:
         assert {n for n, v in file.variables.items() if "_FillValue" in v.ncattrs()} == {"gaps"}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_large_integers_are_not_rounded_on_their_way_to_others(tmp_path: Path, lazy: bool) -> None:
+    numbers = np.array([2**60 + 1, 5], "u8")
+    dataset = xr.Dataset({"v": ("x", numbers)})
+    encoding = {"v": {"dtype": "i8", "_FillValue": -1}}
+    to_nczarr(dataset.chunk() if lazy else dataset, tmp_path / "x", encoding=encoding)
+    with netCDF4.Dataset(f"file://{tmp_path}/x#mode=nczarr,file") as file:
+        assert file["v"][:].tolist() == numbers.tolist()
+
+
+def test_inherited_floats_that_round_integers_are_left_out(tmp_path: Path) -> None:
+    numbers = np.array([2**53 + 1, 5])
+    dataset = xr.Dataset({"v": ("x", numbers), "few": ("x", numbers % 2**20)})
+    for variable in dataset.variables.values():
+        variable.encoding = {"dtype": "f8"}
+    to_nczarr(dataset, tmp_path / "x")
+    with netCDF4.Dataset(f"file://{tmp_path}/x#mode=nczarr,file") as file:
+        assert file["v"][:].tolist() == numbers.tolist()
+        assert file["few"].dtype == "f8"  # which holds them all
+    with pytest.raises(FormatError, match="9007199254740993, which float64 cannot hold"):
+        to_nczarr(dataset.chunk(), tmp_path / "y")
+
+
+def test_whole_floats_become_integers_without_a_warning(tmp_path: Path) -> None:
+    """xarray warns of values that may be missing, and the tests make errors of warnings."""
+    dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    assert stored(tmp_path, dataset, dtype="i2", _FillValue=None).dtype == "i2"
