@@ -216,6 +216,12 @@ def keep_whole(path: str, variable: xr.Variable, *, asked: bool, whole: bool = F
     return None
 
 
+#: Units of durations that xarray knows.
+_DURATIONS = frozenset(
+    ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+)
+
+
 def _plain_dtype(variable: xr.Variable) -> np.dtype:
     """Return the integers that numbers become if none is missing or scaled; else their own dtype.
 
@@ -223,7 +229,10 @@ def _plain_dtype(variable: xr.Variable) -> np.dtype:
     """
     encoding, kind = variable.encoding, variable.dtype.kind
     fills = encoding.get("_FillValue"), encoding.get("missing_value")
-    plain = kind in "iu" or (kind == "f" and fills == (None, None))
+    units = str({**variable.attrs, **encoding}.get("units", ""))
+    # xarray reads missing ones as the least integer, and knows them by that
+    has_times = variable.dtype == np.int64 and (" since " in units or units in _DURATIONS)
+    plain = kind in "iu" and not has_times if fills != (None, None) else kind in "iuf"
     dtype = read_dtype(encoding)
     return dtype if plain and dtype.kind in "iu" and not is_scaled(encoding) else variable.dtype
 
