@@ -182,9 +182,10 @@ DOCUMENTED: tuple[tuple[str, str, str], ...] = (
     ("Opaque types and complex numbers", r"variables", r"\[.+\] / \[\]"),
     ("Groups of files in the classic model", r"groups", r"/ \['/'\]$"),
     ("Opaque types and complex numbers", r"values", r"^\|V\d.* / datetime64"),
-    ("One bad variable or attribute", r"values", r"is not UTF-8 / "),
+    ("One bad variable or attribute", r"values", r"is not UTF-8( \(in .*\))? / "),
     ("Single values of variable length", r"shape", r"^\(\) / \(\d+,\)$"),
     ("Single values of variable length", r"values", r"^object \(\) \[array"),
+    ("Files that netCDF-C does not open", r"values", r"has a null dataspace.* / "),
     ("Filters", r"encoding (blosc|compression_opts)", r""),
     ("Filters", r"encoding complevel", r"^\d / 0$"),
     ("Opaque types and complex numbers", r"encoding unlimited_dims", r"/ set\(\)$"),
@@ -342,6 +343,7 @@ def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
     for name in copies:
         for kind, text in judge_copy(truth, said[name], decoded):
             verdict.found[kind].append((name, text))
+    aggregated = any(is_aggregation(said[name]) for name in opened)
     for name in others:
         theirs = said[name]
         if isinstance(theirs, Failed):
@@ -354,16 +356,16 @@ def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
             verdict.found["ours"].append((name, f"refused: {mine}"))
             continue
         for difference in compare(name, mine, theirs):
-            if is_aggregation(theirs):  # the others have names of files
+            if aggregated:
                 verdict.found["documented"].append((name, str(difference)))
                 continue
             verdict.found[classify(difference, name, ours, said)].append((name, str(difference)))
     return verdict
 
 
-def is_aggregation(reading: Reading) -> bool:
+def is_aggregation(reading: Reading | Failed) -> bool:
     """Whether a reader returns the instructions of CFA, rather than what they aggregate."""
-    return any(
+    return not isinstance(reading, Failed) and any(
         "aggregated_dimensions" in (variable.attrs or ())
         for group in reading.values()
         for variable in group.variables.values()
