@@ -17,13 +17,14 @@ from nczarr_fsspec.text import format_size
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents, StoredSource
-from nczarr_xarray.export.form.lacking import COMPRESSORS, Lacking
+from nczarr_xarray.export.form.lacking import COMPRESSORS, UNUSED, Lacking
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.memory import room
 from nczarr_xarray.export.netcdf_variables import declare, need_netcdf4, new_file, put
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.rechunk import Rechunking, boxes
 from nczarr_xarray.export.steps import one_pass
+from nczarr_xarray.formats.nczarr.limits import NAME
 from nczarr_xarray.model import (
     Group,
     Variable,
@@ -167,10 +168,16 @@ def write_netcdf(
     opened = replace(opened, exact=True)
     lacking.note_hidden(opened.hierarchy)
     netcdf4 = model.startswith("NETCDF4")
+    used = {dimension for variable in variables for dimension in variable.dimensions}
     contents = Contents()
     for group in opened.hierarchy.root.walk():
         held = contents.group(group.path)
-        held.types, held.dimensions = group.types, group.dimensions
+        held.types = group.types
+        for name, dimension in group.dimensions.items():
+            if dimension.unlimited and dimension.size and dimension not in used:
+                lacking.note(UNUSED, dimension.path)
+            else:
+                held.dimensions[name] = dimension
         held.attributes = lacking.attributes(group.path, group.attributes)
         for name, variable in group.variables.items():
             held.variables[name] = lacking.variable(netcdf_text(variable))
@@ -225,6 +232,9 @@ def check_names(group: Group) -> None:
     for name in (*names, *(name for owner in owners for name in owner.attributes)):
         if readable(name) != name:
             reason = "is not UTF-8, as names must be in netCDF: give it another name first"
+            raise FormatError(group.path, f"the name {name!r} {reason}")
+        if NAME.fullmatch(name) is None:
+            reason = "is not one that netCDF allows: give it another name first"
             raise FormatError(group.path, f"the name {name!r} {reason}")
 
 

@@ -50,6 +50,7 @@ NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has n
 JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
 MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
+UNUSED = "left out: unlimited dimensions of no variable, which have no length in netCDF"
 RENAMED = "dimensions keep the names that tell them from others of one name and another length"
 UNMASKED = "the mask of bools, which {} does not have"
 #: Changes without loss: no reader shows the difference, or it can be undone.

@@ -37,7 +37,7 @@ _RELEASES = {
     "v2": "pure Zarr",
 }
 #: Names that netCDF takes. More first characters are allowed than documented.
-_NAME = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/]*(?<! )")
+NAME = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/]*(?<! )")
 #: Bytes of a name. netCDF allows one more, but file systems have no name for such an array.
 _LONGEST = 255
 #: Attributes that netCDF-C hides or computes.
@@ -149,7 +149,7 @@ class _Check:
             yield f"{name!r} is not valid Unicode"
 
     def name(self, name: str) -> Iterator[str]:
-        if _NAME.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             yield f"{name!r} is not a name that netCDF allows"
         elif not _encodable(name):
             yield f"{name!r} is not valid Unicode"

@@ -17,6 +17,7 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
+from numpy.lib.recfunctions import repack_fields
 
 #: Keys of `encoding` that say nothing of the data, or that only ``engine="nczarr"`` has.
 NOT_COMPARED = {"source", "compressor", "filters", "endian"}
@@ -145,10 +146,10 @@ def _of_variable(variable: xr.Variable) -> VariableReading:
 
 def corners(variable: Any) -> dict[Any, Any]:
     """Which part of a variable to read: all of it, or the ends of each dimension."""
-    size = math.prod(variable.shape) * max(1, variable.dtype.itemsize)
-    if size <= LARGE:
+    itemsize = max(8, variable.dtype.itemsize)  # of float32 and float64, the same corners
+    if math.prod(variable.shape) * itemsize <= LARGE:
         return {}
-    count = max(1, int((LARGE / variable.dtype.itemsize) ** (1 / variable.ndim) / 2))
+    count = max(1, int((LARGE / itemsize) ** (1 / variable.ndim) / 2))
     return {
         name: np.r_[0:count, length - count : length]
         for name, length in zip(variable.dims, variable.shape, strict=True)
@@ -482,10 +483,12 @@ def as_objects(reading: Reading) -> Reading:
 
 
 def native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Values in the byte order of the machine, text as objects."""
+    """Values in the byte order of the machine, text as objects, structures without padding."""
     if values.dtype.kind in "TU":
         return values.astype(object)
-    if values.dtype.isnative or values.dtype.names is not None:
+    if values.dtype.names is not None:
+        return repack_fields(values)
+    if values.dtype.isnative:
         return values
     return values.astype(values.dtype.newbyteorder("="))
 

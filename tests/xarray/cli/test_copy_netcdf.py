@@ -654,3 +654,39 @@ def test_a_variable_that_has_the_name_of_another_dimension(
     copy(tmp_path / "x.nc", tmp_path / "y.nc", *options)
     with netCDF4.Dataset(tmp_path / "y.nc") as file:
         assert {name: v[:].tolist() for name, v in file.variables.items()} == expected
+
+
+@pytest.mark.parametrize("name", ["'age'", "#refs#", "a "])
+@pytest.mark.parametrize("kind", ["group", "variable", "attribute"])
+def test_a_name_that_netcdf_does_not_allow_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, name: str
+) -> None:
+    """Netcdf-C would say "Name contains illegal characters", and not which name."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = np.arange(3)
+        if kind == "group":
+            file.create_group(name)["w"] = np.arange(2)
+        elif kind == "variable":
+            file[name] = np.arange(2)
+        else:
+            file["v"].attrs[name] = 1
+    message = failed(capsys, tmp_path / "a.h5", tmp_path / "b.nc")
+    assert f"the name {name!r} is not one that netCDF allows" in message
+    assert not (tmp_path / "b.nc").exists()
+
+
+@pytest.mark.parametrize("word", ["NETCDF4", "NETCDF3_64BIT_DATA"])
+def test_unlimited_dimension_of_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    """In netCDF it would have the length 0, which nobody announced."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = np.arange(3)
+        file.create_dataset("table", (5,), [("a", "i4"), ("b", "f4")], maxshape=(None,))
+    arguments = (tmp_path / "a.h5", tmp_path / "b.nc", "--format", word, "--verify")
+    message = failed(capsys, *arguments)
+    assert "left out: unlimited dimensions of no variable" in message
+    assert "different" not in message
+    with netCDF4.Dataset(tmp_path / "b.nc") as file:
+        assert [len(dimension) for dimension in file.dimensions.values()] == [3]
+        assert file["v"][:].tolist() == [0, 1, 2]
