@@ -17,7 +17,6 @@ from typing import Any
 import h5py
 import numpy as np
 import xarray as xr
-from numpy.lib.recfunctions import repack_fields
 
 #: Keys of `encoding` that say nothing of the data, or that only ``engine="nczarr"`` has.
 NOT_COMPARED = {"source", "compressor", "filters", "endian"}
@@ -483,12 +482,10 @@ def as_objects(reading: Reading) -> Reading:
 
 
 def native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Values in the byte order of the machine, text as objects, structures without padding."""
+    """Values in the byte order of the machine, text as objects."""
     if values.dtype.kind in "TU":
         return values.astype(object)
-    if values.dtype.names is not None:
-        return repack_fields(values)
-    if values.dtype.isnative:
+    if values.dtype.isnative or values.dtype.names is not None:
         return values
     return values.astype(values.dtype.newbyteorder("="))
 
