@@ -159,7 +159,7 @@ _ONLY_NEW_MACOS, _EXCHANGE_MACOS = 4, 2
 
 def exchange(one: str, other: str) -> bool:
     """Exchange the names of two directories in one step; return False if the system cannot."""
-    return _rename(one, other, _EXCHANGE, _EXCHANGE_MACOS) == 0
+    return rename_with(one, other, _EXCHANGE, _EXCHANGE_MACOS) == 0
 
 
 def rename_to_new(old: str, new: str) -> bool:
@@ -170,13 +170,13 @@ def rename_to_new(old: str, new: str) -> bool:
     FileExistsError
         If there is something.
     """
-    failed = _rename(old, new, _ONLY_NEW, _ONLY_NEW_MACOS)
+    failed = rename_with(old, new, _ONLY_NEW, _ONLY_NEW_MACOS)
     if failed and os.path.lexists(new):
         raise FileExistsError(new)
     return failed == 0
 
 
-def _rename(one: str, other: str, flag: int, flag_macos: int) -> int:
+def rename_with(one: str, other: str, flag: int, flag_macos: int) -> int:
     """Call the function of the C library; what it returns, or 1 if there is none."""
     try:
         library = ctypes.CDLL(None)

@@ -42,7 +42,7 @@ settings.load_profile("any machine")
 def believed() -> Iterator[None]:
     """Ask for no array again, but in tests that say so: on a busy machine a second is not much."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 86400)
+        patched.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 86400)
         yield
 
 

@@ -102,7 +102,7 @@ class DiskCache:
             fill(descriptor)
             os.fsync(descriptor)  # its size is right already: zeros would be taken for the content
             # under the lock: a count of the files that is under way could miss this one
-            with _locked(os.path.join(self.folder, _LOCK)):
+            with locked(os.path.join(self.folder, _LOCK)):
                 if sys.platform == "win32":  # which renames nothing that is open
                     os.close(descriptor)
                     descriptor = -1
@@ -120,7 +120,7 @@ class DiskCache:
     def _reserve(self, size: int) -> str | None:
         """Make room, and take it with an empty file of `size`; None if there is too little."""
         part = os.path.join(self.folder, uuid.uuid4().hex + _PART)
-        with _locked(os.path.join(self.folder, _LOCK)) as lock:
+        with locked(os.path.join(self.folder, _LOCK)) as lock:
             total = _read_total(lock)
             if self.cap is not None:
                 if total is None or total + size > self.cap:
@@ -137,7 +137,7 @@ class DiskCache:
         return part
 
     def _discard(self, part: str) -> None:
-        with suppress(OSError), _locked(os.path.join(self.folder, _LOCK)) as lock:
+        with suppress(OSError), locked(os.path.join(self.folder, _LOCK)) as lock:
             size = os.stat(part).st_size
             os.unlink(part)
             total = _read_total(lock)
@@ -194,7 +194,7 @@ def _opened(path: str, size: int) -> int | None:
 
 
 @contextmanager
-def _locked(path: str) -> Iterator[int]:
+def locked(path: str) -> Iterator[int]:
     """Hold a lock that ends with the process; yield a descriptor of the file that has it."""
     descriptor = os.open(path, _WRITE, 0o600)
     try:

@@ -133,7 +133,7 @@ def plan_requests(
         count = _count(len(sizes), int(sizes.sum()), limits, connections)
         touching = np.flatnonzero(extent_starts[1:] == extent_stops[:-1]) + 1
         # parts of one run go by requests of their own: a server may join them in its answer
-        first = np.union1d(_pack(sizes, limits.ranges, most, count), touching)
+        first = np.union1d(pack_requests(sizes, limits.ranges, most, count), touching)
     else:
         first = np.arange(len(sizes) + 1)
     begin = np.searchsorted(extent_starts, low, side="right") - 1
@@ -249,7 +249,7 @@ def _count(extents: int, nbytes: int, limits: Limits, connections: int) -> int:
     return count
 
 
-def _pack(sizes: Integers, ranges: int, most: int, count: int) -> Integers:
+def pack_requests(sizes: Integers, ranges: int, most: int, count: int) -> Integers:
     """Group neighbours into about `count` requests of about equal bytes."""
     ends = np.cumsum(sizes).tolist()
     total, first, done = ends[-1], [0], 0

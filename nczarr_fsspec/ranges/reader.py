@@ -93,6 +93,11 @@ class RangeReader:
         self._coming = Flights()
         self._small = SmallReads(self._read)
 
+    def is_idle(self) -> bool:
+        """Tell whether nothing is under way: no request, no data that somebody holds."""
+        used = self._requests.used + self._window.used + self._held.used + self._waiting
+        return not used and not self._coming
+
     def _on_loop(self) -> None:
         loop = asyncio.get_running_loop()
         if loop is self._loop:

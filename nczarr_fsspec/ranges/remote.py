@@ -43,7 +43,7 @@ class RemoteFileBytes(RemoteBytes):
     head: bytes = b""
 
     def __init__(self, transport: Transport, path: str, url: str, max_whole: int) -> None:
-        self._transport = transport
+        self.transport = transport
         self._path = path
         self.url = url
         self._route = Route(transport.ranges, max_whole)
@@ -62,20 +62,20 @@ class RemoteFileBytes(RemoteBytes):
         The path of the file, and its URL, have to end with its own name.
         """
         path, url = (f"{text.rpartition('/')[0]}/{name}" for text in (self._path, self.url))
-        return type(self)(self._transport.again(), path, url, self._route.max_whole)
+        return type(self)(self.transport.again(), path, url, self._route.max_whole)
 
     @property
     def location(self) -> tuple[AbstractFileSystem, str]:
         """A filesystem like the one in use, and the path in it."""
-        return self._transport.recipe, self._path
+        return self.transport.recipe, self._path
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        return self._transport.loop
+        return self.transport.loop
 
     @property
     def led(self) -> str:
-        return self._transport.led
+        return self.transport.led
 
     @property
     def limits(self) -> Limits:
@@ -83,7 +83,7 @@ class RemoteFileBytes(RemoteBytes):
         if route.whole is not None:
             return _HELD
         return Limits(
-            self._transport.throttle(self._path).limit,
+            self.transport.throttle(self._path).limit,
             route.ranges,
             _UNKNOWN.latency if route.latency is None else route.latency,
             _UNKNOWN.bandwidth if route.bandwidth is None else route.bandwidth,
@@ -101,14 +101,14 @@ class RemoteFileBytes(RemoteBytes):
     async def fetch_all(self, most: int | None = None) -> Data:
         """Return all of the file, `TooLargeError` if that is more than `most` bytes."""
         request = Request(self._path, self.url, most=most)
-        answer = self._found(await self._transport.fetch(request))
+        answer = self._found(await self.transport.fetch(request))
         self._learn(answer.version)
         return answer.parts[0] or b""
 
     def close(self) -> None:
         self._route.forget()
         self.tail = b""
-        self._transport.close()
+        self.transport.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -133,7 +133,7 @@ class RemoteFileBytes(RemoteBytes):
         """
         unless = FileVersion.known(*known) if known is not None and known.validator else None
         extents = None if tail else [Extent(0, HEAD_BYTES)]
-        fetch = self._transport.fetch
+        fetch = self.transport.fetch
         try:
             request = self._request(extents=extents, tail=tail, unless=unless)
             answer = self._found(await fetch(request))
@@ -157,7 +157,7 @@ class RemoteFileBytes(RemoteBytes):
         """Return the bytes of `extents` by one request; what that does not bring, by others."""
         version = None if self._version == _NOTHING else self._version
         request = self._request(extents=extents, version=version)
-        answer = self._found(await self._transport.fetch(request))
+        answer = self._found(await self.transport.fetch(request))
         self._learn(answer.version)
         lacking = [
             extent for extent, data in zip(extents, answer.parts, strict=True) if data is None
@@ -184,5 +184,5 @@ class RemoteFileBytes(RemoteBytes):
     def _found(self, answer: Answer | None) -> Answer:
         if answer is None:
             gone = "the file has disappeared" if 0 <= self.size < END else ""
-            raise DatasetNotFoundError(self.url, gone or f"there is no such {self._transport.noun}")
+            raise DatasetNotFoundError(self.url, gone or f"there is no such {self.transport.noun}")
         return answer

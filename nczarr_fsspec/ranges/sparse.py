@@ -198,6 +198,9 @@ class Flights:
         self._stops: list[int] = []
         self._flights: dict[int, Flight] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._flights)
+
     def missing(self, extents: Iterable[Extent]) -> list[Extent]:
         """Return what of `extents` none of them brings."""
         return subtract(extents, self._starts, self._stops)

@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 
 #: Seconds for which a remote array is believed to be there though chunks are missing.
-_BELIEVED = 1.0
+BELIEVED = 1.0
 
 #: Ends an error that comes of a change by others.
 CHANGED = "the dataset was changed after it was opened: open it again"
@@ -66,7 +66,7 @@ class Presence:
         be there for a while.
         """
         store = self._store
-        if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
+        if time.monotonic() <= max(self._seen, store.seen) + BELIEVED:
             return
         found = await store.gather_objects([document.key for document in self._documents])
         for document, data in zip(self._documents, found, strict=True):

@@ -132,11 +132,11 @@ def _own_identity(pid: int) -> str:  # noqa: ARG001 - a fork is another process
 
 def machine() -> tuple[str, str]:
     """Return host and system, which identify this machine since it was started."""
-    return socket.gethostname(), _system()
+    return socket.gethostname(), this_system()
 
 
 @cache
-def _system() -> str:
+def this_system() -> str:
     """Return 8 characters that identify the kernel and its namespace; "" without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes().decode()

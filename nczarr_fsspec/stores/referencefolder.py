@@ -23,7 +23,7 @@ from nczarr_fsspec.stores.referencesigns import CONSOLIDATED
 MAX_FILE = 1 << 26
 _MAX_UNPACKED = 1 << 30
 #: Rows that one file may have.
-_MAX_RECORD = 1 << 24
+MAX_RECORD = 1 << 24
 _COLUMNS = ("path", "offset", "size", "raw")
 
 
@@ -74,7 +74,7 @@ class Rows:
             metadata = parquet.read_metadata(pa.BufferReader(data))
             groups = range(metadata.num_row_groups)
             unpacked = sum(metadata.row_group(group).total_byte_size for group in groups)
-            if metadata.num_rows > _MAX_RECORD or not 0 <= unpacked <= _MAX_UNPACKED:
+            if metadata.num_rows > MAX_RECORD or not 0 <= unpacked <= _MAX_UNPACKED:
                 raise StoreError(shown, "has more references than a file of them may have")
             there = [name for name in _COLUMNS if name in metadata.schema.names]
             # equal texts stay one text: rows that repeat a long one would take all memory
@@ -181,10 +181,10 @@ class FolderReferences(References):
         How messages name the folder.
     """
 
-    __slots__ = ("_children", "_documents", "_grids", "_record", "_shown")
+    __slots__ = ("_children", "documents", "_grids", "_record", "_shown")
 
     def __init__(self, documents: Mapping[str, Any], record: int, shown: str) -> None:
-        self._documents = documents
+        self.documents = documents
         self._record = record
         self._shown = shown
         self._grids: dict[str, _Grid] = {}
@@ -199,7 +199,7 @@ class FolderReferences(References):
             raise FormatError(f"{shown}: {CONSOLIDATED}", f"is no JSON: {error}") from None
         record = document.get("record_size") if isinstance(document, dict) else None
         documents = document.get("metadata") if isinstance(document, dict) else None
-        if type(record) is not int or not 0 < record <= _MAX_RECORD:
+        if type(record) is not int or not 0 < record <= MAX_RECORD:
             raise FormatError(f"{shown}: {CONSOLIDATED}", f"record_size is {record!r:.40}")
         if not isinstance(documents, dict):
             raise FormatError(f"{shown}: {CONSOLIDATED}", "'metadata' is not an object")
@@ -207,13 +207,13 @@ class FolderReferences(References):
 
     def find(self, key: str) -> Found:
         if key == CONSOLIDATED:
-            whole = {"zarr_consolidated_format": 1, "metadata": self._documents}
+            whole = {"zarr_consolidated_format": 1, "metadata": self.documents}
             return json.dumps(whole).encode()
-        document = self._documents.get(key)
+        document = self.documents.get(key)
         if document is not None:
             return json.dumps(document).encode()
         array, _, name = key.rpartition("/")
-        while array and f"{array}/.zarray" not in self._documents:  # keys may be nested
+        while array and f"{array}/.zarray" not in self.documents:  # keys may be nested
             array, _, above = array.rpartition("/")
             name = f"{above}/{name}"
         if not array or name.rpartition("/")[2] in ZARR_METADATA:
@@ -228,11 +228,11 @@ class FolderReferences(References):
         grid = self._grids.get(array)
         if grid is None:
             key = f"{array}/.zarray"
-            grid = self._grids[array] = _Grid.of(self._documents[key], f"{self._shown}: {key}")
+            grid = self._grids[array] = _Grid.of(self.documents[key], f"{self._shown}: {key}")
         return grid
 
     def names(self, prefix: str) -> frozenset[str] | None:
-        if f"{prefix}/.zarray" in self._documents:
+        if f"{prefix}/.zarray" in self.documents:
             return None  # which chunks there are is in files that need not be read for it
         return self._children.get(prefix, frozenset())
 
@@ -240,7 +240,7 @@ class FolderReferences(References):
         return ()
 
     def files(self) -> Iterable[str]:
-        for key in self._documents:
+        for key in self.documents:
             array, slash, name = key.rpartition("/")
             if slash and name == ".zarray":
                 yield f"{array}/refs.0.parq"

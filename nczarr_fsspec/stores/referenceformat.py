@@ -101,10 +101,10 @@ class JSONReferences(References):
         How messages name the references.
     """
 
-    __slots__ = ("_addresses", "_refs", "_shown", "_sorted", "_templates")
+    __slots__ = ("_addresses", "refs", "_shown", "_sorted", "_templates")
 
     def __init__(self, refs: Mapping[str, Any], templates: Templates, shown: str) -> None:
-        self._refs = refs
+        self.refs = refs
         self._templates = templates
         self._shown = shown
         self._sorted: list[str] | None = None
@@ -157,9 +157,9 @@ class JSONReferences(References):
         return cls(refs, templates, shown)
 
     def find(self, key: str) -> bytes | Part | None:
-        value = self._refs.get(key)
+        value = self.refs.get(key)
         if value is None and key.endswith("/0"):
-            value = self._refs.get(key[:-1])  # so VirtualiZarr names the chunk of a scalar
+            value = self.refs.get(key[:-1])  # so VirtualiZarr names the chunk of a scalar
         if value is None:
             return None
         if isinstance(value, str):
@@ -190,7 +190,7 @@ class JSONReferences(References):
     def names(self, prefix: str) -> frozenset[str]:
         keys = self._sorted
         if keys is None:
-            keys = self._sorted = sorted(key for key in self._refs if isinstance(key, str))
+            keys = self._sorted = sorted(key for key in self.refs if isinstance(key, str))
         begin = f"{prefix}/" if prefix else ""
         found: set[str] = set()
         at = bisect_left(keys, begin)

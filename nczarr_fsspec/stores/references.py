@@ -44,10 +44,10 @@ T = TypeVar("T")
 Origin: TypeAlias = ByteSource | KeyStore | Mapping[str, Any]
 
 #: Files that are kept open, on this machine and elsewhere.
-_OPEN_HERE = 128
-_OPEN_ELSEWHERE = 1 << 14
+OPEN_HERE = 128
+OPEN_ELSEWHERE = 1 << 14
 #: Files of references that are remembered, for one dataset.
-_ROWS = 64
+MOST_FOLDER_FILES = 64
 #: Files of references that are looked at to find out where most files are.
 _LOOKED_AT = 16
 #: References whose bytes are asked for together.
@@ -154,14 +154,14 @@ class _Keys(KeyStore):
                 raise StoreError(opened.url, CHANGED)
             file = self._files.setdefault(address, opened)
             # one that is dropped closes with the last read that is under way
-            while len(self._files) > (_OPEN_HERE if here else _OPEN_ELSEWHERE):
+            while len(self._files) > (OPEN_HERE if here else OPEN_ELSEWHERE):
                 self._files.popitem(last=False)
         return file
 
     def _keep_rows(self, file: str, rows: Rows) -> None:
         with self._lock:
             self._rows[file] = rows
-            while len(self._rows) > _ROWS:
+            while len(self._rows) > MOST_FOLDER_FILES:
                 self._rows.popitem(last=False)
 
     def _named(self, key: str) -> str:
@@ -365,7 +365,7 @@ class _UnderWay:
         found = self._readers.get(id(file))
         if found is None:
             found = self._readers[id(file)] = Batches(file)
-            while len(self._readers) > _OPEN_ELSEWHERE:
+            while len(self._readers) > OPEN_ELSEWHERE:
                 self._readers.popitem(last=False)
         return found
 

@@ -21,7 +21,7 @@ Value: TypeAlias = int | str
 MAX_TEXT = 1 << 14
 _MAX_EXPRESSION = 500
 _MAX_NUMBER = 1 << 63
-_MOST_REMEMBERED = 1 << 10
+MOST_REMEMBERED = 1 << 10
 _EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 #: what an expression may have; no backslash, for instance
 _ALLOWED = re.compile(r"""[\w\s+\-*/%().,='":@~]*""")
@@ -42,7 +42,7 @@ class Templates:
 
     texts: Mapping[str, str] = field(default_factory=dict)
     shown: str = "references"
-    _known: dict[str, Template] = field(default_factory=dict, repr=False, compare=False)
+    remembered: dict[str, Template] = field(default_factory=dict, repr=False, compare=False)
 
     def expand(self, text: str, values: Mapping[str, Value] | None = None) -> str:
         """Return a text with its expressions evaluated.
@@ -59,11 +59,11 @@ class Templates:
         """
         if "{{" not in text:
             return text
-        known = self._known.get(text)
+        known = self.remembered.get(text)
         if known is None:
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            known = self._known[text] = Template.parse(text, self.shown)
+            if len(self.remembered) >= MOST_REMEMBERED:
+                self.remembered.clear()
+            known = self.remembered[text] = Template.parse(text, self.shown)
         return known.render(self.texts if values is None else {**self.texts, **values}, self)
 
 

@@ -66,7 +66,7 @@ class DirectoryWriter(WritableStore):
         self.path = os.path.abspath(os.fspath(path))
         self.url = self.path
         self._inside = Inside(self.path, follow=follow_symlinks)
-        self._atomic = atomic
+        self.atomic = atomic
 
     def reader(self) -> DirectoryStore:
         return DirectoryStore(self.path, follow_symlinks=self._inside.follow)
@@ -74,7 +74,7 @@ class DirectoryWriter(WritableStore):
     def put(self, key: str, data: Buffer) -> None:
         path = self._inside.path(check_key(key))
         try:
-            if not self._atomic:
+            if not self.atomic:
                 _replace(path, partial(_write_all, data))
                 return
             with whole_file(path, _beside(path)) as new:
@@ -85,7 +85,7 @@ class DirectoryWriter(WritableStore):
     def put_range(self, key: str, part: FileRange) -> None:
         path = self._inside.path(check_key(key))
         try:
-            if not self._atomic:
+            if not self.atomic:
                 _replace(path, part.append_to)
                 return
             with whole_file(path, _beside(path)) as new:

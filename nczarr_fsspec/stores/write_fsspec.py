@@ -98,8 +98,8 @@ class FsspecWriter(WritableStore):
         url: str | None = None,
         limits: RequestLimits = DEFAULT_LIMITS,
     ) -> None:
-        self._fs = fs
-        self._root = root
+        self.fs = fs
+        self.root = root
         self._keys = FsspecStore(fs, root, url, limits)
         self.url = self._keys.url
 
@@ -113,16 +113,16 @@ class FsspecWriter(WritableStore):
         return self._transport.timeout.whole
 
     def reader(self) -> KeyStore:
-        if is_in_memory(self._fs):
-            return SyncFsspecStore(self._fs, self._root, self.url)
-        return FsspecStore(self._fs, self._root, self.url, self._transport.limits)
+        if is_in_memory(self.fs):
+            return SyncFsspecStore(self.fs, self.root, self.url)
+        return FsspecStore(self.fs, self.root, self.url, self._transport.limits)
 
     def put(self, key: str, data: Buffer) -> None:
         self._keys.run_each(partial(self._put, _bytes(data)), [self._path(key)])
 
     def create(self, key: str, data: Buffer) -> bool:
         path = self._path(key)
-        with nullcontext() if is_async(self._fs) else creating:
+        with nullcontext() if is_async(self.fs) else creating:
             return self._keys.run_each(partial(self._create, _bytes(data)), [path])[0]
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
@@ -132,7 +132,7 @@ class FsspecWriter(WritableStore):
 
     def upload(self, key: str, path: str) -> None:
         """Store the content of a local file under `key`, without holding all of it in memory."""
-        if is_in_memory(self._fs):  # all of it will be in memory
+        if is_in_memory(self.fs):  # all of it will be in memory
             self.put(key, Path(path).read_bytes())
         else:
             # what is not there, the filesystem says
@@ -141,7 +141,7 @@ class FsspecWriter(WritableStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
-        if is_s3(self._fs) and "gs3" not in self._fs.protocol:  # Google has no bulk request
+        if is_s3(self.fs) and "gs3" not in self.fs.protocol:  # Google has no bulk request
             batches = [
                 paths[start : start + self.bulk] for start in range(0, len(paths), self.bulk)
             ]
@@ -156,7 +156,7 @@ class FsspecWriter(WritableStore):
         self.delete(source for source, _ in pairs)
 
     def keys_below(self, prefix: str) -> list[str]:
-        path = self._path(prefix) if prefix else self._root
+        path = self._path(prefix) if prefix else self.root
         (names,) = self._keys.run_each(self._find, [path])
         start = f"{path.strip('/')}/".lstrip("/")
         above = f"{prefix}/" if prefix else ""
@@ -169,18 +169,18 @@ class FsspecWriter(WritableStore):
 
     def child(self, prefix: str) -> FsspecWriter:
         url = f"{self.url.rstrip('/')}/{prefix}"
-        return FsspecWriter(self._fs, self._path(prefix), url, self._transport.limits)
+        return FsspecWriter(self.fs, self._path(prefix), url, self._transport.limits)
 
     def close(self) -> None:
         self._keys.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._fs, self._root, self.url, self._transport.limits)
+        return type(self), (self.fs, self.root, self.url, self._transport.limits)
 
     def _path(self, key: str) -> str:
-        return self._transport.join(self._root, check_key(key))
+        return self._transport.join(self.root, check_key(key))
 
-    async def _read(self, path: str, count: int | None = None) -> bytes | None:
+    async def read_object(self, path: str, count: int | None = None) -> bytes | None:
         """Return what is there now, or its first bytes; None if nothing is."""
         extents = None if count is None else [Extent(0, count)]
         request = Request(path, self._transport.describe(path), extents)
@@ -189,17 +189,17 @@ class FsspecWriter(WritableStore):
 
     async def _put(self, data: bytes, path: str) -> None:
         with self._naming(path, "written", "put", len(data)):
-            if is_s3(self._fs) and len(data) >= SEVERAL_PARTS:
+            if is_s3(self.fs) and len(data) >= SEVERAL_PARTS:
                 await self._put_parts(path, len(data), lambda start, stop: data[start:stop])
                 return
             await self._call_making_folder(path, "pipe_file", path, data, nbytes=len(data))
 
     async def _put_file(self, local: str, nbytes: int, path: str) -> None:
         with self._naming(path, "written", "put", nbytes):
-            if is_s3(self._fs) and nbytes >= SEVERAL_PARTS:
+            if is_s3(self.fs) and nbytes >= SEVERAL_PARTS:
                 await self._put_parts(path, nbytes, partial(_part_of, local))
                 return
-            if not renames(self._fs):  # an object store, or nothing better can be done
+            if not renames(self.fs):  # an object store, or nothing better can be done
                 await self._call_making_folder(path, "put_file", local, path, nbytes=nbytes)
                 return
             folder, slash, _ = path.rpartition("/")
@@ -223,7 +223,7 @@ class FsspecWriter(WritableStore):
         fs = self._transport.shared.fs
         bucket, key, _ = fs.split_path(path)
         where = {"Bucket": bucket, "Key": key}
-        before = await self._version(path)
+        before = await self.version_of(path)
         begun = await self._tried(partial(fs._call_s3, "create_multipart_upload", **where))
         where["UploadId"] = begun["UploadId"]
         size, gate = max(PART, -(-nbytes // MOST_PARTS)), asyncio.Semaphore(PARTS_AT_A_TIME)
@@ -243,21 +243,21 @@ class FsspecWriter(WritableStore):
             await self._tried(complete, 100 * len(parts))
         except BaseException as error:
             gone = isinstance(error, Exception) and s3_code(error) == "NoSuchUpload"
-            after = await self._version(path) if gone else None
+            after = await self.version_of(path) if gone else None
             if after is not None and after.size == nbytes and after != before:
                 return  # it is there: the answer was lost that said so
             with suppress(Exception):
                 await self._tried(partial(fs._call_s3, "abort_multipart_upload", **where))
             raise
 
-    async def _version(self, path: str) -> FileVersion | None:
+    async def version_of(self, path: str) -> FileVersion | None:
         """Return which version of an object is there now; None if there is nothing."""
         request = Request(path, self._transport.describe(path), [Extent(0, 1)])
         answer = await self._transport.fetch(request)
         return None if answer is None else answer.version._replace(date="")
 
     async def _create(self, data: bytes, path: str) -> bool:
-        if await self._read(path, 1) is not None:  # a service may ignore conditions, or refuse them
+        if await self.read_object(path, 1) is not None:  # a service may ignore conditions, or refuse them
             return False
         whole, wait = self._transport.timeout.whole, _policy.FIRST_WAIT
         with self._naming(path, "written", "put", len(data)):
@@ -267,7 +267,7 @@ class FsspecWriter(WritableStore):
                 # The answer of the first try may have been lost, and a library below has tried
                 # again: aiohttp does so with a PUT, silently, where a connection ends that was
                 # used before.
-                there = await self._read(path)
+                there = await self.read_object(path)
                 if there is not None:
                     return there == data
                 if wait >= whole:
@@ -301,7 +301,7 @@ class FsspecWriter(WritableStore):
             except Exception as error:
                 gone = isinstance(error, FileNotFoundError) and s3_code(error) != "NoSuchBucket"
                 # FTP has another error for that
-                if not gone and (is_async(self._fs) or await self._read(path, 1) is not None):
+                if not gone and (is_async(self.fs) or await self.read_object(path, 1) is not None):
                     raise
 
     async def _delete_from_s3(self, paths: list[str]) -> None:
@@ -337,11 +337,11 @@ class FsspecWriter(WritableStore):
                 await self._call_making_folder(target, "cp_file", source, target)
             except FileNotFoundError:
                 # It was moved before, unless the service is wrong: it would be deleted then.
-                source_there = await self._read(source, 1) is not None
-                if source_there or await self._read(target, 1) is None:
+                source_there = await self.read_object(source, 1) is not None
+                if source_there or await self.read_object(target, 1) is None:
                     raise
             except Exception as error:
-                if is_s3(self._fs) or isinstance(error, StoreError):
+                if is_s3(self.fs) or isinstance(error, StoreError):
                     raise
                 # It may have no copies, none over what is there (webdav4), no shell (sshfs).
                 await self._put(await self._call("cat_file", source), target)
@@ -349,7 +349,7 @@ class FsspecWriter(WritableStore):
     async def _find(self, path: str) -> list[str]:
         with self._naming(path, "listed", "list"):
             try:
-                if is_s3(self._fs):
+                if is_s3(self.fs):
                     from nczarr_fsspec.transport.s3client import list_below
 
                     return await self._tried(
@@ -369,7 +369,7 @@ class FsspecWriter(WritableStore):
         except (StoreError, NotImplementedError):
             raise
         except Exception:  # FTP's errors are not Python's
-            alone = is_async(self._fs) or is_in_memory(self._fs)
+            alone = is_async(self.fs) or is_in_memory(self.fs)
             if alone or not await self._has_folder(path.rpartition("/")[0]):
                 raise
             await self._call(method, *args, **kwargs)
@@ -414,7 +414,7 @@ class FsspecWriter(WritableStore):
         if bounded:
             from nczarr_fsspec.transport.s3client import check_bodies
 
-            await check_bodies(fs, self._root)
+            await check_bodies(fs, self.root)
 
         async def attempt(left: float) -> T:
             number = keys_number(fs)
@@ -448,7 +448,7 @@ class FsspecWriter(WritableStore):
                 reason = error.reason.removeprefix("cannot be read: ")
                 raise StoreError(shown, f"cannot be {what}: {reason}") from None
             except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
-                reason = f"cannot be {what}: {_explained(self._fs, error)}"
+                reason = f"cannot be {what}: {_explained(self.fs, error)}"
                 raise StoreError(shown, reason) from None
 
 

@@ -205,7 +205,7 @@ class Archive:
             data = _exactly(end - begin, name, (yield base + begin, base + end))
             if partial:
                 return data
-        return _verified(name, member, _inflated(name, member, data))[part]
+        return _verified(name, member, inflated(name, member, data))[part]
 
 
 def read_archive(url: str, size: int, tail: bytes = b"") -> Plan[Archive]:
@@ -407,7 +407,7 @@ def _verified(name: str, member: Member, content: bytes) -> bytes:
     return content
 
 
-def _inflated(name: str, member: Member, data: bytes) -> bytes:
+def inflated(name: str, member: Member, data: bytes) -> bytes:
     """Decompress, but never much beyond the stated size."""
     if member.method == STORED:
         return data

@@ -28,7 +28,7 @@ from nczarr_fsspec.stores.zipformat import (
     data_offset,
 )
 
-_BLOCK = 1024 * 1024
+BLOCK = 1024 * 1024
 _FILE = (stat.S_IFREG | 0o666) << 16
 _FOLDER = (stat.S_IFDIR | 0o777) << 16
 _UNIX = 3
@@ -36,7 +36,7 @@ _UNIX = 3
 _METHOD_OPTIONS = 0x6
 
 
-class _Base(NamedTuple):
+class Base(NamedTuple):
     """An archive to take members from."""
 
     archive: Archive
@@ -119,21 +119,21 @@ def pack(
         raise StoreError(archive, f"cannot be written: {cause}") from error
 
 
-def _open(base: ZipStore | RemoteZipStore | None) -> _Base:
+def _open(base: ZipStore | RemoteZipStore | None) -> Base:
     if base is None:
-        return _Base(Archive("", {}), lambda _start, _stop: b"")
+        return Base(Archive("", {}), lambda _start, _stop: b"")
     if isinstance(base, RemoteZipStore):
         remote = base
-        return _Base(remote.archive, lambda start, stop: remote.run(remote.read(start, stop)))
+        return Base(remote.archive, lambda start, stop: remote.run(remote.read(start, stop)))
     read, archive = base._open()  # noqa: SLF001
-    return _Base(archive, read)
+    return Base(archive, read)
 
 
 def _fill(
     target: zipfile.ZipFile,
     name: str | None,
     paths: Mapping[str, str | Member],
-    base: _Base,
+    base: Base,
 ) -> None:
     """Write members at `paths`: files, or members of `base`; the directory `name` comes first."""
     folders: set[str] = set()
@@ -143,20 +143,20 @@ def _fill(
             folders.add(path)
             if "/" in path:
                 add_folder(path.rpartition("/")[0])
-            target.mkdir(_entry(f"{path}/", _FOLDER))
+            target.mkdir(entry_of(f"{path}/", _FOLDER))
 
     if name is not None:
         add_folder(name)
     for path, source in paths.items():
         add_folder(path.rpartition("/")[0])
-        entry = _entry(path, _FILE)
+        entry = entry_of(path, _FILE)
         if isinstance(source, str):
             _add(target, entry, _file_content(entry, source))
         else:
-            _add(target, entry, _member_content(entry, path, source, base))
+            _add(target, entry, member_content(entry, path, source, base))
 
 
-def _entry(path: str, attributes: int) -> zipfile.ZipInfo:
+def entry_of(path: str, attributes: int) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(path)  # of 1980, the first time that zip knows
     entry.CRC = 0
     entry.create_system = _UNIX
@@ -183,18 +183,18 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
     try:
         with Path(path).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            block = file.read(min(_BLOCK, size))
+            block = file.read(min(BLOCK, size))
             crc = zlib.crc32(block)
             if len(block) < size:
-                while block := file.read(_BLOCK):
+                while block := file.read(BLOCK):
                     crc = zlib.crc32(block, crc)
                 file.seek(0)
-                block = file.read(_BLOCK)
+                block = file.read(BLOCK)
             entry.CRC, entry.file_size, entry.compress_size = crc, size, size
             left = size - len(block)
             yield block
             while left > 0:
-                block = file.read(min(_BLOCK, left))
+                block = file.read(min(BLOCK, left))
                 if not block:
                     raise StoreError(path, "has become shorter while it was packed")
                 left -= len(block)
@@ -205,8 +205,8 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
         raise StoreError(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def _member_content(
-    entry: zipfile.ZipInfo, path: str, member: Member, base: _Base
+def member_content(
+    entry: zipfile.ZipInfo, path: str, member: Member, base: Base
 ) -> Iterator[bytes]:
     """Yield blocks of a member of another archive, after `entry` is set to what it is there."""
     name, read = f"{base.archive.url}: member {path!r}", base.read
@@ -218,7 +218,7 @@ def _member_content(
     start = member.offset + data_offset(name, member, header)
     stop = start + member.compressed_size
     while True:
-        block = read(start, min(start + _BLOCK, stop))
+        block = read(start, min(start + BLOCK, stop))
         start += len(block)
         yield block
         if start == stop:

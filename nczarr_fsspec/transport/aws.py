@@ -179,7 +179,7 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
     given_client = given.get("client_kwargs") or {}
     client = {**configured.get("client_kwargs", {}), **given_client}
     config = {**configured.get("config_kwargs", {}), **(given.get("config_kwargs") or {})}
-    entries, env, profiles = load_rc(), os.environ, _read_profiles()
+    entries, env, profiles = load_rc(), os.environ, read_profiles()
 
     added: dict[str, Any] = {}
     source = known.pop(CREDENTIALS_OPTION, None)
@@ -212,7 +212,7 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}
 
 
-def _read_profiles() -> Profiles:
+def read_profiles() -> Profiles:
     """Read the files of the AWS tools, again only if they are others: every fragment asks."""
     return _profiles_of(file_states())
 

@@ -109,9 +109,9 @@ class Transport(ABC):
         StoreError
             If it cannot be read, or is not the version that was asked for.
         """
-        return await self._retried(partial(self._attempt, request), request)
+        return await self.retried(partial(self._attempt, request), request)
 
-    async def _retried(
+    async def retried(
         self, attempt: Attempt[T], request: Request, kind: recording.Kind = "get"
     ) -> T:
         """Await `attempt` as the throttle of its host allows; every request passes here."""

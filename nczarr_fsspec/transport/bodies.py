@@ -50,7 +50,7 @@ _INFLATABLE = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _DEFLATE}
 #: what names no compression; services that speak S3 keep the second, which is one of uploads
 _PLAIN = frozenset({"", "aws-chunked", "identity"})
 #: bytes that are inflated at a time
-_INFLATED = 1 << 20
+INFLATED = 1 << 20
 
 
 class Response(Protocol):
@@ -150,11 +150,11 @@ class _Inflater:
                 self._stream = zlib.decompressobj(-15)  # some servers leave zlib's header out
             self._begun = True
             try:
-                plain = self._stream.decompress(piece, _INFLATED)
+                plain = self._stream.decompress(piece, INFLATED)
             except zlib.error as error:
                 raise TransientError(f"the body is compressed and damaged ({error})") from None
             # there may be more in it also if it has taken all of the piece
-            full = len(plain) == _INFLATED and not self._stream.eof
+            full = len(plain) == INFLATED and not self._stream.eof
             piece = self._stream.unused_data or self._stream.unconsumed_tail
             if plain:
                 yield plain

@@ -44,7 +44,7 @@ _TIMES = (
     *("mtime", "modified", "last_modified", "LastModified", "updated"),
     *("modify", "modificationTime", "modifiedTime"),
 )
-_now = time.time
+clock = time.time
 
 
 class FsspecTransport(Transport):
@@ -59,7 +59,7 @@ class FsspecTransport(Transport):
         if answer is not None and answer.version.size >= 0 and not answer.version.modified:
             fs = self.shared.fs
             if request.route is not None and not is_in_front(fs):
-                _warn_of(type(fs).__name__)
+                warn_of(type(fs).__name__)
         return answer
 
     async def _answered(self, request: Request) -> Answer:
@@ -128,7 +128,7 @@ class FsspecTransport(Transport):
     async def list(self, path: str) -> frozenset[str] | None:
         attempt = partial(self._list, path)
         try:
-            found = await self._retried(attempt, Request(path, self.describe(path)), "list")
+            found = await self.retried(attempt, Request(path, self.describe(path)), "list")
         except NotImplementedError:
             return None
         return frozenset() if found is None else names_below(path, found)
@@ -168,7 +168,7 @@ class FsspecTransport(Transport):
 
 
 @cache
-def _warn_of(name: str) -> None:
+def warn_of(name: str) -> None:
     """Warn, once, of a filesystem that states nothing that changes with a file."""
     warnings.warn(
         f"{name} of fsspec states neither tags nor times of files: a file that is replaced by one "
@@ -187,4 +187,4 @@ def _is_recent(changed: Any) -> bool:
             changed = moment(changed) or datetime.fromisoformat(text)
     if isinstance(changed, datetime):
         changed = (changed if changed.tzinfo else changed.replace(tzinfo=UTC)).timestamp()
-    return changed is not None and (isinstance(changed, str) or _now() - changed < SETTLED)
+    return changed is not None and (isinstance(changed, str) or clock() - changed < SETTLED)

@@ -144,12 +144,13 @@ class RequestOptions:
         found = _known.get(shared)
         entries = login_files.entries
         if found is None or found.session is not session or found.entries is not entries:
-            found = _known[shared] = cls._read(session, shared, entries)
+            found = _known[shared] = cls.made(session, shared, entries)
             shared.cap(connections(session))
         return found
 
     @classmethod
-    def _read(cls, session: Any, shared: SharedFilesystem, entries: list[Entry]) -> RequestOptions:
+    def made(cls, session: Any, shared: SharedFilesystem, entries: list[Entry]) -> RequestOptions:
+        """Return those of an HTTP filesystem, for a session and entries of rc files."""
         options: dict[str, Any] = dict(shared.fs.kwargs)
         ours = {name: options.pop(name, None) for name in HTTP_OPTIONS}
         given = options.pop("headers", None) or {}

@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import Clock, TransientError
 
 #: bodies of this size and more, in bytes, tell the bandwidth
-_TELLING = 1 << 18
+TELLING = 1 << 18
 #: smaller ones do if they take longer than this, in seconds
 _SLOW = 0.01
 #: bytes per second; more is what a body had waiting when it was not read
@@ -100,7 +100,7 @@ class Route:
         finally:
             self._bodies -= 1
         took, count = clock() - began, len(data)
-        if count >= _TELLING or (count >= _TELLING // 8 and took > _SLOW):
+        if count >= TELLING or (count >= TELLING // 8 and took > _SLOW):
             speed = min(count / max(took, 1e-9), FASTEST)
             least = 0.0 if alone and not self._bodies else _SHARED
             self.bandwidth = max(self.bandwidth or least, speed)

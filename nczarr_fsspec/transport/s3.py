@@ -94,7 +94,7 @@ class S3Transport(FsspecTransport):
         forms = await forms_of(fs, bucket) if key and _VERSION not in key else None
         if forms is not None and bucket not in forms.known:
             if bucket not in forms.looking:
-                return await forms.look(fs, bucket, key, self._by_s3fs(request, left))
+                return await forms.look(fs, bucket, key, self.by_s3fs(request, left))
             await forms.looking[bucket].wait()
         form = None if forms is None else forms.known.get(bucket)
         if form is not None:
@@ -102,9 +102,9 @@ class S3Transport(FsspecTransport):
                 return await form.send(key, request, self.timeout, left)
             except UnusualError:
                 pass
-        return await self._by_s3fs(request, end - clock())
+        return await self.by_s3fs(request, end - clock())
 
-    async def _by_s3fs(self, request: Request, left: float) -> Answer | None:
+    async def by_s3fs(self, request: Request, left: float) -> Answer | None:
         """Return the answer to `request` by s3fs, whose subclasses may read in their own way."""
         own = type(self.recipe)._cat_file is S3FileSystem._cat_file
         if not own and request.route is None:

@@ -33,9 +33,9 @@ class Connections(AIOHTTPSession):  # type: ignore[misc]  # it has no types
         session: aiohttp.ClientSession = (await self._get_session(None)).session
         return session
 
-    async def _get_session(self, proxy_url: str | None) -> _Session:
+    async def _get_session(self, proxy_url: str | None) -> Session:
         try:
-            return _Session(await super()._get_session(proxy_url))
+            return Session(await super()._get_session(proxy_url))
         except OSError as error:  # SSLError is one
             files = (self._verify, self._cert_file, self._key_file)
             names = " or ".join(name for name in files if isinstance(name, str))
@@ -44,7 +44,7 @@ class Connections(AIOHTTPSession):  # type: ignore[misc]  # it has no types
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class Session:
     """A session of aiohttp that follows redirects only of what others may see."""
 
     session: aiohttp.ClientSession

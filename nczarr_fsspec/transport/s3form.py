@@ -330,7 +330,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
         not isinstance(http, Connections)
         or http._proxy_config.proxy_url_for(request.url) is not None  # noqa: SLF001
         or any(getattr(type(fs), name) is not getattr(S3FileSystem, name) for name in _METHODS)
-        or not all(map(_is_of_botocore, _handlers(client)))
+        or not all(map(_is_of_botocore, handlers_of(client)))
         or request.method != "GET"
         or request.body
         or f"{base}{ending}" != request.url
@@ -366,9 +366,9 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
     return Form(session, base, headers, Signer(region, signed), credentials)
 
 
-def _handlers(client: Any) -> list[Any]:
+def handlers_of(client: Any) -> list[Any]:
     """Return the handlers that botocore calls for requests for objects."""
-    known = client.meta.events._emitter._handlers  # noqa: SLF001
+    known = client.meta.events._emitter.handlers_of  # noqa: SLF001
     found = [known.prefix_search(f"{event}.s3.GetObject") for event in _EVENTS]
     return [handler for handlers in found for handler in handlers if handler is not _see]
 

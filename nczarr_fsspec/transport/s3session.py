@@ -123,7 +123,7 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
     async def _renewed(self) -> ReadOnlyCredentials:
         began = time.time()
         found = await asyncio.to_thread(_called, self._source)
-        end = _seconds(found["end"])
+        end = seconds_until(found["end"])
         if end <= time.time():
             reason = f"the function returned keys that have ended already ({found['end']})"
             raise StoreError(CREDENTIALS_OPTION, reason)
@@ -152,7 +152,7 @@ def _called(function: Callable[[], Any]) -> dict[str, Any]:
     raise StoreError(CREDENTIALS_OPTION, "the function returned no mapping with key and secret")
 
 
-def _seconds(end: Any) -> float:
+def seconds_until(end: Any) -> float:
     """Return when credentials end, in seconds of the epoch; never if that is not said."""
     if isinstance(end, (int, float)):
         return float(end)

@@ -25,7 +25,7 @@ Attempt: TypeAlias = Callable[[float], Awaitable[T]]
 #: answers after which one more request is allowed again
 RECOVERY = 16
 #: seconds between messages at level INFO that requests are tried again
-_BETWEEN_MESSAGES = 5.0
+BETWEEN_MESSAGES = 5.0
 
 _log = logging.getLogger(__name__)
 #: not the common generator, which is the user's, who may have seeded it
@@ -179,7 +179,7 @@ class _Retries:
         now = time.monotonic()
         level = logging.DEBUG
         others = ""
-        if now - self._last >= _BETWEEN_MESSAGES:
+        if now - self._last >= BETWEEN_MESSAGES:
             others = f" (and {self._untold} other requests since the last message)"
             others = others if self._untold else ""
             level, self._last, self._untold = logging.INFO, now, 0

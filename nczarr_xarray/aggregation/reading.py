@@ -209,7 +209,7 @@ def _checked(
 #: Remote files that are being read at a time.
 AT_A_TIME = 512
 #: Files that are begun together: threads wake each other less often.
-_BATCH = 32
+BATCH = 32
 #: Threads that read what waits and is no file, such as trees.
 _THREADS = 32
 #: An attribute: the path of its group or variable, and its name.
@@ -299,9 +299,9 @@ def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read]:
     with WaitingThreads(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
         waiting: deque[_Batch] = deque()
         try:
-            for at in range(0, len(targets), _BATCH):
-                waiting.append(_Batch.begin(targets[at : at + _BATCH], wanted, remote, pool))
-                if len(waiting) * _BATCH >= AT_A_TIME:
+            for at in range(0, len(targets), BATCH):
+                waiting.append(_Batch.begin(targets[at : at + BATCH], wanted, remote, pool))
+                if len(waiting) * BATCH >= AT_A_TIME:
                     yield from waiting.popleft().results()
             while waiting:
                 yield from waiting.popleft().results()

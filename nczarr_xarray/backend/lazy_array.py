@@ -30,8 +30,8 @@ from nczarr_xarray.dataset.variable import Selection, VariableReader
 from nczarr_xarray.model import element_of
 
 #: Of variables that are read with one that is asked for: bytes of their values, and how many.
-_MOST_BYTES = 64 << 20
-_MOST_VARIABLES = 1024
+MOST_BYTES = 64 << 20
+MOST_VARIABLES = 1024
 
 #: Whether arrays say what they would read, instead of reading it.
 _only_asked = ContextVar("_only_asked", default=False)
@@ -135,7 +135,7 @@ def _wanted_besides(asked: NCZarrArray) -> Iterator[_Loading]:
             continue
         nbytes += variable.nbytes
         count += 1
-        if nbytes > _MOST_BYTES or count > _MOST_VARIABLES:
+        if nbytes > MOST_BYTES or count > MOST_VARIABLES:
             return
         loading = load()
         selection = _first_asked(loading)

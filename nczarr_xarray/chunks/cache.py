@@ -56,7 +56,7 @@ class ChunkCache:
     def of(self, owner: object) -> Chunks:
         """Return the part for the chunks of one array, forgotten together with `owner`."""
         number = next(self._owners)
-        weakref.finalize(owner, self._leave, number).atexit = False
+        weakref.finalize(owner, self.leave, number).atexit = False
         return Chunks(self, number)
 
     def clear(self) -> None:
@@ -93,7 +93,7 @@ class ChunkCache:
                 _, (_, old) = self._chunks.popitem(last=False)
                 self.nbytes -= old
 
-    def _leave(self, owner: int) -> None:
+    def leave(self, owner: int) -> None:
         """Take note that `owner` is gone; its chunks go now if that can be."""
         self._gone.append(owner)
         # the collector may call this anywhere, also where this very thread has the lock
@@ -168,13 +168,13 @@ class _Stretch(NamedTuple):
     data: bytes | memoryview
 
 
-_last: _Stretch | None = None
+last_stretch: _Stretch | None = None
 
 
 def _forget(source: weakref.ref[LocalBytes]) -> None:
-    global _last  # noqa: PLW0603 - one of a process
-    if _last is not None and _last.source is source:
-        _last = None
+    global last_stretch  # noqa: PLW0603 - one of a process
+    if last_stretch is not None and last_stretch.source is source:
+        last_stretch = None
 
 
 def read_records(
@@ -196,15 +196,15 @@ def read_records(
     StoreError
         If they cannot be read, or the file is another version than the one that was opened.
     """
-    global _last  # noqa: PLW0603 - one of a process
+    global last_stretch  # noqa: PLW0603 - one of a process
     if threading.current_thread() is not threading.main_thread() or not source.verify():
         return source.read(start, stop), 0
-    last = _last
+    last = last_stretch
     if last is not None and last.source() is source and last.start <= start:
         offset = start - last.start
         if offset + stop - start <= len(last.data):
             return last.data, offset
     # other variables begin in the same record, and end in the one after the last
     data = source.read(start, min(stop + record, source.size))
-    _last = _Stretch(weakref.ref(source, _forget), start, data)
+    last_stretch = _Stretch(weakref.ref(source, _forget), start, data)
     return data, 0

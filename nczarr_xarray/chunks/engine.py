@@ -52,7 +52,7 @@ class ChunkReader:
     """
 
     def __init__(self, array: Array, store: KeyStore | File, document: Document | None) -> None:
-        self._array = array
+        self.array = array
         self._source = source = source_of(store, document)
         self._scheme: Grid | Strided
         #: begins a read of it
@@ -107,7 +107,7 @@ class ChunkReader:
         FormatError, StoreError
             Naming the chunk, or the variable, that cannot be found, read or decoded.
         """
-        array, source = self._array, self._source
+        array, source = self.array, self._source
         assert isinstance(source, LocalSource)
         room = allocate(array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=True)
@@ -124,7 +124,7 @@ class ChunkReader:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
         source = self._source
         assert isinstance(source, RemoteSource)
-        room = allocate(self._array, plan.shape)
+        room = allocate(self.array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=False)
         for wanted, window in read.windows():
             pieces = await self._locate(source, read, wanted, window)
@@ -155,13 +155,13 @@ class ChunkReader:
         window: Any,
     ) -> GridPieces | RunPieces:
         """Find out where the chunks of a window are."""
-        table = await source.locate(self._array.locate(wanted))
+        table = await source.locate(self.array.locate(wanted))
         parts = read.sparse and await source.divides(table)
         return read.pieces(wanted, window, table, parts=parts)
 
     def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
         """Begin to read little of a remote file; None if that is not what `plan` selects."""
-        array, scheme = self._array, self._scheme
+        array, scheme = self.array, self._scheme
         small = math.prod(plan.shape) * array.dtype.itemsize <= ON_LOOP_BYTES
         if not (small and isinstance(self._source, RemoteFile)) or scheme.needs_libhdf5:
             return None
@@ -182,7 +182,7 @@ class ChunkReader:
         """
         source = self._source
         assert isinstance(source, RemoteSource)
-        nowhere = np.empty(0, self._array.dtype)  # which takes any element
+        nowhere = np.empty(0, self.array.dtype)  # which takes any element
         read = self._begin(plan, nowhere, remember=False, local=False)
         for wanted, window in read.windows():
             pieces = await self._locate(source, read, wanted, window)
@@ -205,7 +205,7 @@ class SmallRead:
         wanted: np.ndarray,
         window: Any,
     ) -> None:
-        self._array = array
+        self.array = array
         self._plan = plan
         self._room = room
         self._read = read
@@ -218,7 +218,7 @@ class SmallRead:
 
     def locating(self) -> Locating:
         """Return what locates the chunks."""
-        return self._array.locate(self._wanted)
+        return self.array.locate(self._wanted)
 
     def located(self, table: ChunkTable) -> tuple[np.ndarray, np.ndarray] | None:
         """Take the chunks, located; return the extents to fetch, or None if those are not small."""

@@ -51,7 +51,7 @@ GAIN = 1.8
 _CLEARLY = 1.05
 
 
-class _Pool:
+class Pool:
     """The threads of this process, started at the first need and again after a fork.
 
     Attributes
@@ -104,7 +104,7 @@ class _Pool:
             return self.executor
 
 
-_pool = _Pool()
+POOL = Pool()
 
 
 def items_at_a_time(count: int, nbytes: int, *, chunks: int = 1) -> int:
@@ -118,7 +118,7 @@ def items_at_a_time(count: int, nbytes: int, *, chunks: int = 1) -> int:
     chunks
         As of `share`.
     """
-    helpers = min(_pool.spare() - 1, (count * nbytes - 1) // INLINE_BYTES)
+    helpers = min(POOL.spare() - 1, (count * nbytes - 1) // INLINE_BYTES)
     turns = 4 * (helpers + 1) if helpers > 0 else 1
     # of small chunks never so few that what is done once for all of them costs more than they do
     fewest = INLINE_BYTES // max(1, nbytes) if nbytes < LARGE_BYTES * chunks else 1
@@ -158,7 +158,7 @@ def share(
     turns = chunks if turns is None else turns
     size = items_at_a_time(count, nbytes, chunks=chunks)
     most = -(-count // size) - 1
-    with _Team(function, items, size) as team:
+    with Team(function, items, size) as team:
         if nbytes < LARGE_BYTES * max(chunks, turns):
             most = min(most, team.pace(count, turns))
         elif most >= MANY_BATCHES and nbytes < BATCH_BYTES // 2:
@@ -167,7 +167,7 @@ def share(
         team.work()
 
 
-class _Team(Generic[T]):
+class Team(Generic[T]):
     """One caller of `share`, and the threads that help it.
 
     Nothing depends on a free thread, nor on whether one can be started: who does not come is not
@@ -185,14 +185,14 @@ class _Team(Generic[T]):
         # threads that help, a sign of each that has ended, and whether any came and is wanted
         self._helping: set[int] = set()
         self._ended: SimpleQueue[None] = SimpleQueue()
-        self._came = False
+        self.came = False
         self._wanted = True
         # one for each batch that is done, and the least time that an item took this thread alone
         self._batches: list[None] = []
         self._alone = math.inf
 
-    def __enter__(self) -> _Team[T]:
-        _pool.callers.add(self)
+    def __enter__(self) -> Team[T]:
+        POOL.callers.add(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -201,7 +201,7 @@ class _Team(Generic[T]):
             while self._helping:
                 self._ended.get()
         finally:
-            _pool.callers.discard(self)
+            POOL.callers.discard(self)
         if kind is None and self._error is not None:
             raise self._error
 
@@ -233,7 +233,7 @@ class _Team(Generic[T]):
     def hire(self, most: int) -> int:
         """Ask for up to `most` threads of the pool; return how many."""
         self._wanted = True
-        return _pool.hire(most, self._help) if most > 0 else 0
+        return POOL.hire(most, self._help) if most > 0 else 0
 
     def try_help(self, most: int) -> None:
         """Have `most` threads help for some batches, and send them away if that was not faster."""
@@ -241,7 +241,7 @@ class _Team(Generic[T]):
         if not self.hire(most):
             return
         while (done := len(self._batches) - before) < TRIAL_BATCHES:
-            if not self._came:  # the pool may be busy; what has not come cannot be judged
+            if not self.came:  # the pool may be busy; what has not come cannot be judged
                 begin, before = time.perf_counter(), before + done
             if not self._do_batch():
                 return
@@ -258,20 +258,20 @@ class _Team(Generic[T]):
             pass
 
     def _help(self) -> None:
-        if not _pool.begin():
+        if not POOL.begin():
             return
         me = threading.get_ident()
         self._helping.add(me)
-        self._came = True
+        self.came = True
         try:
             room = processors()
             # threads of callers are enough: with dask's, those of the pool would only compete
-            while self._wanted and len(_pool.callers) + _pool.helpers <= room and self._do_batch():
+            while self._wanted and len(POOL.callers) + POOL.helpers <= room and self._do_batch():
                 pass
         except BaseException as error:  # noqa: BLE001 - raised by the caller
             self._error = self._error or error
         finally:
-            _pool.end()
+            POOL.end()
             self._helping.discard(me)
             self._ended.put(None)
 
@@ -347,7 +347,7 @@ async def _run_by(
 
 def _submit(run: Callable[[], None]) -> None:
     # by the loop, as one whose time is virtual has no threads
-    asyncio.get_running_loop().run_in_executor(_pool.get(), run)
+    asyncio.get_running_loop().run_in_executor(POOL.get(), run)
 
 
 def _start_thread(run: Callable[[], None]) -> None:

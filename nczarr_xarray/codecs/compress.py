@@ -16,15 +16,15 @@ import numpy as np
 from nczarr_xarray.codecs.codec import Buffer, Encode, Step
 from nczarr_xarray.model import CodecConfig
 
-_libdeflate: Callable[[Buffer, int], Buffer] | None
+LIBDEFLATE: Callable[[Buffer, int], Buffer] | None
 _whole_stream: Callable[[Buffer, int], Buffer]
 _adler32: Callable[[Buffer], int]
 try:
     from deflate import adler32, deflate_compress, zlib_compress
 
-    _libdeflate, _whole_stream, _adler32 = deflate_compress, zlib_compress, adler32
+    LIBDEFLATE, _whole_stream, _adler32 = deflate_compress, zlib_compress, adler32
 except ImportError:  # no wheel for this platform: zlib does it, two to three times slower
-    _libdeflate, _whole_stream, _adler32 = None, zlib.compress, zlib.adler32
+    LIBDEFLATE, _whole_stream, _adler32 = None, zlib.compress, zlib.adler32
 
 #: By level of zlib: the lowest level of libdeflate, not below it, with which no field measured gets
 #: more than 3 % larger. Measured by bench/compress.py (deflate 0.9.0 against zlib 1.2.13): 17 kinds
@@ -63,7 +63,7 @@ def deflate(config: CodecConfig, typesize: int) -> Step:
         return lambda data: zlib.compress(data, 0)
     mapped = _LEVELS[6 if level < 0 else level]
     header = zlib.compress(b"", level)[:2]
-    fast = _libdeflate
+    fast = LIBDEFLATE
 
     def compress(data: Buffer) -> Buffer:
         content = memoryview(data)

@@ -29,18 +29,18 @@ from nczarr_xarray.codecs.codec import Buffer, Frame, Size, Step
 from nczarr_xarray.model import CodecConfig
 
 #: Of deflate (libdeflate), by codec: takes stored bytes, and how many they become at most.
-_libdeflate: dict[str, Callable[[Buffer, int], Buffer]] = {}
+LIBDEFLATE: dict[str, Callable[[Buffer, int], Buffer]] = {}
 try:
     import deflate
 
-    _libdeflate = {"zlib": deflate.zlib_decompress, "gzip": deflate.gzip_decompress}
+    LIBDEFLATE = {"zlib": deflate.zlib_decompress, "gzip": deflate.gzip_decompress}
 except ImportError:  # no wheel for this platform: zlib does it, two to three times slower
     pass
-_zstandard: Any = None
+ZSTANDARD: Any = None
 try:
     import zstandard
 
-    _zstandard = zstandard
+    ZSTANDARD = zstandard
 except ImportError:  # numcodecs does it; of small chunks in twice the time
     pass
 
@@ -63,7 +63,7 @@ def gunzip(_: CodecConfig, size: Size) -> Step:
 
 
 def _inflate(name: str, bits: int, size: Size) -> Step:
-    fast, most = _libdeflate.get(name), size.most
+    fast, most = LIBDEFLATE.get(name), size.most
     # deflate counts in 32 bits, and takes all of the memory beforehand
     if fast is not None and size.exact and most < 1 << 31:
         return lambda data: fast(data, most)
@@ -140,9 +140,9 @@ def unlz4(_: CodecConfig, size: Size) -> Step:
 
 def unzstd(_: CodecConfig, size: Size) -> Step:
     """Undo ``zstd``: a frame."""
-    if _zstandard is None:
+    if ZSTANDARD is None:
         return _unzstd_by_numcodecs(size)
-    content_size, new = _zstandard.frame_content_size, _zstandard.ZstdDecompressor
+    content_size, new = ZSTANDARD.frame_content_size, ZSTANDARD.ZstdDecompressor
 
     def decompress(data: Buffer) -> Buffer:
         stated = content_size(data)  # -1 if it is not stated

@@ -305,7 +305,7 @@ TABLE: tuple[Codec, ...] = (
     Codec(id="hdf5-missing", decode=hdf5.refuse, zarr=False),
     Codec(id="hdf5-wrong", decode=hdf5.refuse, zarr=False),
 )
-_BY_ID = {row.id: row for row in TABLE}
+BY_ID = {row.id: row for row in TABLE}
 _BY_NUMBER = {row.hdf5.number: row for row in TABLE if row.hdf5 is not None}
 #: What is known of a codec that is in no table: numcodecs may have it.
 _NOTHING = Codec(id="")
@@ -319,7 +319,7 @@ def _added() -> tuple[Codec, ...]:
 
 def codec(id_: str) -> Codec:
     """Return what is known of a codec by its id: nothing, if it is in no table."""
-    row = _BY_ID.get(id_)
+    row = BY_ID.get(id_)
     return row or next((row for row in _added() if row.id == id_), _NOTHING)
 
 

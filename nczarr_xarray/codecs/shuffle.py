@@ -35,11 +35,11 @@ _FRAME = struct.Struct("<BBBBIIIII")
 _FLAGS = 0x1 | 0x10 | 1 << 5
 #: Bytes that are brought together at a time: they are copied twice on the way, which costs little
 #: within a processor's own cache.
-_TILE = 1 << 19
+TILE = 1 << 19
 
 
 @cache
-def _blosc() -> Unshuffler | None:
+def blosc_unshuffler() -> Unshuffler | None:
     """Return how blosc unshuffles; imported with the first chunk that needs it."""
     libblosc2 = library()
     if libblosc2 is not None:
@@ -138,7 +138,7 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> No
         raise ValueError("shuffled chunks differ in length")  # blosc would read beyond them
     rest = length % size
     fits = 1 < size < 256 and length >= size
-    unshuffler = _blosc() if fits else None
+    unshuffler = blosc_unshuffler() if fits else None
     if unshuffler is None or (rest and len(chunks) > 1):
         for i, chunk in enumerate(chunks):
             _by_planes(chunk, size, plain[i * length : (i + 1) * length])
@@ -175,14 +175,14 @@ def _tiles(
     length = len(chunks[0])
     width = length // size
     if len(chunks) > 1:
-        step = max(1, _TILE // length)
+        step = max(1, TILE // length)
         for at in range(0, len(chunks), step):
             some = chunks[at : at + step]
             firsts = range(0, length, width)
             planes = [chunk[first : first + width] for first in firsts for chunk in some]
             yield planes, plain[at * length : (at + len(some)) * length]
         return
-    step = max(1, _TILE // size)
+    step = max(1, TILE // size)
     for at in range(0, width, step):
         stop = min(at + step, width)
         planes = [chunks[0][first + at : first + stop] for first in range(0, length, width)]

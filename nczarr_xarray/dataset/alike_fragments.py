@@ -16,7 +16,7 @@ from nczarr_xarray.model import FragmentArray, FragmentMapping
 
 #: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, opening the
 #: file is a small part.
-_RUN_BYTES = 1 << 20
+RUN_BYTES = 1 << 20
 #: Fragments that are read at a time.
 _RUN = 256
 #: To open a file and compare its metadata takes the interpreter's lock as long as so many chunks
@@ -99,7 +99,7 @@ def _runs(
             left += group
             continue
         nbytes = stack.nbytes(request.key, points=request.points)
-        most = min(_RUN, _RUN_BYTES // max(1, nbytes))
+        most = min(_RUN, RUN_BYTES // max(1, nbytes))
         if not most:
             left += group
             continue

@@ -165,7 +165,7 @@ class DataFile:
     def __reduce__(self) -> tuple[Any, ...]:
         return DataFile, (self.source,)
 
-    def _extent(self, read: Read) -> Extent | FormatError:
+    def extent_of(self, read: Read) -> Extent | FormatError:
         """Return the bytes that are there of those asked for, or why there are too few."""
         stop = min(read.start + read.length, self.source.size)
         if read.start < 0 or stop - read.start < read.least:
@@ -179,7 +179,7 @@ class DataFile:
     def _read_round_local(
         self, source: LocalBytes, reads: Sequence[Read]
     ) -> list[memoryview | NCZarrError]:
-        extents = [self._extent(read) for read in reads]
+        extents = [self.extent_of(read) for read in reads]
         head = memoryview(source.head)  # most metadata of most files are there
         there = [e for e in extents if isinstance(e, Extent) and e.stop > len(head)]
         found = iter(_read_many(source, there) if there else ())
@@ -195,7 +195,7 @@ class DataFile:
     async def _read_round(
         self, ranges: RangeReader, reads: Sequence[Read], around: bool
     ) -> list[memoryview | NCZarrError]:
-        extents = [self._extent(read) for read in reads]
+        extents = [self.extent_of(read) for read in reads]
         there = [extent for extent in extents if isinstance(extent, Extent)]
         found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]

@@ -21,7 +21,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 #: Fragments whose metadata are remembered, for one aggregation.
-_REMEMBERED = 2048
+REMEMBERED = 2048
 #: A name in a folder that means nothing but itself.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
 #: Aggregations whose fragments are aggregations, at most.
@@ -91,7 +91,7 @@ class FragmentDatasets:
             if not place.address:
                 found = self._own(place.name)
             else:
-                where, depth = self._resolved(place), self._depth + 1
+                where, depth = self.resolved(place), self._depth + 1
                 options = self.policy.options(where)
                 found = self._other.open(where, options, place.name, depth=depth, entire=entire)
             self.keep(place, found, entire=entire)
@@ -111,7 +111,7 @@ class FragmentDatasets:
             return None
         try:
             # it is not kept: what is read of it is what it holds then
-            where, depth = self._resolved(place), self._depth + 1
+            where, depth = self.resolved(place), self._depth + 1
             options = self.policy.options(where)
             found = self._other.open(where, options, place.name, depth=depth, entire=False)
         except NCZarrError:
@@ -146,8 +146,8 @@ class FragmentDatasets:
         is limited.
         """
         if self.under_way is None:
-            return _REMEMBERED
-        return max(1, min(_REMEMBERED, self.under_way // 8 // HEAD_BYTES))
+            return REMEMBERED
+        return max(1, min(REMEMBERED, self.under_way // 8 // HEAD_BYTES))
 
     def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFragment | None:
         """Find a fragment that is in a remote file; None for all others.
@@ -170,7 +170,7 @@ class FragmentDatasets:
         found = None if like is None else like.beside(name)
         if found is not None:
             return found
-        where = self._resolved(place)
+        where = self.resolved(place)
         if not is_url(where):
             return None
         found = self._other.find(where, self.policy.options(where), place.name, entire=entire)
@@ -182,14 +182,14 @@ class FragmentDatasets:
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
         try:
-            return bool(place.address) and is_url(self._resolved(place))
+            return bool(place.address) and is_url(self.resolved(place))
         except NCZarrError:
             return False
 
     def path(self, place: FragmentPlace) -> str | None:
         """Return the path of a fragment of this machine that may be opened."""
         try:
-            where = self._resolved(place) if place.address else ""
+            where = self.resolved(place) if place.address else ""
         except NCZarrError:
             return None
         return where if where and not is_url(where) else None
@@ -199,10 +199,10 @@ class FragmentDatasets:
         if place.address:
             where = place.address
             with suppress(NCZarrError):
-                where = self._resolved(place)
+                where = self.resolved(place)
             error.found_in(printable(redact(where)))
 
-    def _resolved(self, place: FragmentPlace) -> str:
+    def resolved(self, place: FragmentPlace) -> str:
         folder, name, is_plain = _split(place.address)
         path = self._folders.get(folder) if is_plain else None
         if path is not None:
@@ -239,6 +239,6 @@ def _split(address: str) -> tuple[str, str, bool]:
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> None:
-    if len(known) >= _REMEMBERED:
+    if len(known) >= REMEMBERED:
         known.clear()
     known[key] = value

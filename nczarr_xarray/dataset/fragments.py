@@ -103,11 +103,11 @@ class FragmentReader:
                 if self._datasets.is_remote(self._place(part)):
                     far.append(part)
                 else:
-                    self._read_part(result, part, points=points)
+                    self.read_part(result, part, points=points)
         if far:
             most = self._datasets.under_way
             count = AT_ONCE if most is None else most // max(1, *map(self.cost, far))
-            read = partial(self._read_part, result, points=points)
+            read = partial(self.read_part, result, points=points)
             _in_threads(read, far, min(AT_ONCE, max(1, count)))
         return plan.finish(result)
 
@@ -151,7 +151,7 @@ class FragmentReader:
                 opened = self._alike.open(path, place.name)
                 if opened is not None:
                     self._datasets.keep(place, opened, entire=self._entire)
-                self._read_part(result, part, points=points)
+                self.read_part(result, part, points=points)
                 if self._leave(place, several=several):
                     break
             parts = list(left)
@@ -161,7 +161,7 @@ class FragmentReader:
         """Read parts that are in remote files, all at the same time; return the others."""
         #: by number: all bytes of small files that are alike, which are read together
         whole: dict[int, bytes] = {}
-        read = partial(self._read_on_loop, result, whole, points=points)
+        read = partial(self.read_on_loop, result, whole, points=points)
         others = partial(self._read_whole, result, whole, points=points)
         with RemoteParts(read, others, self._datasets.under_way, self.cost) as remote:
             for part in parts:
@@ -184,7 +184,7 @@ class FragmentReader:
         take = lambda part: whole.pop(part.number, None)  # noqa: E731
         return read_alike(self._array, stack, result, parts, take, points=points)
 
-    async def _read_on_loop(
+    async def read_on_loop(
         self,
         result: np.ndarray,
         whole: dict[int, bytes],
@@ -233,7 +233,7 @@ class FragmentReader:
             text = f"{self._array.path}: {self._array.warning}"
             warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
 
-    def _read_part(self, result: np.ndarray, part: Part, *, points: bool) -> None:
+    def read_part(self, result: np.ndarray, part: Part, *, points: bool) -> None:
         fragments, number = self._fragments, part.number
         places = fragments.places(number)
         for place in places:

@@ -18,7 +18,7 @@ from nczarr_xarray.dataset.fragment_parts import Part
 #: Remote fragments that are opened and read at a time.
 AT_A_TIME = 256
 #: Fragments that are begun together: threads wake each other less often.
-_TOGETHER = 32
+BEGUN_TOGETHER = 32
 
 
 class RemoteParts:
@@ -61,7 +61,7 @@ class RemoteParts:
             self._left.append(part)
             return
         self._next.append((part, found))
-        if len(self._next) == _TOGETHER:
+        if len(self._next) == BEGUN_TOGETHER:
             self._begin()
 
     def left(self) -> list[Part]:

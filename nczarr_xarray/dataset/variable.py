@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.dataset.replaced_arrays import AsOpened
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
-_MOST_AT_HAND = 1 << 20
+MOST_AT_HAND = 1 << 20
 #: An index of all positions along a dimension.
 _ALL = slice(None)
 
@@ -285,7 +285,7 @@ class VariableReader:
         if array.conversion is not None and array.conversion.needs_libhdf5:
             return None  # not on an event loop
         elements = max(math.prod(array.shape), math.prod(array.chunk_shape))
-        here = at_hand(file.source) if elements * array.dtype.itemsize <= _MOST_AT_HAND else None
+        here = at_hand(file.source) if elements * array.dtype.itemsize <= MOST_AT_HAND else None
         if here is None:
             return None
         other = copy(self)

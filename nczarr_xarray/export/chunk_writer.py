@@ -311,19 +311,19 @@ class ChunkWriter(ArrayWriter):
         key = f"{array.path}/{array.separator.join([span.name for span in position]) or '0'}"
         part = values[tuple([span.values for span in position])] if position else values
         if all(span.whole for span in position):
-            return self._put(key, part)
+            return self.put_chunk(key, part)
         if not self.shared:
-            return self._put(key, self._merged(position, part, self.old))
-        if os.getpid() == self._home:
-            with self._gate.lock:
-                return self._put(key, self._merged(position, part, self._seen(key)))
+            return self.put_chunk(key, self._merged(position, part, self.old))
+        if os.getpid() == self.home:
+            with self.gate.lock:
+                return self.put_chunk(key, self._merged(position, part, self.seen_before(key)))
         raise StoreError(
             f"{self.store.url}/{key}",
             "two dask blocks share this chunk, which only one process can write; use "
             "align_chunks=True",
         )
 
-    def _put(self, key: str, part: np.ndarray) -> bool:
+    def put_chunk(self, key: str, part: np.ndarray) -> bool:
         if self.skip_fill and self.encoder.is_fill(part):
             return False
         self.store.put(key, self.encoder.encode(part))
@@ -346,7 +346,7 @@ class ChunkWriter(ArrayWriter):
         chunk[tuple(span.inside for span in position)] = self.encoder.as_stored(part)
         return chunk
 
-    def _seen(self, key: str) -> OldChunks | None:
+    def seen_before(self, key: str) -> OldChunks | None:
         """Return where a chunk is now: put by an earlier block, stored before, or nowhere."""
         written = self.store.reader()
         found = written.get_many([key], sys.maxsize)[0]  # it was written here: no bound is needed

@@ -40,8 +40,8 @@ class Gate:
     @classmethod
     def called(cls, name: str) -> Gate:
         """Return the gate of the writers of this name."""
-        with _NAMING:  # a fork has gates of its own: its parent's threads do not exist there
-            return _GATES.setdefault((os.getpid(), name), cls())
+        with NAMING:  # a fork has gates of its own: its parent's threads do not exist there
+            return GATES.setdefault((os.getpid(), name), cls())
 
     def __enter__(self) -> None:
         with self._changed:
@@ -61,8 +61,8 @@ class Gate:
             self._changed.wait_for(lambda: not self._inside)
 
 
-_GATES: WeakValueDictionary[tuple[int, str], Gate] = WeakValueDictionary()
-_NAMING = ProcessLock()
+GATES: WeakValueDictionary[tuple[int, str], Gate] = WeakValueDictionary()
+NAMING = ProcessLock()
 
 
 class Gated:
@@ -81,13 +81,13 @@ class Gated:
 
     def __init__(self) -> None:
         self._name = uuid.uuid4().hex
-        self._gate = Gate.called(self._name)
-        self._home = os.getpid()
+        self.gate = Gate.called(self._name)
+        self.home = os.getpid()
         self._pickled = False
 
     def check_lasts(self, url: str) -> None:
         """Raise `StoreError` if the export is over, unless this is the writer that can be shut."""
-        away = self._pickled or os.getpid() != self._home
+        away = self._pickled or os.getpid() != self.home
         if self.lasts is not None and away and not self.lasts():
             raise StoreError(
                 url,
@@ -97,17 +97,17 @@ class Gated:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
+        return {name: value for name, value in self.__dict__.items() if name != "gate"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=Gate.called(state["_name"]), _pickled=True)
+        self.__dict__.update(state, gate=Gate.called(state["_name"]), _pickled=True)
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self._name
 
     def shut(self) -> None:
         """Write nothing more in this process; return when the last write has ended."""
-        self._gate.shut()
+        self.gate.shut()
 
     def each(
         self,
@@ -149,7 +149,7 @@ class Gated:
             try:
                 with within:
                     while (item := take()) is not None:
-                        with self._gate:
+                        with self.gate:
                             put += work(item)
                         with lock:
                             done(item)

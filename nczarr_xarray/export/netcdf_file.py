@@ -194,10 +194,10 @@ def write_netcdf(
             tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
     # if memory is limited, parts are whole chunks: none need be kept
     chunk_cache = None if memory is None else 0
-    target.write(partial(_fill, target.url, opened, contents, plan, model, chunk_cache, progress))
+    target.write(partial(fill_file, target.url, opened, contents, plan, model, chunk_cache, progress))
 
 
-def _fill(
+def fill_file(
     url: str,
     opened: Opened,
     contents: Contents,

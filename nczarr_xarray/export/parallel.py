@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 #: Seconds to wait for the end of tasks that were cancelled. One that has begun cannot be stopped.
-_PATIENCE = 60.0
+PATIENCE = 60.0
 
 #: The path of an array, and the number of chunks that each of its blocks put (0 if they are not
 #: counted): an array, or dask's array that writes the blocks when it is computed.
@@ -240,12 +240,12 @@ def forget(client: Any, futures: list[Any]) -> None:
     keys = {future.key for future in futures}
 
     async def wait() -> None:
-        await asyncio.wait_for(client.run(_forgotten, keys, on_error="ignore"), _PATIENCE)
+        await asyncio.wait_for(client.run(_forgotten, keys, on_error="ignore"), PATIENCE)
 
     try:
         client.sync(wait)
     except TimeoutError:
-        still = f"tasks that were cancelled have not ended within {_PATIENCE:g} s"
+        still = f"tasks that were cancelled have not ended within {PATIENCE:g} s"
         _logger.warning("%s: what they write from now on is not removed", still)
 
 

@@ -168,7 +168,7 @@ class TwoPassStep(PartsStep):
 
     def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         if not part:
-            self._first_pass()
+            self.first_pass()
             return 0
         store = self.writer.store
         box = self._boxes[part - 1]
@@ -182,7 +182,7 @@ class TwoPassStep(PartsStep):
     def leftovers(self) -> list[str]:
         return self.writer.store.keys_below(self._between.path)
 
-    def _first_pass(self) -> None:
+    def first_pass(self) -> None:
         store, lengths = self.writer.store, self._rechunking.first
         assert lengths is not None
         store.delete(self.leftovers())

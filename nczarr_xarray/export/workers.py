@@ -117,7 +117,7 @@ def run_parts(
         try:
             for future in done:
                 pair = waiting.pop(future.key)
-                yield (*pair, _result(future, steps[pair[0]], pair[1]))
+                yield (*pair, result_of(future, steps[pair[0]], pair[1]))
                 for more in islice(parts, 1):
                     done.add(submit(more))
         except BaseException:
@@ -134,7 +134,7 @@ def run_part(step: Step, part: int) -> int:
     return step.run(part, lambda _: None, threads=1)  # others have the other processors
 
 
-def _result(future: Any, step: Step, part: int) -> int:
+def result_of(future: Any, step: Step, part: int) -> int:
     try:
         put: int = future.result()
     except NCZarrError:

@@ -120,7 +120,7 @@ class WriteTarget:
             If something exists that must not be replaced.
         """
         if self.destination.kind == "zip":
-            archive = self._archive(base=False, replace=replace, resumption=resumption)
+            archive = self.new_archive(base=False, replace=replace, resumption=resumption)
             with on_error(archive.abort):
                 foreign = _foreign(self.keys()) if replace else []
                 self._refuse_other_format(foreign)
@@ -203,9 +203,9 @@ class WriteTarget:
             if self.destination.path is not None:
                 remove_leftovers(os.path.realpath(self.destination.path))
             return Edit.begin(self.store, boxes)
-        return self._archive(base=True)
+        return self.new_archive(base=True)
 
-    def _archive(
+    def new_archive(
         self, *, base: bool, replace: bool = False, resumption: Resumption | None = None
     ) -> NewArchive:
         destination = self.destination

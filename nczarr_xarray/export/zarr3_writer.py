@@ -67,7 +67,7 @@ class Zarr3Writer(ArrayWriter):
         if any(p.start % c or (p.stop % c and p.stop != n) for p, c, n in ends):
             reason = f"does not consist of whole objects, which have shape {self.array.chunk_shape}"
             raise ValueError(f"{self.array.path}{_spelled(part)} {reason}")
-        with self._gate:
+        with self.gate:
             puts = Gate()
             sink = StoreSink(self.store, puts)
             try:

@@ -178,8 +178,8 @@ class RecordedFile(DataFile):
         vars(self).update(vars(file))
         self.extents: set[Extent] = set()
 
-    def _extent(self, read: Read) -> Any:
-        found = super()._extent(read)
+    def extent_of(self, read: Read) -> Any:
+        found = super().extent_of(read)
         if isinstance(found, Extent):
             self.extents.add(found)
         return found

@@ -16,16 +16,17 @@ from nczarr_fsspec.ranges import memory
 from nczarr_fsspec.ranges.memory import IndexMemory
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.shared import SharedFilesystem
-from tests.support.faults.locks import LastUsed
+from tests.support.faults.locks import watch_cache
 
 
 def test_what_is_remembered_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "MOST_FILES", 2)
+    caches = watch_cache(monkeypatch, "nczarr_fsspec.ranges.memory")
     remembered = IndexMemory()
-    files = remembered._files = LastUsed(remembered._lock)
     for name in ("a", "b", "b", "c"):
         source: Any = SimpleNamespace(identity=name, size=1, validator="x")
         remembered.of(source)
+    (files,) = caches
     assert list(files) == ["b", "c"]
     assert files.held == [True] * len(files.held)
 

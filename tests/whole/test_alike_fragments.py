@@ -84,7 +84,7 @@ def test_all_at_once(tmp_path: Path, stored: str) -> None:
 def test_fragments_that_are_too_large_for_a_run(
     tmp_path: Path, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alike_fragments, "_RUN_BYTES", 1)
+    monkeypatch.setattr(alike_fragments, "RUN_BYTES", 1)
     tas = reader(master_of(tmp_path, lambda _: stored))
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)
 

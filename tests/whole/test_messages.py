@@ -17,6 +17,7 @@ import xarray as xr
 import zarr
 from botocore.exceptions import ClientError
 from s3fs import S3FileSystem
+from zarr.core.sync import sync
 
 from nczarr_fsspec.errors import NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.transport.filesystems import fail
@@ -97,8 +98,7 @@ def test_a_remote_file_whose_mode_says_tree(folder: Path) -> None:
 
 
 def test_an_archive_that_zarr_has_open(folder: Path) -> None:
-    store = zarr.storage.ZipStore(folder / "new.zip", mode="w")
-    store._sync_open()
+    store = sync(zarr.storage.ZipStore.open(folder / "new.zip", mode="w"))
     with pytest.raises(StoreError, match=r"new.zip: is open for writing already, by zarr: name"):
         to_nczarr(DATA, store)
     store.close()

@@ -83,7 +83,7 @@ class FragmentWriter(Gated):
             If a value cannot be stored, or the fragment not be put.
         """
         self.check_lasts(self.store.url)
-        with self._gate:
+        with self.gate:
             if self.rounding is not None:
                 values = self.rounding(values)
             values = as_written(values, self.stored, self.variable)
@@ -108,7 +108,7 @@ class FragmentWriter(Gated):
             members.append(Member(_shortened(self.variable, own), values, self.chunked))
             grid = [len(edges) - 1 for edges in self.edges]
             number = int(np.ravel_multi_index(position, grid))
-            self._put(self.keys[number], Content(self.attributes, members))
+            self.put_chunk(self.keys[number], Content(self.attributes, members))
         return 1
 
     def _whole(
@@ -123,7 +123,7 @@ class FragmentWriter(Gated):
         found[tuple(slice(a - part.start, a - part.start + n) for a, n, part in inside)] = values
         return found
 
-    def _put(self, key: str, content: Content) -> None:
+    def put_chunk(self, key: str, content: Content) -> None:
         if self.kind == "NCZarr":
             write_tree(content, self.store.child(key), PROFILE)
         else:

@@ -26,7 +26,7 @@ from nczarr_xarray.model import (
 )
 
 #: Names in one warning.
-_SHOWN = 5
+SHOWN = 5
 _TRAILING = "NULs at the end of text are left out"
 _REPLACED = "bytes that are not UTF-8 become U+FFFD"
 FLAGS = (
@@ -226,8 +226,8 @@ class Lacking:
     def tell(self, target: str) -> None:
         """Warn of everything that was noted; with `LossWarning` if something is lost."""
         for reason, names in self._names.items():
-            shown = ", ".join(names[:_SHOWN])
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            shown = ", ".join(names[:SHOWN])
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             text = f"{target}: {reason}: {shown}{more}"
             harmless = reason in _HARMLESS
             warning = NCZarrWarning(text) if harmless else LossWarning(text, names)

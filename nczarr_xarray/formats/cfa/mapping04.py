@@ -16,7 +16,7 @@ from nczarr_xarray.model import Dimension, FragmentMapping
 
 
 #: Partitions that are objects of Python at the same time.
-_TOGETHER = 1024
+PARTITIONS_AT_A_TIME = 1024
 
 _DECODER = json.JSONDecoder(strict=False)
 _BLANK = re.compile(r"[ \t\n\r]*")
@@ -91,7 +91,7 @@ def _read_list(text: str, at: int, take: Callable[[list[Any]], None]) -> int:
             raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
         mark = match[1]
         at = match.end()
-        if len(some) == _TOGETHER:
+        if len(some) == PARTITIONS_AT_A_TIME:
             take(some)
             some = []
     take(some)
@@ -187,13 +187,13 @@ class Mappings:
     def _part(self, value: Any, wrong: _Wrong) -> Part | None:
         if value is None:
             return None
-        pieces = _spelled(value) if type(value) is str else _listed(value)
+        pieces = spelled_part(value) if type(value) is str else listed_part(value)
         if pieces is None:
             raise wrong(f"has the part {value!r:.60}, which cannot be understood")
         return pieces or None  # "[]" is all
 
 
-def _listed(value: Any) -> Part | None:
+def listed_part(value: Any) -> Part | None:
     """Read what was written as JSON, which has no tuples: three integers are a slice."""
     if type(value) is not list:
         return None
@@ -210,7 +210,7 @@ def _listed(value: Any) -> Part | None:
     return tuple(found)
 
 
-def _spelled(text: str) -> Part | None:
+def spelled_part(text: str) -> Part | None:
     """Read what was written as Python."""
     text = text.strip()
     if text[:1] + text[-1:] not in ("[]", "()"):

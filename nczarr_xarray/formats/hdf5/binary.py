@@ -180,7 +180,7 @@ _ALL = 0xFFFFFFFF
 _LAST = ((2, 1, 14), (0, 2, 11), (1, 0, 25), (2, 1, 16), (0, 2, 4), (1, 0, 14), (2, 1, 24))
 
 
-class _Lookup3:
+class Lookup3:
     """Sums bytes, by numcodecs once there are many."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class _Lookup3:
         return int(self._compiled(data, 0))
 
 
-lookup3 = _Lookup3()
+lookup3 = Lookup3()
 
 
 def in_python(data: bytes | memoryview) -> int:

@@ -200,13 +200,13 @@ class BTree1Index(_TreeIndex):
     async def find(self, ids: np.ndarray) -> np.ndarray:
         only = None
         if math.prod(self.grid.counts) == 1:
-            only = self.memory.get("only") or await self._only()
+            only = self.memory.get("only") or await self.only_chunk()
         if only is None:
             return await super().find(ids)
         self.memory.keep("only", only, _NODE_BYTES)
         return np.full(len(ids), np.array(only, dtype=CHUNK))
 
-    async def _only(self) -> tuple[int, int, int, int] | None:
+    async def only_chunk(self) -> tuple[int, int, int, int] | None:
         """Read the only chunk of the dataset, as most small ones have it, without arrays.
 
         None if the index is another one: it is damaged, or has chunks beyond the present shape.

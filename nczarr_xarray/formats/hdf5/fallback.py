@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 #: Soft links on the way to a dataset, or virtual datasets on the way to data, at most.
 _MOST_LINKS = 16
 #: Bytes up to which a box is read with all that is in it: many steps take libhdf5 longer.
-_LARGE_BOX = 1 << 24
+LARGE_BOX = 1 << 24
 #: Sources that were found to be there: paths of files, and names of datasets in them.
 Checked: TypeAlias = set[tuple[str, str]]
 
@@ -113,9 +113,9 @@ class H5pyReader:
         """
         box = BoundingBox(key, self._array.shape)
         if box.size:
-            if box.size * self._array.dtype.itemsize > _LARGE_BOX:
+            if box.size * self._array.dtype.itemsize > LARGE_BOX:
                 box.leave_out_steps()
-            read = partial(self._read_box, box.slices)
+            read = partial(self.read_box, box.slices)
             values = self._values(
                 _through_h5py(self._source, self._array.path, self._checked, read)
             )
@@ -123,7 +123,7 @@ class H5pyReader:
             values = np.empty(box.shape, dtype=self._array.dtype.newbyteorder("="))
         return box.take(values, points=points)
 
-    def _read_box(self, box: Sequence[slice], dataset: Any) -> Any:
+    def read_box(self, box: Sequence[slice], dataset: Any) -> Any:
         if self._array.bits is not None:
             return self._array.bits.values(_stored(dataset, box))
         if self._array.dtype.kind != "O":

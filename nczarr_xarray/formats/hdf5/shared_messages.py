@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 #: Messages of all files up to so many bytes are kept, and so many of each kind at most.
 _SHORT = 512
-_MOST = 4096
+MOST_MESSAGES = 4096
 #: They, by what decodes them and by the sizes of addresses and lengths.
-_known: dict[tuple[Callable[[Cursor], Any], int, int], dict[bytes, Any]] = {}
+KNOWN: dict[tuple[Callable[[Cursor], Any], int, int], dict[bytes, Any]] = {}
 
 
 class Decoded:
@@ -69,12 +69,12 @@ class Decoded:
         self, known: dict[bytes, T], decode: Callable[[Cursor], T], body: bytes, what: str
     ) -> T:
         frame = self.frame
-        everywhere = _known.setdefault((decode, frame.offset_size, frame.length_size), {})
+        everywhere = KNOWN.setdefault((decode, frame.offset_size, frame.length_size), {})
         found: T | None = everywhere.get(body)
         if found is None:
             found = decode(Cursor(body, frame, what))
             if len(body) <= _SHORT:
-                if len(everywhere) >= _MOST:
+                if len(everywhere) >= MOST_MESSAGES:
                     everywhere.clear()
                 everywhere[body] = found
         known[body] = found

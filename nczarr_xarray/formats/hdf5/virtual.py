@@ -69,13 +69,13 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
     start = int(heap.starts[index])
     block = memoryview(heap.data)[start : start + size]
     verify(block, frame, what)
-    names, unlimited = _mappings(Cursor(block[:-4], frame, what), longest)
+    names, unlimited = read_mappings(Cursor(block[:-4], frame, what), longest)
     for name in names:
         _check_source(frame, root, name, path)
     return unlimited
 
 
-def _mappings(cursor: Cursor, shape: tuple[int, ...]) -> tuple[list[bytes], bool]:
+def read_mappings(cursor: Cursor, shape: tuple[int, ...]) -> tuple[list[bytes], bool]:
     """Check the mappings; return the source paths in this file, and whether one has no limit."""
     version, count = cursor.uint(1), cursor.length()
     if version not in _VERSIONS:

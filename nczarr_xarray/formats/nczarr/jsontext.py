@@ -33,7 +33,7 @@ class Number(str):
 
 #: Objects in which netCDF-C 4.8, which writes ``\'`` for ``"``, has text.
 _OF_TEXT = (".zattrs", ".nczattr", "zarr.json")
-_STANDARD = json.JSONDecoder(
+STANDARD = json.JSONDecoder(
     parse_int=Number, parse_float=Number, parse_constant=Number, strict=False
 )
 
@@ -60,7 +60,7 @@ def loads(data: bytes, key: str) -> JSON:
     refuse_pointer(key, data)
     try:
         text = text_of(data)
-        value = _parse(text, "'" if key.endswith(_OF_TEXT) else '"')
+        value = parse_text(text, "'" if key.endswith(_OF_TEXT) else '"')
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(value)
     except RecursionError:
@@ -77,15 +77,15 @@ def loads(data: bytes, key: str) -> JSON:
     return value
 
 
-def _parse(text: str, apostrophe: str) -> JSON:
+def parse_text(text: str, apostrophe: str) -> JSON:
     text = text.removeprefix("\ufeff")  # editors of Windows write it
     if _SURROGATE.search(text):  # json accepts half of a surrogate pair, which is no text
-        return _Dialect(text, apostrophe).parse()
+        return Dialect(text, apostrophe).parse()
     try:
-        return _STANDARD.decode(text)
+        return STANDARD.decode(text)
     except ValueError as error:
         try:
-            return _Dialect(text, apostrophe).parse()
+            return Dialect(text, apostrophe).parse()
         except ValueError:
             raise error from None  # its message has the position
 
@@ -101,7 +101,7 @@ def is_standard(data: str | bytes) -> bool:
 
 def has_remains(data: bytes) -> bool:
     """Tell whether something follows the value of a document that `loads` accepts."""
-    reader = _Dialect(text_of(data).removeprefix("\ufeff"), "'")
+    reader = Dialect(text_of(data).removeprefix("\ufeff"), "'")
     reader.parse()
     return bool(reader.text[reader.position :].strip())
 
@@ -156,7 +156,7 @@ _ESCAPE = re.compile(r"((?:\\u[0-9a-fA-F]{4})+)|\\(.)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-class _Dialect:
+class Dialect:
     """Recursive descent over netCDF-C's dialect; the slow path, for documents json refuses."""
 
     def __init__(self, text: str, apostrophe: str) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 #: A variable of each dataset.
 Pair: TypeAlias = tuple[Variable, Variable]
 #: Bytes of a block of a sample.
-_SAMPLE_BYTES = 1 << 22
+SAMPLE_BYTES = 1 << 22
 
 
 def compare(
@@ -133,7 +133,7 @@ def _divided(
     They are of one type, or both of what CF decodes.
     """
     of_a, of_b = (readable_variables(side.hierarchy.root) for side in sides)
-    most = READ_BYTES if sample is None else _SAMPLE_BYTES
+    most = READ_BYTES if sample is None else SAMPLE_BYTES
     for path, variable in of_a.items():
         other = of_b.get(path)
         if other is None or (only is not None and path not in only):

@@ -28,7 +28,7 @@ from nczarr_xarray.tools.validate.metadata import ELSEWHERE
 from nczarr_xarray.tools.validate.subject import Subject
 
 #: Bytes and chunks that are decoded together, at most (one chunk may have more bytes).
-_BATCH_BYTES = 1 << 26
+BATCH_BYTES = 1 << 26
 _BATCH = 1 << 10
 
 Box = tuple[slice, ...]
@@ -46,7 +46,7 @@ def chunks(subject: Subject) -> Iterator[Finding]:
             batch.append((variable, box))
             sizes = (part.stop - part.start for part in box)
             nbytes += math.prod(sizes) * max(1, variable.dtype.itemsize)
-            if nbytes >= _BATCH_BYTES or len(batch) >= _BATCH:
+            if nbytes >= BATCH_BYTES or len(batch) >= _BATCH:
                 yield from _faults(subject, batch)
                 batch, nbytes = [], 0
     if batch:

@@ -310,7 +310,7 @@ class TestOwner:
 
     @pytest.mark.parametrize(
         "ask",
-        [Owner.here, ALIVE.is_dead, ownership._system],
+        [Owner.here, ALIVE.is_dead, ownership.this_system],
         ids=["here", "is_dead", "system"],
     )
     def test_nobody_is_told_apart_while_too_many_files_are_open(
@@ -321,7 +321,7 @@ class TestOwner:
         def read_bytes(self: Path) -> bytes:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), os.fspath(self))
 
-        ownership._system.cache_clear()
+        ownership.this_system.cache_clear()
         with monkeypatch.context() as patch:
             patch.setattr(Path, "read_bytes", read_bytes)
             with pytest.raises(StoreError, match=r"/proc/.*: cannot be read: Too many open files"):

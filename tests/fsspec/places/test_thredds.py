@@ -21,11 +21,11 @@ class Thredds(Server):
 
     dods = 400
 
-    def _content(
+    def content_for(
         self, request: Request, content: bytes, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         if request.path == FILE:
-            return super()._content(request, content, headers)
+            return super().content_for(request, content, headers)
         return (200 if "catalog" in request.path else self.dods), content
 
 

@@ -53,11 +53,11 @@ def test_where_the_size_is_not_known_the_first_part_tells_why() -> None:
 def test_an_error_that_nobody_expects_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = Batches(VirtualBytes(FILE, head=0))
 
-    async def lacks_memory(starts: Any, stops: Any, receive: Any) -> None:
+    async def lacks_memory(_: RangeReader, starts: Any, stops: Any, receive: Any) -> None:
         await receive(np.array([0]), [memoryview(FILE)[:100]])
         raise MemoryError
 
-    monkeypatch.setattr(batches._reader, "read_data", lacks_memory)
+    monkeypatch.setattr(RangeReader, "read_data", lacks_memory)
     found, _ = run(read_all(batches))
     assert found[0] == FILE[:100]  # what has come is there
     assert [type(one) for one in found[1:]] == [MemoryError] * (len(PARTS) - 1)

@@ -24,7 +24,6 @@ from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
-from tests.support.faults.locks import is_held
 from tests.support.servers.realservers import RangeServer, range_server
 
 CONTENT = np.random.default_rng(0).bytes(9_000_000)
@@ -344,7 +343,11 @@ class TestFile:
         with open_file(server) as file:
             for at in range(0, len(CONTENT), 70_001):
                 assert file.read_at(at, at + 9) == CONTENT[at : at + 9]
-            assert len(file._blocks) == 8
+            known = server.requests
+            file.read_at(at, at + 9)
+            assert server.requests == known
+            file.read_at(70_001, 70_010)  # a block that went long ago
+            assert server.requests == known + 1
         assert BLOCKS * BLOCK == 32 << 20
 
     def test_threads(self, server: RangeServer) -> None:
@@ -381,26 +384,6 @@ class TestFile:
                 thread.join()
         pieces = [CONTENT[at : at + 30_000] for at in range(0, len(CONTENT), 30_000)]
         assert sorted(found) == sorted(pieces)
-
-    def test_no_thread_comes_between_a_position_and_the_next(
-        self, server: RangeServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        held: list[bool] = []
-
-        class Watched(ByteRangeFile):
-            @property
-            def _at(self) -> int:
-                held.append(is_held(self._lock))
-                return self._position
-
-            @_at.setter
-            def _at(self, position: int) -> None:
-                self._position = position
-
-        with open_file(server) as opened, Watched(opened._source) as file:
-            assert file.read(5) + file.read(5) == CONTENT[:10]
-            file.seek(3, io.SEEK_CUR)
-        assert held == [True] * 3
 
     def test_a_read_that_fails_leaves_the_position(self, server: RangeServer) -> None:
         with open_file(server) as file:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.disk_cache import DiskCache, _locked
+from nczarr_fsspec.ranges.disk_cache import DiskCache, locked
 from tests.support.marks import slow_but
 
 
@@ -43,7 +43,7 @@ def read(cache: DiskCache, name: str, size: int, made: list[str] | None = None) 
 
 def held(folder: Path) -> int:
     """Bytes of all files, as of one moment."""
-    with _locked(str(folder / "lock")):
+    with locked(str(folder / "lock")):
         found = {}
         for entry in os.scandir(folder):
             if entry.name != "lock":
@@ -214,7 +214,7 @@ def test_many_processes_and_threads_use_one_cache(tmp_path: Path, cap: int) -> N
 @pytest.mark.skipif(sys.platform == "win32", reason="has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_while_the_lock_is_held_does_not_keep_it(tmp_path: Path) -> None:
-    with _locked(str(tmp_path / "lock")):
+    with locked(str(tmp_path / "lock")):
         child = os.fork()
         if not child:
             try:
@@ -222,7 +222,7 @@ def test_a_fork_while_the_lock_is_held_does_not_keep_it(tmp_path: Path) -> None:
             finally:
                 os._exit(1)
     try:
-        with _locked(str(tmp_path / "lock")):
+        with locked(str(tmp_path / "lock")):
             assert child
     finally:
         os.kill(child, 9)

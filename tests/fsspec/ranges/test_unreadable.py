@@ -59,7 +59,7 @@ def test_a_state_that_cannot_be_asked_for(
     """What was read may be of another version: it is not given out."""
     source = LocalFileBytes(path)
     read(source)
-    monkeypatch.setattr(local, "_validator", broken)
+    monkeypatch.setattr(os, "fstat", broken)
     with pytest.raises(StoreError, match="cannot be read: Input/output error"):
         read(source)
 

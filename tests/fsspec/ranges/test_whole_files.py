@@ -16,7 +16,7 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_fsspec.ranges.whole_files import Keeping, KeptFileBytes
 from nczarr_fsspec.transport import policy as _policy
-from tests.support.faults.locks import is_held
+from tests.support.faults.locks import lock_is_held, watch_locks
 from tests.support.servers.realservers import RangeServer, range_server
 
 CONTENT = os.urandom(1 << 10) * 700
@@ -101,13 +101,14 @@ def test_threads_do_not_fetch_a_file_at_the_same_time(
     server: RangeServer, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The remote file is closed when it has been fetched, also under a thread that fetches it."""
+    watch_locks(monkeypatch)
     source = opened(f"{server.url}/x.nc", options)
     assert isinstance(source, KeptFileBytes)
     source.close()
     held: list[bool] = []
 
     def watched(*given: Any, real: Any = DiskCache.open) -> int:
-        held.append(is_held(source._opening))
+        held.append(lock_is_held())
         return int(real(*given))
 
     monkeypatch.setattr(DiskCache, "open", watched)

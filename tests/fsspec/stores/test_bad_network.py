@@ -136,7 +136,7 @@ def with_limits(store: FsspecWriter) -> FsspecWriter:
     A busy machine may need more, so nothing but what fails in any case is done just once with it.
     """
     limits = Timeout(connect=1, first_byte=2, rate=BODY / 3)
-    return FsspecWriter(store._fs, store._root, limits=RequestLimits(limits))
+    return FsspecWriter(store.fs, store.root, limits=RequestLimits(limits))
 
 
 def test_an_upload_that_another_has_ended(
@@ -206,7 +206,7 @@ def test_a_partition_that_ends_in_time(net: Network, store: FsspecWriter) -> Non
 def test_no_more_is_begun_once_one_has_failed(net: Network, store: FsspecWriter) -> None:
     net.requests = 0
     net.choose = lambda line: "reset"
-    many = 10 * store._keys.concurrency
+    many = 10 * store.reader().concurrency
     with pytest.raises(StoreError, match="cannot be moved"):
         store.move([(f"{n}", f"to-{n}") for n in range(many)])
     assert net.requests < 2 * ATTEMPTS * many / 5

@@ -62,10 +62,10 @@ class Unsized(Server):
 
     once = False
 
-    def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+    def answer_to(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
         content = self.files.get(request.path)
         if content is None:
-            super()._answer(handler, request, number)
+            super().answer_to(handler, request, number)
             return
         if self.once:
             self.files = {}

@@ -163,7 +163,7 @@ def test_columns_of_other_types_are_refused(columns: dict[str, Any], message: st
 
 
 def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(referencefolder, "_MAX_RECORD", 3)
+    monkeypatch.setattr(referencefolder, "MAX_RECORD", 3)
     assert len(rows(path=["a"] * 3).codes) == 3
     with pytest.raises(StoreError, match="has more references than a file of them may have"):
         rows(path=["a"] * 4)
@@ -214,11 +214,19 @@ def five(tmp_path: Path) -> DirectoryStore:
 def test_few_files_of_references_are_held(
     five: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references_module, "_ROWS", 2)
+    monkeypatch.setattr(references_module, "MOST_FOLDER_FILES", 2)
+    parsed: list[str] = []
+    parse = Rows.parse
+
+    def counted(data: bytes, name: str) -> Rows:
+        parsed.append(name.rpartition("/")[2])
+        return parse(data, name)
+
+    monkeypatch.setattr(Rows, "parse", counted)
     store: Any = open_references(five, AddressPolicy.of(five.url))
     for chunk in (*range(8), 0, 5):
         assert store.get(f"v/{chunk}") == bytes(range(chunk, chunk + 9))
-        assert len(store._rows) <= 2
+    assert parsed == [f"refs.{number}.parq" for number in (0, 1, 2, 3, 0, 2)]
     assert store.get("v/8") is None  # as a chunk that was never written
     assert store.get("v/10") is None
 

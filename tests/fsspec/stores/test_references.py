@@ -40,7 +40,8 @@ from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
 from nczarr_xarray.dataset.reference_store import open_references
 from tests.support.examples import examples
-from tests.support.faults.locks import LastUsed
+from tests.support.faults.locks import watch_cache
+from tests.support.faults.disks import open_files
 from tests.support.servers.httpserver import Request, Server
 
 DATA = bytes(range(256)) * 64
@@ -309,11 +310,11 @@ def test_templates_that_do_more_are_refused_at_once(text: str) -> None:
 
 
 def test_of_many_templates_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(referencetemplates, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr(referencetemplates, "MOST_REMEMBERED", 3)
     templates = Templates({"u": "x"})
     for number in range(10):
         assert templates.expand(f"{number}{{{{u}}}}") == f"{number}x"
-        assert len(templates._known) <= 3
+        assert len(templates.remembered) <= 3
     assert templates.expand("0{{u}}") == "0x"
 
 
@@ -475,13 +476,13 @@ def test_opening_references_to_a_network_reads_them_once(tmp_path: Path, read: l
 
 
 def test_few_of_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references_module, "_OPEN_HERE", 2)
+    monkeypatch.setattr(references_module, "OPEN_HERE", 2)
     for number in range(5):
         (tmp_path / f"data{number}").write_bytes(DATA[number:])
-    store: Any = local(tmp_path, {f"v/{i}": [f"data{i}", 0, 9] for i in range(5)})
+    store = local(tmp_path, {f"v/{i}": [f"data{i}", 0, 9] for i in range(5)})
     for number in (0, 1, 2, 3, 4, 0, 2):
-        assert store.get(f"v/{number}") == DATA[number : number + 9]
-        assert len(store._files) <= 2
+        assert store.get_many([f"v/{number}"]) == [DATA[number : number + 9]]
+        assert len(open_files(tmp_path)) <= 2
     store.close()
 
 
@@ -545,11 +546,12 @@ def test_parts_of_a_file_come_together_and_nothing_else_is_asked() -> None:
 
 
 def test_few_remote_files_stay_open(several: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references_module, "_OPEN_ELSEWHERE", 1)
-    store: Any = remote(several, {f"v/{i}": [f"data{i}", 5, 9] for i in range(3)})
-    for number in (0, 1, 2, 0):
+    monkeypatch.setattr(references_module, "OPEN_ELSEWHERE", 1)
+    store = remote(several, {f"v/{i}": [f"data{i}", 5, 9] for i in range(3)})
+    for number, opened in ((0, True), (1, True), (1, False), (2, True), (0, True)):
+        before = len(several.requests)
         assert store.get_many([f"v/{number}"]) == [DATA[number + 5 : number + 14]]
-        assert len(store._files) <= 1
+        assert (len(several.requests) > before) == opened
     assert store.get_many([f"v/{i}" for i in range(3)]) == [DATA[i + 5 : i + 14] for i in range(3)]
     store.close()
 
@@ -657,12 +659,12 @@ def test_a_part_beyond_the_end_fails_alone_though_the_size_is_not_known_yet() ->
     asked_again = threading.Event()
 
     class Held(Server):
-        def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+        def answer_to(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
             if request.range == "bytes=0-0":
                 if [one.range for one in self.requests].count("bytes=0-0") == 1:
                     asked_again.wait(timeout=60)
                 asked_again.set()
-            super()._answer(handler, request, number)
+            super().answer_to(handler, request, number)
 
     with Held({"/data": DATA}) as server:
         store = remote(server, {"in": ["data", 0, 1], "out": ["data", len(DATA), 1]})
@@ -696,17 +698,18 @@ def test_files_that_threads_share_are_kept_under_a_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the one that a thread looks for could go before it is moved to the end."""
-    monkeypatch.setattr("nczarr_fsspec.stores.references._OPEN_HERE", 2)
+    monkeypatch.setattr("nczarr_fsspec.stores.references.OPEN_HERE", 2)
     for number in range(4):
         (tmp_path / f"{number}").write_bytes(DATA[:10])
     refs = {f"v/{number}": [str(tmp_path / f"{number}"), 0, 4] for number in range(4)}
+    caches = watch_cache(monkeypatch, "nczarr_fsspec.stores.references")
     store = open_references({"version": 1, "refs": refs}, AddressPolicy.of(f"{tmp_path}/r.json"))
     assert isinstance(store, LocalReferences)
-    store._files = files = LastUsed(store._lock)
     for key in (*refs, "v/3"):
         assert store.get(key) == DATA[:4]
-    assert files.held
-    assert all(files.held)
+    held = [one for cache in caches for one in cache.held]
+    assert held
+    assert all(held)
 
 
 # ---- what may be named

@@ -47,8 +47,8 @@ from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.stores import write_directory, write_fsspec
 from nczarr_fsspec.stores.ownership import Owner, writer_of
-from nczarr_fsspec.stores.writable import WritableStore, creating
-from nczarr_fsspec.stores.write_directory import DirectoryWriter, _folders
+from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
@@ -58,7 +58,7 @@ from nczarr_xarray.zarr.adopted import ZarrWriter
 from tests.support.builders.archives import DATASET, HOSTILE, write_zip
 from tests.support.examples import examples
 from tests.support.faults.disks import tiny_disk
-from tests.support.faults.locks import is_held
+from tests.support.faults.locks import lock_is_held, watch_locks
 from tests.support.servers.filesystems import own_memory
 from tests.support.servers.ports import free_port
 from tests.support.servers.s3server import S3Server
@@ -143,7 +143,7 @@ def read(store: WritableStore, *keys: str) -> list[Any]:
 
 def in_place(store: WritableStore) -> bool:
     """Whether it is a file protocol of fsspec."""
-    return isinstance(store, FsspecWriter) and isinstance(store._fs, LocalFileSystem)
+    return isinstance(store, FsspecWriter) and isinstance(store.fs, LocalFileSystem)
 
 
 def fill(store: WritableStore) -> None:
@@ -270,7 +270,7 @@ class TestContract:
         child.close()
 
     def test_a_reader_sees_all_or_nothing(self, store: WritableStore) -> None:
-        if in_place(store) or (isinstance(store, DirectoryWriter) and not store._atomic):
+        if in_place(store) or (isinstance(store, DirectoryWriter) and not store.atomic):
             return  # as is documented
         contents = [bytes([number]) * size for number, size in enumerate((3, 300_000, 70_000))]
         store.put("v/0", contents[0])
@@ -392,22 +392,24 @@ def test_every_store_is_a_dict(tmp_path_factory: pytest.TempPathFactory, actions
 class TestCreating:
     """Where nothing creates at once, no thread comes between looking and storing."""
 
-    def test_in_a_mapping(self) -> None:
+    def test_in_a_mapping(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        watch_locks(monkeypatch)
         held: list[bool] = []
 
         class Watched(dict[str, bytes]):
             def __contains__(self, key: object) -> bool:
-                held.append(is_held(creating))
+                held.append(lock_is_held())
                 return super().__contains__(key)
 
             def __setitem__(self, key: str, data: bytes) -> None:
-                held.append(is_held(creating))
+                held.append(lock_is_held())
                 super().__setitem__(key, data)
 
         assert MappingWriter(Watched()).create("v/lock", b"mine")
         assert held == [True, True]
 
-    def test_in_files_of_a_filesystem(self) -> None:
+    def test_in_files_of_a_filesystem(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        watch_locks(monkeypatch)
         held: list[tuple[str, bool]] = []
 
         class Watched(MemoryFileSystem):
@@ -415,11 +417,11 @@ class TestCreating:
             pseudo_dirs: ClassVar[list[str]] = [""]
 
             def cat_file(self, *args: Any, **options: Any) -> bytes:
-                held.append(("cat_file", is_held(creating)))
+                held.append(("cat_file", lock_is_held()))
                 return super().cat_file(*args, **options)
 
             def pipe_file(self, *args: Any, **options: Any) -> None:
-                held.append(("pipe_file", is_held(creating)))
+                held.append(("pipe_file", lock_is_held()))
                 super().pipe_file(*args, **options)
 
         fs = Watched(skip_instance_cache=True)
@@ -637,11 +639,12 @@ class TestDirectoryWriter:
     def test_no_thread_removes_a_folder_that_another_has_just_made(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        watch_locks(monkeypatch)
         seen: list[tuple[str, bool]] = []
 
         def watched(name: str) -> Callable[..., Any]:
             def call(*args: Any, **options: Any) -> Any:
-                seen.append((name, is_held(_folders)))
+                seen.append((name, lock_is_held()))
                 return getattr(os, name)(*args, **options)
 
             return call
@@ -1131,7 +1134,7 @@ def test_a_move_whose_source_is_not_found(
         assert count == 1
         return b"1" if path[-1] in left else None
 
-    monkeypatch.setattr(s3.writer, "_read", read)
+    monkeypatch.setattr(s3.writer, "read_object", read)
     moved = left == {"b"}
     with nullcontext() if moved else pytest.raises(StoreError, match=r"d/a: .*NoSuchKey"):
         s3.writer.move([("a", "b")])
@@ -1180,7 +1183,7 @@ def test_whether_an_upload_was_stored_whose_answer_was_lost(
     async def version(_: str) -> FileVersion | None:
         return versions.pop(0)
 
-    monkeypatch.setattr(s3.writer, "_version", version)
+    monkeypatch.setattr(s3.writer, "version_of", version)
     with nullcontext() if stored else pytest.raises(StoreError, match="d/x: cannot be written"):
         s3.writer.put("x", b"content")
     assert ("abort_multipart_upload" in s3.calls) == (not stored)
@@ -1462,7 +1465,7 @@ def test_creating_where_there_are_no_links(
 
     monkeypatch.setattr(os, "link", refused)
     if not renames:
-        monkeypatch.setattr("nczarr_fsspec.local_files._rename", lambda *_: 1)
+        monkeypatch.setattr("nczarr_fsspec.local_files.rename_with", lambda *_: 1)
     assert store.create("a", b"ours")
     assert (tmp_path / "a").read_bytes() == b"ours"
     assert not store.create("b", b"ours")

@@ -50,7 +50,7 @@ from nczarr_fsspec.transport.request import Extent
 from tests.support.builders.archives import METHODS, NOISE, make_zip, patched
 from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.examples import examples
-from tests.support.faults.locks import is_held
+from tests.support.faults.locks import lock_is_held, watch_locks
 from tests.support.servers.httpserver import Server
 
 MEMBERS = {
@@ -496,11 +496,12 @@ class TestLocalFile:
     ) -> None:
         path = tmp_path / "d.zip"
         path.write_bytes(make_zip(MEMBERS))
+        watch_locks(monkeypatch)
         store = ZipStore(path)
         held: list[bool] = []
 
         def watched(*args: Any) -> Any:
-            held.append(is_held(store._lock))
+            held.append(lock_is_held())
             return read_archive(*args)
 
         monkeypatch.setattr(zip_module, "read_archive", watched)
@@ -585,7 +586,7 @@ class TestRemote:
         buffer = io.BytesIO(archive)
         with zipfile.ZipFile(buffer, "a") as editor:
             editor.filelist = [info for info in editor.filelist if info.filename != "v/1"]
-            editor._didModify = True  # type: ignore[attr-defined]
+            editor.comment = b"changed"
         files = _OneFile(buffer.getvalue())
         store = RemoteZipStore(files)
         assert store.get_many(["v/0", "v/1"]) == [b"x", None]

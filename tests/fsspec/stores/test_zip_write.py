@@ -28,7 +28,7 @@ from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores import zipwrite
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipformat import Archive, Member
-from nczarr_fsspec.stores.zipwrite import _Base, _entry, _member_content, pack
+from nczarr_fsspec.stores.zipwrite import Base, entry_of, member_content, pack
 from tests.support.builders.archives import DATASET, METHODS, NOISE, make_zip, patched
 from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.examples import examples
@@ -119,7 +119,7 @@ class TestLayout:
         assert content_of(path) == {".zgroup": b"{}"}
 
     def test_long_files_go_through_in_blocks(self, tmp_path: Path) -> None:
-        size = 5 * zipwrite._BLOCK + 17
+        size = 5 * zipwrite.BLOCK + 17
         content = {"v/0": NOISE * (size // len(NOISE)) + NOISE[: size % len(NOISE)]}
         tree = make_tree(tmp_path / "tree", content)
         for target, base, source in (("1.zip", None, tree), ("2.zip", "1.zip", "")):
@@ -133,7 +133,7 @@ class TestLayout:
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-            assert peak < 4 * zipwrite._BLOCK
+            assert peak < 4 * zipwrite.BLOCK
             assert content_of(tmp_path / target) == content
         assert (tmp_path / "1.zip").read_bytes() == (tmp_path / "2.zip").read_bytes()
 
@@ -259,9 +259,9 @@ class TestErrors:
     def test_a_member_that_ends_early(self) -> None:
         member = Member(0, 1000, 100, 100, 0, 0, 0)
         file = b"PK\x03\x04" + bytes(26) + bytes(60)
-        base = _Base(Archive("x.zip", {"v": member}), lambda start, stop: file[start:stop])
+        base = Base(Archive("x.zip", {"v": member}), lambda start, stop: file[start:stop])
         with pytest.raises(StoreError, match="member 'v': is truncated"):
-            list(_member_content(_entry("v", 0), "v", member, base))
+            list(member_content(entry_of("v", 0), "v", member, base))
 
     def test_the_archive_must_not_exist(self, tmp_path: Path) -> None:
         (tmp_path / "new.zip").write_bytes(b"precious")
@@ -294,7 +294,7 @@ class TestErrors:
             os.truncate(tmp_path / "tree/v/0", 250)
             return checksum(data, value)
 
-        monkeypatch.setattr(zipwrite, "_BLOCK", 100)
+        monkeypatch.setattr(zipwrite, "BLOCK", 100)
         monkeypatch.setattr(zlib, "crc32", cut)
         with pytest.raises(StoreError, match="v/0: has become shorter while it was packed"):
             pack(tree, str(tmp_path / "d.zip"), "d", base=None, removed=nothing)

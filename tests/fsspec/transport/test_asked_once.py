@@ -75,10 +75,12 @@ def test_another_asks_if_the_first_is_cancelled() -> None:
 
 def test_a_question_of_another_loop_is_not_waited_for() -> None:
     """As after a fork, in the child."""
-    question = AskedOnce[int]()
+    question, kept = AskedOnce[int](), []
 
     async def begins() -> None:
-        question._asking = asyncio.get_running_loop().create_future()
+        asking = question.asking()
+        kept.append(asking)  # else it ends here
+        asking.__enter__()
 
     async def asks() -> None:
         source = Source()

@@ -12,7 +12,7 @@ import pytest
 
 from nczarr_fsspec.errors import StoreError, TooLargeError
 from nczarr_fsspec.transport.answers import read_answer
-from nczarr_fsspec.transport.bodies import _INFLATED, at_most, exactly, up_to
+from nczarr_fsspec.transport.bodies import INFLATED, at_most, exactly, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, Extent, Request
 from nczarr_fsspec.transport.route import Route
@@ -118,7 +118,7 @@ def test_what_follows_a_compressed_body_is_not_collected(
 
 def test_all_of_a_full_buffer_comes() -> None:
     """zlib may have taken all of a body, and still have some of it to give."""
-    for count in range(_INFLATED, _INFLATED + 300):
+    for count in range(INFLATED, INFLATED + 300):
         body = raw(bytes(count))
         assert len(whole(Body(body, "deflate", len(body)))) == count
 

@@ -193,7 +193,7 @@ def test_the_archive_that_is_changed_is_read_in_the_given_time(protocol: str) ->
     archive = destination.open_archive()
     assert isinstance(archive, RemoteZipStore)
     assert isinstance(archive.source, RemoteFileBytes)
-    assert archive.source._transport.timeout.connect == 7
+    assert archive.source.transport.timeout.connect == 7
     archive.close()
 
 
@@ -230,7 +230,7 @@ def test_a_time_tells_a_version_only_when_it_is_past(
         *((1_000_030, {"mtime": changed}), (1_000_061, {"mtime": changed})),
         *((1_000_030, {"mtime": changed, "etag": "a"}), (1_000_030, {"mtime": "yesterday"})),
     ]:
-        monkeypatch.setattr(_fsspec, "_now", lambda now=now: now)
+        monkeypatch.setattr(_fsspec, "clock", lambda now=now: now)
         monkeypatch.setattr(CLOUDS[protocol], "tag", tag)
         source = open_source(fs, "b/x.nc")
         found.append(source.validator)

@@ -100,8 +100,10 @@ class TestGivenUp:
         assert requests == 1
         assert seconds == pytest.approx(LIMITS.whole, abs=1)
 
-    def test_a_busy_server(self, read: Any, caplog: pytest.LogCaptureFixture) -> None:
-        throttle._retries._last = -math.inf
+    def test_a_busy_server(
+        self, read: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(throttle, "BETWEEN_MESSAGES", 0)
         with caplog.at_level(logging.INFO, "nczarr_fsspec.transport"):
             text, seconds, requests = given_up(read, busy)
         assert "HTTP status 503" in text

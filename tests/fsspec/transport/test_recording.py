@@ -204,7 +204,7 @@ def test_only_with_a_recorder_is_a_request_watched(
 
     async def ask() -> int:
         with recorded(lambda record: None) if recording_on else nullcontext():
-            return await transport._retried(answered, Request("x", "memory://x"))
+            return await transport.retried(answered, Request("x", "memory://x"))
 
     monkeypatch.setattr(transport, "throttle", lambda path: Throttle(1))
     assert run(ask())[0] == 1

@@ -99,7 +99,7 @@ def test_who_gets_the_headers(
 
     async def asked() -> Any:
         async with aiohttp.ClientSession() as session:
-            options = RequestOptions._read(session, filesystem, [])
+            options = RequestOptions.made(session, filesystem, [])
             return (await options.ask({"Range": "bytes=0-1"}, URL(first), URL(target)))[0]
 
     def get(self: Any, url: URL, **options: Any) -> Any:

@@ -28,7 +28,7 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import s3session
 from nczarr_fsspec.transport.aws import storage_options
 from nczarr_fsspec.transport.request import Extent
-from nczarr_fsspec.transport.s3session import _seconds, session_of
+from nczarr_fsspec.transport.s3session import seconds_until, session_of
 from tests.support.servers.httpserver import Request, Server
 from tests.support.servers.s3proxy import proxy_to
 from tests.support.servers.s3server import S3Server
@@ -66,14 +66,14 @@ class Bucket(Server):
         ]
         return [match[1] if match else "" for match in found]
 
-    def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+    def answer_to(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
         keys = self.keys[:number]
         if self.good_for and keys.count(keys[-1]) > self.good_for:
             self._refuse(handler, 400, _EXPIRED)
         elif self.pays and request.headers.get("x-amz-request-payer") != "requester":
             self._refuse(handler, 403, _EXPIRED.replace(b"ExpiredToken", b"AccessDenied"))
         else:
-            super()._answer(handler, request, number)
+            super().answer_to(handler, request, number)
 
     def _refuse(self, handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
         handler.send_response(status)
@@ -123,7 +123,7 @@ class TestFunctions:
         assert made == ["KEY0"]
         assert set(bucket.keys) == {"KEY0"}
         assert {r.headers["X-Amz-Security-Token"] for r in bucket.requests} == {"KEY0"}
-        assert first._transport.shared is second._transport.shared
+        assert first.transport.shared is second.transport.shared
         first.close()
         second.close()
 
@@ -172,7 +172,7 @@ class TestFunctions:
             raise RuntimeError
 
         async def read() -> list[Any]:
-            keys = session_of(fails)._credentials
+            keys = await session_of(fails).get_credentials()
             tasks = [asyncio.ensure_future(keys.get_frozen_credentials()) for _ in range(100)]
             await asyncio.sleep(0)
             go.set()
@@ -337,7 +337,7 @@ def test_the_same_function_has_one_session() -> None:
     ],
 )
 def test_when_keys_end(end: object, seconds: float) -> None:
-    assert _seconds(end) == seconds
+    assert seconds_until(end) == seconds
 
 
 @pytest.mark.slow

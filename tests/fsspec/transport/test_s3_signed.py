@@ -69,13 +69,13 @@ pytestmark = pytest.mark.usefixtures("no_aws", "no_waiting")
 def through(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that s3fs read."""
     paths: list[str] = []
-    read = S3Transport._by_s3fs
+    read = S3Transport.by_s3fs
 
     async def told(transport: S3Transport, request: Asked, left: float) -> Answer | None:
         paths.append(request.path)
         return await read(transport, request, left)
 
-    monkeypatch.setattr(S3Transport, "_by_s3fs", told)
+    monkeypatch.setattr(S3Transport, "by_s3fs", told)
     return paths
 
 
@@ -243,7 +243,7 @@ class TestRefused:
         """As when credentials are renewed: the next request takes those that hold now."""
         store = open_store(f"{bucket.private}/odd", **bucket.signed())
         assert store.get_many(["v", "v"]) == [CONTENT, CONTENT]
-        credentials = store.transport.shared.fs._s3._request_signer._credentials
+        credentials = store.transport.shared.fs.s3._request_signer._credentials
         right, credentials.secret_key = credentials.secret_key, "Qz7wrong"
         assert isinstance(read(store, "v"), AccessDeniedError)
         credentials.secret_key = right
@@ -418,7 +418,7 @@ class TestRequests:
                 return SimpleNamespace(status=200, headers={})
 
         connected: Any = Connected()
-        asyncio.run(s3connections._Session(connected).request(method, headers={header: "x"}))
+        asyncio.run(s3connections.Session(connected).request(method, headers={header: "x"}))
         assert asked["allow_redirects"] is follows
 
     def test_checksums(
@@ -431,7 +431,7 @@ class TestRequests:
             "x-amz-checksum-sha256": base64.b64encode(hashlib.sha256(CONTENT).digest()).decode(),
         }
         sent: dict[str, str] = {}
-        content = Server._content
+        content = Server.content_for
 
         def with_sums(
             server: Server, request: Request, body: bytes, headers: dict[str, str]
@@ -439,7 +439,7 @@ class TestRequests:
             headers.update(sent)
             return content(server, request, body, headers)
 
-        monkeypatch.setattr(Server, "_content", with_sums)
+        monkeypatch.setattr(Server, "content_for", with_sums)
         store = at(server)
         read(store, "0")
         for name, right in sums.items():
@@ -564,5 +564,5 @@ class TestLeftToS3fs:
         def changed(request: Any, *args: Any) -> None:
             raise AttributeError
 
-        monkeypatch.setattr("nczarr_fsspec.transport.s3form._handlers", changed)
+        monkeypatch.setattr("nczarr_fsspec.transport.s3form.handlers_of", changed)
         self.check(at(server), through)

@@ -305,7 +305,7 @@ def _references(references: References, keys: Iterable[str]) -> None:
 
 def _json_references(data: bytes) -> None:
     found = JSONReferences.parse(data, "references")
-    _references(found, [*found._refs][:50])
+    _references(found, [*found.refs][:50])
 
 
 _KERCHUNK: tuple[Any, ...] = (
@@ -327,8 +327,8 @@ def _folder(data: bytes) -> None:
     """Parse ``.zmetadata`` of a folder of references, or what follows its name: a file of rows."""
     if not data.startswith(b"PAR1"):
         found = FolderReferences.parse(data, "folder")
-        keys = [f"{key.rpartition('/')[0]}/{name}" for key in found._documents for name in "01"]
-        _references(found, [".zmetadata", *found._documents, *keys, "v/1.1"][:50])
+        keys = [f"{key.rpartition('/')[0]}/{name}" for key in found.documents for name in "01"]
+        _references(found, [".zmetadata", *found.documents, *keys, "v/1.1"][:50])
         return
     rows = Rows.parse(data, "rows")
     for number in range(-1, min(len(rows.codes), 20) + 1):
@@ -519,11 +519,11 @@ def _cookies(data: bytes) -> None:
 
 
 def _profiles(data: bytes) -> None:
-    from nczarr_fsspec.transport.aws import _read_profiles
+    from nczarr_fsspec.transport.aws import read_profiles
 
     named = {"AWS_CONFIG_FILE": "", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
     with _as_file(data) as path, mock.patch.dict(os.environ, {**named, "AWS_CONFIG_FILE": path}):
-        dict(_read_profiles())
+        dict(read_profiles())
 
 
 @contextlib.contextmanager

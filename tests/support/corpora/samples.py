@@ -144,7 +144,8 @@ def zarr3() -> Objects:
     import zarr
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
-    store = zarr.storage.MemoryStore()
+    content: dict[str, Any] = {}
+    store = zarr.storage.MemoryStore(content)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # strings have no specification yet
         root = zarr.create_group(store, zarr_format=3, attributes={"title": "three"})
@@ -169,7 +170,7 @@ def zarr3() -> Objects:
         text = group.create_array("text", shape=4, dtype=str, chunks=(4,))
         text[:] = np.array(["a", "b", "cc", "d"])
         group.create_array("s", shape=(), dtype="i2", attributes={"_FillValue": "AAAAAAAA8D8="})
-    return {key: buffer.to_bytes() for key, buffer in store._store_dict.items()}
+    return {key: buffer.to_bytes() for key, buffer in content.items()}
 
 
 #: All of them by name.

@@ -173,7 +173,7 @@ def good(path: Path) -> Good:
     data = path.read_bytes()
     structures: set[Span] = set()
     sealed: set[bytes] = set()
-    find = DataFile._extent  # what all metadata are read by
+    find = DataFile.extent_of  # what all metadata are read by
 
     def noted(self: DataFile, read: Read) -> Any:
         extent = find(self, read)
@@ -184,7 +184,7 @@ def good(path: Path) -> Good:
     def sealing(block: bytes | memoryview, *rest: Any) -> None:
         sealed.add(bytes(block))
 
-    with mock.patch.object(DataFile, "_extent", noted), verifying(sealing):
+    with mock.patch.object(DataFile, "extent_of", noted), verifying(sealing):
         values = read_all(data)
     assert not isinstance(values, NCZarrError), f"{path}: {values}"
     places = [(at, at + len(block)) for block in sealed for at in _occurrences(data, block)]

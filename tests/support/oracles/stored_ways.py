@@ -238,7 +238,7 @@ def _recorded(said: Said) -> Iterator[None]:
     with (
         warnings.catch_warnings(),
         mock.patch("nczarr_xarray.cli.main.reported_warnings", reported),
-        mock.patch("nczarr_xarray.export.form.lacking._SHOWN", 10**6),
+        mock.patch("nczarr_xarray.export.form.lacking.SHOWN", 10**6),
     ):
         warnings.simplefilter("always")
         warnings.showwarning = keep  # type: ignore[assignment]

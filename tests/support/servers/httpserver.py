@@ -148,7 +148,7 @@ class Server:
                 with lock:
                     server.requests.append(request)
                     number = len(server.requests)
-                server._answer(self, request, number)
+                server.answer_to(self, request, number)
 
         self._struck: set[tuple[str, str | None]] = set()
         self._http = _HTTPServer(("127.0.0.1", free_port()), Handler)
@@ -176,7 +176,7 @@ class Server:
     def bytes_sent(self) -> int:
         return sum(request.sent for request in self.requests)
 
-    def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+    def answer_to(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
         def strikes(every: int) -> bool:
             if every == 0 or number % every:
                 return False
@@ -209,7 +209,7 @@ class Server:
         else:
             if self.ranges in ("ok", "no-suffix"):
                 headers["Accept-Ranges"] = "bytes"
-            request.status, body = self._content(request, content, headers)
+            request.status, body = self.content_for(request, content, headers)
         if self.etag is not None and content is not None:
             headers["ETag"] = self.etag
             headers["Last-Modified"] = self.modified
@@ -235,7 +235,7 @@ class Server:
         first, last = f"{user}:here:{password}", f"GET:{uri[1] if uri else ''}"
         return said.startswith("Digest ") and _md5(f"{_md5(first)}:1:{_md5(last)}") in said
 
-    def _content(
+    def content_for(
         self, request: Request, content: bytes, headers: dict[str, str]
     ) -> tuple[int, bytes]:
         wanted = request.range or ""

@@ -60,7 +60,7 @@ class Archive(Server):
     etag: str | None = '"1"'
     signed: int = 0
     logins: int = 0
-    _uses: dict[str, int] = field(default_factory=dict)
+    uses: dict[str, int] = field(default_factory=dict)
     _counting: Any = field(default_factory=threading.Lock, repr=False)
 
     def at(self, host: str) -> str:
@@ -76,7 +76,7 @@ class Archive(Server):
     def port(self) -> int:
         return int(self._http.server_address[1])
 
-    def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+    def answer_to(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
         query = {
             name: values[0] for name, values in parse_qs(urlsplit(request.target).query).items()
         }
@@ -92,12 +92,12 @@ class Archive(Server):
                 handler.send_header(name, value)
             handler.end_headers()
             return
-        super()._answer(handler, request, number)
+        super().answer_to(handler, request, number)
 
     def _used(self, what: str, most: int) -> bool:
         """Tell whether something is used too often."""
-        self._uses[what] = self._uses.get(what, 0) + 1
-        return self._uses[what] > most
+        self.uses[what] = self.uses.get(what, 0) + 1
+        return self.uses[what] > most
 
     def _data(self, request: Request, query: dict[str, str]) -> tuple[int, dict[str, str]]:
         if request.path == "/login":

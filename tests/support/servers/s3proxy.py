@@ -68,28 +68,28 @@ class _Forward(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if self.server.expired():
-            self._answer(400, {}, _XML.replace(b"ServiceUnavailable", b"ExpiredToken"))
+            self.answer_to(400, {}, _XML.replace(b"ServiceUnavailable", b"ExpiredToken"))
             return
         if self.command in ("PUT", "POST", "DELETE") and self.server.fails():
             if self.server.how == "cut":
                 self.close_connection = True
                 return
-            self._answer(int(self.server.how), {}, _XML)
+            self.answer_to(int(self.server.how), {}, _XML)
             return
         request = urllib.request.Request(
             self.server.endpoint + self.path, body or None, dict(self.headers), method=self.command
         )
         try:
             with urllib.request.urlopen(request) as found:
-                self._answer(found.status, dict(found.headers), found.read())
+                self.answer_to(found.status, dict(found.headers), found.read())
         except urllib.error.HTTPError as error:
-            self._answer(error.code, dict(error.headers), error.read())
+            self.answer_to(error.code, dict(error.headers), error.read())
         except (OSError, http.client.HTTPException):  # the server has ended meanwhile
             self.close_connection = True
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _any  # noqa: N815 - as http.server calls them
 
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+    def answer_to(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)
         length = headers.get("Content-Length", str(len(body)))
         for name, value in headers.items():

@@ -74,8 +74,8 @@ class VirtualBytes(RemoteBytes):
         self.size = data if isinstance(data, int) else len(data)
         self.validator = "1"
         self.head = self._bytes(0, min(head, self.size))
-        self._limits = limits or Limits()
-        self.line = Line(self._limits.bandwidth, line)
+        self.bounds = limits or Limits()
+        self.line = Line(self.bounds.bandwidth, line)
         self.idle = 1  # the connection that brought the head
         self.opened = 1
         self.busy = 0
@@ -89,13 +89,13 @@ class VirtualBytes(RemoteBytes):
 
     @property
     def limits(self) -> Limits:
-        return self._limits
+        return self.bounds
 
     def _bytes(self, start: int, stop: int) -> bytes:
         return bytes(stop - start) if isinstance(self.data, int) else self.data[start:stop]
 
     async def fetch(self, extents: Sequence[Extent]) -> list[bytes | memoryview]:
-        check(extents, self.size, self._limits.ranges)
+        check(extents, self.size, self.bounds.ranges)
         number = len(self.requests)
         self.requests.append(list(extents))
         fresh = not self.idle
@@ -104,7 +104,7 @@ class VirtualBytes(RemoteBytes):
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
         try:
-            await asyncio.sleep(self._limits.latency * (1 + fresh))
+            await asyncio.sleep(self.bounds.latency * (1 + fresh))
             if self.fault:
                 await self.fault(number)
             header = 150 * len(extents) if len(extents) > 1 else 0

@@ -79,7 +79,7 @@ def test_no_more_than_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(RemoteFiles, "read", counted)
     monkeypatch.setattr(reading, "AT_A_TIME", 4)
-    monkeypatch.setattr(reading, "_BATCH", 2)
+    monkeypatch.setattr(reading, "BATCH", 2)
     with Server(served(tmp_path, 15)) as server:
         aggregate([f"{server.url}/data/{n}.nc" for n in range(15)], tmp_path / "m.nca")
     assert 1 <= most <= 4

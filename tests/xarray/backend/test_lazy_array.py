@@ -162,10 +162,10 @@ def test_small_variables_of_a_file_come_with_few_requests(server: Server) -> Non
 def test_how_much_is_read_together_is_bounded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lazy_array, "_MOST_BYTES", 9 * NBYTES)
+    monkeypatch.setattr(lazy_array, "MOST_BYTES", 9 * NBYTES)
     with opened(server, "nczarr") as ds:
         assert rounds_of(ds[NAMES].load) == COUNT / 10
-    monkeypatch.setattr(lazy_array, "_MOST_VARIABLES", 7)
+    monkeypatch.setattr(lazy_array, "MOST_VARIABLES", 7)
     with opened(server, "nczarr") as ds:
         assert rounds_of(ds[NAMES].load) == COUNT / 8
         ds.load()

@@ -46,7 +46,7 @@ def test_each_chunk_is_decoded_once(
         return zlib.decompress(data)
 
     monkeypatch.setattr(decompress, "library", lambda: None)  # else it undoes all of them at once
-    monkeypatch.setitem(decompress._libdeflate, "zlib", inflate)
+    monkeypatch.setitem(decompress.LIBDEFLATE, "zlib", inflate)
     chunks = np.arange(6 * COUNT, dtype="<i4").reshape(6, COUNT)
     stored = [
         zlib.compress(row.tobytes() if codec is None else codec.encode(row)) for row in chunks
@@ -168,7 +168,7 @@ def test_stored_chunks_may_be_as_large_as_their_codec_says(
     def decode(_: object, __: object, size: Size) -> tuple[Step, Size]:
         return numbers_of, Size(3 * size.most, exact=False)
 
-    monkeypatch.setitem(registry._BY_ID, "text", Codec(id="text", decode=decode))
+    monkeypatch.setitem(registry.BY_ID, "text", Codec(id="text", decode=decode))
     values = np.random.default_rng(0).random(100_000)
     xr.Dataset({"v": ("x", values)}).nczarr.to_nczarr(
         f"file://{tmp_path}/x.zarr#mode=zarr", encoding={"v": {"chunks": values.shape}}

@@ -492,8 +492,7 @@ def test_planes_of_noise_are_stored_in_chunks_of_64_kib_and_more(
     count: int, libdeflate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not libdeflate:
-        monkeypatch.setattr(compress, "_libdeflate", None)
-        monkeypatch.setattr(compress, "_adler32", zlib.adler32)
+        monkeypatch.setattr(compress, "LIBDEFLATE", None)
     planes = [bytes_like("noise", count, seed=k) for k in range(2)]
     planes += [np.sort(bytes_like("few", count)), np.zeros(count, np.uint8)]
     shuffled = np.concatenate(planes)
@@ -531,7 +530,7 @@ def test_every_stream_is_valid(parts: list[tuple[str, int]], itemsize: int, leve
 
 
 def test_zlib_without_libdeflate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compress, "_libdeflate", None)
+    monkeypatch.setattr(compress, "LIBDEFLATE", None)
     values = FIELDS["smooth"]
     array = ChunkedArray("v", values.shape, values.shape, values.dtype)
     encoder = Encoder(replace(array, codecs=({"id": "zlib", "level": 5},)))

@@ -547,7 +547,7 @@ def test_the_only_chunk_is_found_as_others_are(
     async def nothing(index: BTree1Index) -> None:
         return None
 
-    monkeypatch.setattr(BTree1Index, "_only", nothing)
+    monkeypatch.setattr(BTree1Index, "only_chunk", nothing)
     assert outcomes() == quick
     assert len(set(quick)) > 30
 

@@ -61,14 +61,14 @@ def test_records_are_read_once_for_all_variables(
 def test_threads_remember_nothing(tmp_path: Path) -> None:
     path = write(tmp_path / "a.nc")
     found: list[xr.Dataset] = []
-    cache._last = None
+    cache.last_stretch = None
     with xr.open_dataset(path, engine="nczarr") as dataset:
         thread = threading.Thread(target=lambda: found.append(dataset.load()))
         thread.start()
         thread.join()
     with xr.open_dataset(path, engine="netcdf4") as dataset:
         assert dataset.load().identical(found[0])
-    assert cache._last is None
+    assert cache.last_stretch is None
 
 
 def test_a_file_that_changes_between_two_variables_is_refused(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_another_file_of_the_same_name_is_read_anew(tmp_path: Path) -> None:
 def test_what_is_remembered_goes_with_the_dataset(tmp_path: Path) -> None:
     dataset = xr.open_dataset(write(tmp_path / "a.nc"), engine="nczarr")
     dataset["v0"].load()
-    assert cache._last is not None
+    assert cache.last_stretch is not None
     dataset.close()
     del dataset
     gc.collect()
-    assert cache._last is None
+    assert cache.last_stretch is None

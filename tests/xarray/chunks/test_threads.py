@@ -45,17 +45,17 @@ class Work:
         self.sent_away = False
         self._now = 0.0
         self._lock = threading.Lock()
-        self._hire = threads._pool.hire
+        self._hire = threads.POOL.hire
         monkeypatch.setattr(threads, "processors", lambda: 4)
         monkeypatch.setattr(threads, "time", self)
-        monkeypatch.setattr(threads._pool, "hire", self.hire)
-        work_alone = threads._Team.work_alone
+        monkeypatch.setattr(threads.POOL, "hire", self.hire)
+        work_alone = threads.Team.work_alone
 
-        def alone(team: threads._Team[int]) -> int:
+        def alone(team: threads.Team[int]) -> int:
             self.sent_away |= bool(self.hired)
             return work_alone(team)
 
-        monkeypatch.setattr(threads._Team, "work_alone", alone)
+        monkeypatch.setattr(threads.Team, "work_alone", alone)
 
     def perf_counter(self) -> float:
         return self._now
@@ -91,12 +91,12 @@ def at_rest() -> Iterator[None]:
     end_threads()
     yield
     end_threads()
-    assert (len(threads._pool.callers), threads._pool.helpers) == (0, 0)
+    assert (len(threads.POOL.callers), threads.POOL.helpers) == (0, 0)
 
 
 def end_threads() -> None:
     """Wait for the pool to end: help that comes too late counts for a moment."""
-    executor, threads._pool.executor = threads._pool.executor, None
+    executor, threads.POOL.executor = threads.POOL.executor, None
     if executor is not None:
         executor.shutdown()
 
@@ -159,9 +159,9 @@ def test_help_goes_if_one_thread_is_as_fast(
         def submit(self, function: Callable[[], None]) -> None:
             """Come, but leave all to the caller, so that items are done in order."""
             team = function.__self__  # type: ignore[attr-defined]
-            team._came = True
+            team.came = True
 
-    monkeypatch.setattr(threads._pool, "executor", Executor())
+    monkeypatch.setattr(threads.POOL, "executor", Executor())
     count = 4000
     batch = threads.items_at_a_time(count, nbytes)
     trial = batch * (1 + TRIAL_BATCHES)
@@ -235,7 +235,7 @@ def test_small_chunks_are_taken_by_the_row_on_any_machine(
     monkeypatch: pytest.MonkeyPatch, processors: int, reading: int, count: int, expected: int
 ) -> None:
     monkeypatch.setattr(threads, "processors", lambda: processors)
-    monkeypatch.setattr(threads, "_pool", pool := threads._Pool())
+    monkeypatch.setattr(threads, "POOL", pool := threads.Pool())
     callers = [Team() for _ in range(reading)]
     pool.callers.update(callers)
     assert threads.items_at_a_time(count, SMALL) == expected
@@ -284,7 +284,7 @@ def test_reads_go_on_where_no_thread_can_be_had(
                 late.append(function)
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads._pool, "executor", Executor())
+    monkeypatch.setattr(threads.POOL, "executor", Executor())
     work.share(lambda _: 0, 100, LARGE_BYTES, 1)
     for function in late:
         function()
@@ -314,7 +314,7 @@ def test_what_a_late_helper_has_begun_is_waited_for(
         done.extend(batch)
 
     caller = threading.get_ident()
-    monkeypatch.setattr(threads._pool, "executor", Executor())
+    monkeypatch.setattr(threads.POOL, "executor", Executor())
     share(function, range(50), LARGE_BYTES * 8)
     assert sorted(done) == list(range(50))
 
@@ -341,16 +341,16 @@ def test_help_that_is_late_is_not_judged_before_it_comes(
             helper.start()
             helper.join()
 
-    monkeypatch.setattr(threads._pool, "executor", Executor())
+    monkeypatch.setattr(threads.POOL, "executor", Executor())
     share(function, range(4000), 2 * LARGE_BYTES)
     assert done[True] + done[False] == 4000
     assert done[False]
 
 
 def test_a_read_that_an_interrupt_kept_from_leaving_counts_no_more(work: Work) -> None:
-    team = threads._Team(lambda _: None, range(3), 1)
+    team = threads.Team(lambda _: None, range(3), 1)
     team.__enter__()  # and an interrupt comes before the read begins
-    assert len(threads._pool.callers) == 1
+    assert len(threads.POOL.callers) == 1
     del team
     gc.collect()
     work.share(lambda _: 0, 10, LARGE_BYTES, 1)
@@ -382,7 +382,7 @@ def test_an_event_loop_decodes_itself_where_no_thread_can_be_had(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads._pool, "executor", Executor())
+    monkeypatch.setattr(threads.POOL, "executor", Executor())
     monkeypatch.setattr(threading.Thread, "start", start)
     _receive_all(lambda numbers, _: done.extend(numbers))
     assert sorted(done) == [0, 1, 2, 3]
@@ -397,7 +397,7 @@ def test_what_may_wait_for_the_loop_is_an_error_where_no_thread_can_be_had(
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setattr(threads, "POOL", threads.Pool())
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(RuntimeError, match="can't start new thread"):
         asyncio.run(threads.in_pool(list))

@@ -308,10 +308,13 @@ def test_an_unknown_option_leads_to_the_help_of_its_command(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_examples_that_can_be_parsed(command: str) -> None:
+def test_the_help_of_every_command_has_examples_that_can_be_parsed(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     parser = build_parser([command])
-    (commands,) = parser._subparsers._group_actions  # type: ignore[union-attr]
-    _, _, examples = commands.choices[command].format_help().partition("\nexamples:\n")  # type: ignore[index]
+    with pytest.raises(SystemExit):
+        parser.parse_args([command, "--help"])
+    _, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
     assert examples
     for line in examples.splitlines():
         program, *words = shlex.split(line.partition(" > ")[0])

@@ -65,7 +65,7 @@ def test_maps_become_series_in_two_passes(
 
     def counted(self: ChunkReader, plan: Any, **options: Any) -> np.ndarray:
         values = read(self, plan, **options)
-        decoded.append((self._array.path, values.nbytes))
+        decoded.append((self.array.path, values.nbytes))
         return values
 
     monkeypatch.setattr(ChunkReader, "read", counted)
@@ -364,7 +364,7 @@ def test_few_fragments_come_at_a_time(
         under_way[0] += 1
         most[0] = max(most[0], under_way[0])
 
-    of_file, of_tree = FragmentReader._read_on_loop, FragmentReader._read_part
+    of_file, of_tree = FragmentReader.read_on_loop, FragmentReader.read_part
 
     async def on_loop(self: FragmentReader, *arguments: Any, **options: Any) -> bool:
         begin()
@@ -381,8 +381,8 @@ def test_few_fragments_come_at_a_time(
         finally:
             under_way[0] -= 1
 
-    monkeypatch.setattr(FragmentReader, "_read_on_loop", on_loop)
-    monkeypatch.setattr(FragmentReader, "_read_part", in_thread)
+    monkeypatch.setattr(FragmentReader, "read_on_loop", on_loop)
+    monkeypatch.setattr(FragmentReader, "read_part", in_thread)
     chunks = ["--chunks", "t=20,x=10000", "--var", "v"]
     with range_server(tmp_path) as server:
         copy(f"{server.url}/m.nca", tmp_path / "all", *chunks)

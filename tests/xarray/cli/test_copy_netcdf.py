@@ -437,13 +437,13 @@ def test_what_comes_meanwhile_is_not_replaced(
 
     import nczarr_xarray.export.netcdf_file as module
 
-    fill = module._fill
+    fill = module.fill_file
 
     def late(*arguments: Any) -> None:
         fill(*arguments)
         fs.pipe_file(path, b"theirs")
 
-    monkeypatch.setattr(module, "_fill", late)
+    monkeypatch.setattr(module, "fill_file", late)
     assert "--overwrite" in failed(capsys, series, f"memory:/{path}")
     assert fs.cat_file(path) == b"theirs"
     assert upload is FsspecWriter.upload

@@ -444,14 +444,14 @@ def test_an_archive_far_away_leaves_nothing_here(
 
 def test_the_first_pass_is_not_done_again(source: Path, tmp_path: Path) -> None:
     between: list[str] = []
-    first_pass = steps.TwoPassStep._first_pass
+    first_pass = steps.TwoPassStep.first_pass
 
     def counted(self: steps.TwoPassStep) -> None:
         between.append(self.item.variable.path)
         first_pass(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps.TwoPassStep, "_first_pass", counted)
+        patch.setattr(steps.TwoPassStep, "first_pass", counted)
         interrupt(source, tmp_path / "y", "--resume", *TWO_PASSES, note_bytes=1 << 26)
         again = puts(source, tmp_path / "y", "--resume", *TWO_PASSES)
     assert again == RECHUNKED_CHUNKS - 5  # those of the second part

@@ -109,7 +109,7 @@ def test_errors_of_the_cluster_name_the_variable(cube: Path, tmp_path: Path) -> 
         step = next(s for s in task.steps() if s.item.variable.name == "v")
         task.change.abort()
         with pytest.raises(StoreError, match=r"^/v, part 1 of \d+: cannot be copied by a worker"):
-            workers._result(_Broken(), step, 0)
+            workers.result_of(_Broken(), step, 0)
 
 
 def test_no_scheduler(
@@ -329,7 +329,7 @@ def test_a_task_that_does_not_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is not waited for without a limit."""
-    monkeypatch.setattr(parallel, "_PATIENCE", 0.1)
+    monkeypatch.setattr(parallel, "PATIENCE", 0.1)
     with two_processes() as client:
         begun, end = (distributed.Event(name, client=client) for name in ("begun", "end"))
         future = client.submit(_endless, pure=False)

@@ -31,8 +31,8 @@ def decoder(codec: str, size: int) -> Step:
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The libraries that we like best, and what is left where they have no wheels."""
     if request.param == "fallback":
-        monkeypatch.setattr(decompress, "_libdeflate", {})
-        monkeypatch.setattr(decompress, "_zstandard", None)
+        monkeypatch.setattr(decompress, "LIBDEFLATE", {})
+        monkeypatch.setattr(decompress, "ZSTANDARD", None)
     return request.param
 
 

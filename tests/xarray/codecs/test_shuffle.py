@@ -29,10 +29,10 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             pytest.skip("blosc2 is not installed: pip install 'nczarr-xarray[fast]'")
     elif request.param == "numcodecs":
         monkeypatch.setattr(shuffle, "library", lambda: None)
-    way = None if request.param == "numpy" else shuffle._blosc.__wrapped__()
+    way = None if request.param == "numpy" else shuffle.blosc_unshuffler.__wrapped__()
     if way is None and request.param == "numcodecs":
         pytest.skip("blosc has code for unshuffling on x86-64 only")
-    monkeypatch.setattr(shuffle, "_blosc", lambda: way)
+    monkeypatch.setattr(shuffle, "blosc_unshuffler", lambda: way)
 
 
 @given(
@@ -67,7 +67,7 @@ def test_what_numcodecs_shuffled(dtype: str) -> None:
 def test_any_tile(
     monkeypatch: pytest.MonkeyPatch, tile: int, size: int, count: int, rest: int
 ) -> None:
-    monkeypatch.setattr(shuffle, "_TILE", tile)
+    monkeypatch.setattr(shuffle, "TILE", tile)
     for chunks in (1, 3):
         length = size * count + rest
         plain = np.random.default_rng(0).integers(0, 256, chunks * length, np.uint8).tobytes()
@@ -77,7 +77,7 @@ def test_any_tile(
 
 def test_a_chunk_that_is_longer_than_a_library_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle, "MOST", 4000)
-    monkeypatch.setattr(shuffle, "_TILE", 1000)
+    monkeypatch.setattr(shuffle, "TILE", 1000)
     plain = np.random.default_rng(0).bytes(4002)
     assert unshuffle([shuffled(plain, 4)], 4).tobytes() == plain
 

@@ -29,7 +29,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     read_remote = ChunkReader.read_remote
 
     async def noted(reader: ChunkReader, plan: Plan, *, remember: bool = False) -> np.ndarray:
-        paths.append(reader._array.path)
+        paths.append(reader.array.path)
         return await read_remote(reader, plan, remember=remember)
 
     monkeypatch.setattr(ChunkReader, "read_remote", noted)
@@ -77,7 +77,7 @@ def test_they_are_read_from_memory(served: Server, far: list[str], name: str) ->
 def test_what_is_much_is_not(
     served: Server, far: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variable, "_MOST_AT_HAND", 4 * 12)
+    monkeypatch.setattr(variable, "MOST_AT_HAND", 4 * 12)
     with open_hierarchy(f"{served.url}/a.nc") as opened:
         for name in ("packed", "plain"):
             reader = opened.reader(opened.hierarchy.root.variables[name])

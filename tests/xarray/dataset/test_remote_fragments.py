@@ -367,7 +367,7 @@ def test_trees_are_read_at_the_same_time(server: RangeServer, root: Path) -> Non
 def test_a_tree_that_is_gone_is_not_missing_data(
     server: RangeServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+    monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks.BELIEVED", 0)
     server.set()
     names = ["tree0.nczarr", "tree1.nczarr"]
     for number, name in enumerate(names):

@@ -47,7 +47,7 @@ def cost(part: Part) -> int:
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_parts, "_TOGETHER", 3)
+    monkeypatch.setattr(remote_parts, "BEGUN_TOGETHER", 3)
 
 
 def test_they_are_begun_before_all_are_found() -> None:

@@ -310,13 +310,13 @@ def test_parts_of_deflated_members_are_not_read_one_by_one(
     content = {f"/{path.name}": path.read_bytes() for path in tmp_path.glob("*.zip")}
     size = len(content[f"/{zipfile.ZIP_DEFLATED}.zip"])
     inflated: list[str] = []
-    inflate: Callable[..., bytes] = zipformat._inflated
+    inflate: Callable[..., bytes] = zipformat.inflated
 
     def counted(name: str, *how: Any) -> bytes:
         inflated.append(name)
         return inflate(name, *how)
 
-    monkeypatch.setattr(zipformat, "_inflated", counted)
+    monkeypatch.setattr(zipformat, "inflated", counted)
     selection = {"y": [3, 500, 999], "x": [1, 0]}
     expected = xr.DataArray(values, dims=("y", "x")).isel(selection).values
     memory.clear()

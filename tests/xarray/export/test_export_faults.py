@@ -434,7 +434,7 @@ def test_a_dataset_that_came_just_now_is_kept(
         return found
 
     monkeypatch.setattr(WriteTarget, "keys", then_written)
-    monkeypatch.setattr(WriteTarget, "_archive", _after(then_written, WriteTarget._archive))
+    monkeypatch.setattr(WriteTarget, "new_archive", _after(then_written, WriteTarget.new_archive))
     with pytest.raises((ConflictError, DatasetExistsError)):
         target.write(sample(8), encoding=CHUNKS)
     assert others == []

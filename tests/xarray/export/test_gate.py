@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.export import gate
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.gate import Gate, Gated
-from tests.support.faults.locks import is_held
+from tests.support.faults.locks import lock_is_held, watch_locks
 
 
 def test_one_thread_at_a_time_changes_a_chunk_of_several_blocks(
@@ -32,56 +34,59 @@ def test_one_thread_at_a_time_changes_a_chunk_of_several_blocks(
         real = getattr(ChunkWriter, name)
 
         def watched(self: ChunkWriter, *args: Any) -> Any:
-            held.append((name, self._gate.lock.locked()))
+            held.append((name, self.gate.lock.locked()))
             return real(self, *args)
 
         monkeypatch.setattr(ChunkWriter, name, watched)
 
-    for name in ("_seen", "_put"):
+    for name in ("seen_before", "put_chunk"):
         watch(name)
     blocks = xr.Dataset({"v": ("x", da.arange(4, chunks=2))})
     to_nczarr(blocks, tmp_path / "d", encoding={"v": {"chunks": (4,)}}, safe_chunks=False)
-    assert held == [("_seen", True), ("_put", True)] * 2
+    assert held == [("seen_before", True), ("put_chunk", True)] * 2
 
 
 def test_copies_of_a_writer_find_one_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_locks(monkeypatch)
     held: list[bool] = []
 
     class Gates(WeakValueDictionary[Any, Gate]):
         def setdefault(self, key: Any, default: Any = None) -> Any:
-            held.append(is_held(gate._NAMING))
+            held.append(lock_is_held())
             return super().setdefault(key, default)
 
-    monkeypatch.setattr(gate, "_GATES", Gates())
+    monkeypatch.setattr(gate, "GATES", Gates())
     writer = Gated()
-    assert pickle.loads(pickle.dumps(writer))._gate is writer._gate
+    assert pickle.loads(pickle.dumps(writer)).gate is writer.gate
     assert held == [True, True]
 
 
-def test_no_thread_comes_between_looking_at_a_gate_and_going_in() -> None:
-    held: list[bool] = []
-    lock = threading.Lock()
+def test_a_gate_that_is_shut_has_nobody_inside() -> None:
+    """No thread comes between looking at it and going in."""
+    gate, inside, entered = Gate(), [0], threading.Event()
 
-    class Watched(Gate):
-        def __getattribute__(self, name: str) -> Any:
-            if name in ("_inside", "_shut"):
-                held.append(lock.locked())
-            return super().__getattribute__(name)
+    def work() -> None:
+        while True:
+            with gate:
+                inside.append(1)
+                entered.set()
+                inside.append(-1)
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            if name in ("_inside", "_shut") and name in vars(self):
-                held.append(lock.locked())
-            super().__setattr__(name, value)
-
-    watched = Watched()
-    watched._changed = threading.Condition(lock)
-    with watched:
-        pass
-    watched.shut()
-    with pytest.raises(StoreError, match="was given up"):
-        watched.__enter__()
-    assert held == [True] * len(held)
-    assert len(held) >= 7
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            working = [pool.submit(work) for _ in range(4)]
+            assert entered.wait(60)
+            gate.shut()
+            count = len(inside)
+            for one in working:
+                with pytest.raises(StoreError, match="was given up"):
+                    one.result(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(inside) == count
+    assert sum(inside) == 0
 
 
 def test_threads_take_and_report_items_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def late_writer(module: Any, monkeypatch: pytest.MonkeyPatch, export: Any, targe
         with pytest.raises(RuntimeError, match="of the user"):
             export(given, target)
     writer = pickle.loads(sent[0])
-    monkeypatch.setattr(writer, "_home", 0)
+    monkeypatch.setattr(writer, "home", 0)
     return writer
 
 

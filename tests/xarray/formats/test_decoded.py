@@ -28,9 +28,8 @@ def test_sizes_of_lengths_keep_messages_apart() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_messages, "_MOST", 3)
-    monkeypatch.setattr(shared_messages, "_known", {})
-    known = shared_messages._known
+    monkeypatch.setattr(shared_messages, "MOST_MESSAGES", 3)
+    monkeypatch.setattr(shared_messages, "KNOWN", known := {})
     for size in range(1, 10):
         body = bytes([0x13, 0, 0, 0, *size.to_bytes(4, "little")])
         assert Decoded(Frame("a.nc")).datatype(body, "v").size == size

@@ -28,6 +28,6 @@ def test_python_sums_the_first_bytes_of_a_process_only(monkeypatch: pytest.Monke
     monkeypatch.setattr(binary, "in_python", in_python)
     monkeypatch.setattr(sys, "modules", {k: v for k, v in sys.modules.items() if k != "numcodecs"})
     data = bytes(20_000)
-    new = binary._Lookup3()
+    new = binary.Lookup3()
     assert [new(data) for _ in range(3)] == [jenkins_lookup3(data, 0)] * 3
     assert summed == [20_000]

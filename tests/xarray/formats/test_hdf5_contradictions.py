@@ -40,7 +40,7 @@ from nczarr_xarray.formats.hdf5.objects import (
 )
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
-from nczarr_xarray.formats.hdf5.virtual import _mappings
+from nczarr_xarray.formats.hdf5.virtual import read_mappings
 from tests.support.builders.h5drive import drive
 from tests.support.builders.h5objects import Equal, address_of, made
 from tests.support.faults.filepromises import verifying
@@ -524,7 +524,7 @@ def mappings(*each: bytes, version: int = 0) -> bytes:
 )
 def test_mappings(message: bytes, reason: str) -> None:
     with pytest.raises(FormatError) as caught:
-        _mappings(Cursor(message, FRAME, "the mappings"), (9,))
+        read_mappings(Cursor(message, FRAME, "the mappings"), (9,))
     assert "the mappings" in str(caught.value)
     assert reason in str(caught.value)
 
@@ -536,9 +536,9 @@ def test_mappings_that_are_right() -> None:
         b".\0own\0" + slab(0, 2, 3, 1) + slab(0, 3, 3, 1),
         b"other.h5\0d\0" + slab(0, 1, endless, 1) + slab(0, 1, endless, 1),
     )
-    assert _mappings(Cursor(message, FRAME, "the mappings"), (9,)) == ([b"own"], True)
+    assert read_mappings(Cursor(message, FRAME, "the mappings"), (9,)) == ([b"own"], True)
     plain = mappings(b".\0own\0" + ALL + ALL, b".\0own\0" + ALL + ALL)
-    assert _mappings(Cursor(plain, FRAME, "the mappings"), (9,)) == ([b"own"], False)
+    assert read_mappings(Cursor(plain, FRAME, "the mappings"), (9,)) == ([b"own"], False)
 
 
 # -- trees and heaps that contradict what refers to them ------------------------------------------

@@ -29,7 +29,7 @@ from nczarr_xarray.formats.hdf5.fallback import H5pyReader
 from tests.support.examples import examples
 from tests.support.faults.filepromises import RemoteMemory
 
-_READ_BOX = H5pyReader._read_box
+_READ_BOX = H5pyReader.read_box
 
 
 def _source(folder: Path, number: int) -> Any:
@@ -492,7 +492,7 @@ def test_what_lies_between_far_elements_is_not_read(tmp_path: Path) -> None:
 
     with (
         xr.open_dataset(tmp_path / "v.h5", engine="nczarr") as ds,
-        mock.patch.object(H5pyReader, "_read_box", counted),
+        mock.patch.object(H5pyReader, "read_box", counted),
     ):
         np.testing.assert_array_equal(ds.v[::-200, 1::38], data[::-200, 1::38])
         np.testing.assert_array_equal(ds.v[3::100, :, 7], data[3::100, :, 7])
@@ -526,7 +526,7 @@ def small_parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     _large(path, values)
     with (
         xr.open_dataset(path, engine="nczarr") as ds,
-        mock.patch.object(fallback, "_LARGE_BOX", 64),
+        mock.patch.object(fallback, "LARGE_BOX", 64),
     ):
         yield ds, values
 

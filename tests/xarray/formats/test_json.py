@@ -68,8 +68,8 @@ class TestParser:
     @given(values, st.booleans())
     def test_both_parsers_agree(self, value: JSON, escaped: bool) -> None:
         text = json.dumps(plain(value), ensure_ascii=escaped)
-        slow = jsontext._Dialect(text, "'").parse()
-        assert same(slow, jsontext._STANDARD.decode(text))
+        slow = jsontext.Dialect(text, "'").parse()
+        assert same(slow, jsontext.STANDARD.decode(text))
 
     @bounded
     @given(st.text("[]{}:,\"\\ntrue0.-eE+$ /'ud8", max_size=40))
@@ -191,7 +191,7 @@ class TestParser:
         def parse(*_: object) -> JSON:
             raise MemoryError
 
-        monkeypatch.setattr(jsontext, "_parse", parse)
+        monkeypatch.setattr(jsontext, "parse_text", parse)
         with pytest.raises(FormatError) as caught:
             loads(b"[1, 2]", "k")
         assert caught.value.object == "k"

@@ -275,7 +275,7 @@ def test_chunks_that_are_decoded_together_are_bounded(monkeypatch: pytest.Monkey
         return found
 
     monkeypatch.setattr(Opened, "read_many", counted)
-    monkeypatch.setattr(nczarr_xarray.tools.validate.data, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(nczarr_xarray.tools.validate.data, "BATCH_BYTES", 1000)
     values = xr.Dataset({"v": (("y", "x"), np.ones((50, 60)))})
     target: Objects = {}
     to_nczarr(values, target, encoding={"v": {"chunks": (5, 6)}})

@@ -34,7 +34,7 @@ from zarr.abc.store import (
 )
 from zarr.abc.store import Store as ZarrStore
 from zarr.core.buffer import Buffer, cpu, default_buffer_prototype
-from zarr.core.sync import _collect_aiterator, sync
+from zarr.core.sync import sync
 from zarr.testing.store import StoreTests
 from zarr.testing.utils import assert_bytes_equal
 
@@ -237,8 +237,12 @@ class TestSameDataset:
         assert array.attrs["_ARRAY_DIMENSIONS"] == ["y", "/x"]
 
 
+async def collected(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
 def keys_of(store: Any, prefix: str) -> list[str]:
-    return sorted(sync(_collect_aiterator(store.list_prefix(prefix))))
+    return sorted(sync(collected(store.list_prefix(prefix))))
 
 
 # -- fill values ------------------------------------------------------------------------
@@ -545,14 +549,14 @@ class TestTree:
             "w/": [".zarray", ".zattrs", "0"],
         }
         expected = sorted(prefix + name for prefix, names in every.items() for name in names)
-        assert sorted(sync(_collect_aiterator(store.list()))) == expected
+        assert sorted(sync(collected(store.list()))) == expected
         for prefix in ("", "g", "g/", "g/v", "g/v/", "g/v/0", "w", "nothing"):
             below = [key for key in expected if key.startswith(prefix)]
             assert keys_of(store, prefix) == below
         for folder in ("", "g", "g/", "g/v", "w", "w/0", "nothing"):
             start = folder.rstrip("/") + "/" if folder else ""
             names = {key[len(start) :].split("/")[0] for key in expected if key.startswith(start)}
-            assert set(sync(_collect_aiterator(store.list_dir(folder)))) == names
+            assert set(sync(collected(store.list_dir(folder)))) == names
         for key in expected:
             assert sync(store.exists(key))
             size = sync(store.getsize(key))
@@ -1105,7 +1109,6 @@ class TestStore(StoreTests[StoreView, cpu.Buffer]):
                 await StoreView.open(**open_kwargs, read_only=False)
             return
         store = await StoreView.open(**open_kwargs, read_only=True)
-        assert store._is_open
         assert store.read_only
 
     async def test_get_many(self, store: StoreView) -> None:
@@ -1113,7 +1116,7 @@ class TestStore(StoreTests[StoreView, cpu.Buffer]):
         for key in keys:
             await self.set(store, key, self.buffer_cls.from_bytes(key.encode()))
         requests = [(key, default_buffer_prototype(), None) for key in keys]
-        observed = await _collect_aiterator(store._get_many(requests))
+        observed = await collected(store._get_many(requests))
         assert {key: value.to_bytes() for key, value in observed if value} == {
             key: key.encode() for key in keys
         }
@@ -1144,33 +1147,33 @@ class TestStore(StoreTests[StoreView, cpu.Buffer]):
             await store.clear()
 
     async def test_list(self, store: StoreView) -> None:
-        before = set(await _collect_aiterator(store.list()))
+        before = set(await collected(store.list()))
         assert {".zgroup", "foo/.zgroup", "foo/c/.zarray"} <= before
         keys = {f"foo/c/{at}.3" for at in range(10)}
         for key in keys:
             await self.set(store, key, self.buffer_cls.from_bytes(b""))
-        assert set(await _collect_aiterator(store.list())) == before | keys
+        assert set(await collected(store.list())) == before | keys
 
     async def test_list_prefix(self, store: StoreView) -> None:
         await self.set(store, "foo/0/7", self.buffer_cls.from_bytes(b"x"))
-        everything = await _collect_aiterator(store.list())
+        everything = await collected(store.list())
         for prefix in ("", "f", "foo", "foo/", "foo/0", "foo/0/", "foo/0/7", "bar"):
-            observed = await _collect_aiterator(store.list_prefix(prefix))
+            observed = await collected(store.list_prefix(prefix))
             assert sorted(observed) == sorted(k for k in everything if k.startswith(prefix))
 
     async def test_list_empty_path(self, store: StoreView) -> None:
-        everything = sorted(await _collect_aiterator(store.list()))
-        assert sorted(await _collect_aiterator(store.list_prefix(""))) == everything
+        everything = sorted(await collected(store.list()))
+        assert sorted(await collected(store.list_prefix(""))) == everything
 
     async def test_list_dir(self, store: StoreView) -> None:
-        assert set(await _collect_aiterator(store.list_dir("foo"))) == {
+        assert set(await collected(store.list_dir("foo"))) == {
             ".zattrs",
             ".zgroup",
             "0",
             "c",
         }
-        assert set(await _collect_aiterator(store.list_dir("empty/"))) == {".zarray", ".zattrs"}
-        assert await _collect_aiterator(store.list_dir("bar")) == ()
+        assert set(await collected(store.list_dir("empty/"))) == {".zarray", ".zattrs"}
+        assert await collected(store.list_dir("bar")) == []
 
     @IF_ZARR_HAS_IT
     async def test_get_bytes(self, store: Any) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.cfa import mapping04
-from nczarr_xarray.formats.cfa.mapping04 import Mappings, Part, _listed, _spelled, read_table
+from nczarr_xarray.formats.cfa.mapping04 import Mappings, Part, listed_part, spelled_part, read_table
 from nczarr_xarray.model import Dimension, FragmentMapping
 
 values = st.recursive(
@@ -48,7 +48,7 @@ class TestTable:
         text = around + json.dumps(table, indent=indent, separators=separators) + around
         taken: list[list[Any]] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mapping04, "_TOGETHER", together)
+            patch.setattr(mapping04, "PARTITIONS_AT_A_TIME", together)
             found = read_table(text, taken.append)
         assert found == {**table, "Partitions": []}
         assert [one for some in taken for one in some] == partitions
@@ -190,7 +190,7 @@ class TestParts:
         ],
     )
     def test_as_python_spells_them(self, text: str, part: Part) -> None:
-        assert _spelled(text) == part
+        assert spelled_part(text) == part
 
     @pytest.mark.parametrize(
         "text",
@@ -199,7 +199,7 @@ class TestParts:
          "[(1,2);]", "[(,)]", "[(--1,)]", f"[({'9' * 19},)]", "[(x,)]", "[[0, 1, 1],, (1,)]"],
     )  # fmt: skip
     def test_misspelt(self, text: str) -> None:
-        assert _spelled(text) is None
+        assert spelled_part(text) is None
 
     @pytest.mark.parametrize(
         ("value", "part"),
@@ -213,7 +213,7 @@ class TestParts:
         ],
     )
     def test_as_json_has_them(self, value: Any, part: Part) -> None:
-        assert _listed(value) == part
+        assert listed_part(value) == part
 
     @pytest.mark.parametrize(
         "value",
@@ -221,4 +221,4 @@ class TestParts:
          [[0, -(1 << 62), 1]], [[-1, 2, 1]], [[0], 5]],
     )  # fmt: skip
     def test_not_as_json_has_them(self, value: Any) -> None:
-        assert _listed(value) is None
+        assert listed_part(value) is None

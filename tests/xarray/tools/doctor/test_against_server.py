@@ -116,7 +116,7 @@ def test_a_read_takes_what_was_predicted(
     if name in OTHERS:
         request.getfixturevalue(OTHERS[name])
     # how fast this machine sends bytes to itself decides nothing
-    monkeypatch.setattr(route, "_TELLING", sys.maxsize)
+    monkeypatch.setattr(route, "TELLING", sys.maxsize)
     url = f"{server.url}/{name}"
     server.set()
     moved = {f"{folder}/parts": f"{server.url}/parts"}  # where references are not relative
