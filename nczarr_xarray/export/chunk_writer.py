@@ -19,7 +19,7 @@ from nczarr_fsspec.stores.missing_chunks import Document
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.export.form.integers import as_integers
 from nczarr_xarray.export.gate import ArrayWriter
