@@ -157,6 +157,7 @@ def _fill(
 
 
 def entry_of(path: str, attributes: int) -> zipfile.ZipInfo:
+    """Return the entry of a file or a folder, which is the same whenever it is made."""
     entry = zipfile.ZipInfo(path)  # of 1980, the first time that zip knows
     entry.CRC = 0
     entry.create_system = _UNIX

@@ -368,7 +368,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
 
 def handlers_of(client: Any) -> list[Any]:
     """Return the handlers that botocore calls for requests for objects."""
-    known = client.meta.events._emitter.handlers_of  # noqa: SLF001
+    known = client.meta.events._emitter._handlers  # noqa: SLF001
     found = [known.prefix_search(f"{event}.s3.GetObject") for event in _EVENTS]
     return [handler for handlers in found for handler in handlers if handler is not _see]
 

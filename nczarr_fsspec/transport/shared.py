@@ -144,7 +144,7 @@ class SharedFilesystem:
         """Call `method` of the filesystem; a synchronous one waits in a thread."""
         if is_async(self.fs):
             return await getattr(self.fs, f"_{method}")(*args, **kwargs)
-        called = partial(copy_context().run, self._call, method, *args, **kwargs)
+        called = partial(copy_context().run, self.call_here, method, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, called)
 
     @cached_property
@@ -156,7 +156,8 @@ class SharedFilesystem:
         """
         return ThreadPoolExecutor(1 if self._alone else None, "nczarr-fsspec")
 
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    def call_here(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call `method` of a synchronous filesystem in this thread."""
         if self._alone:
             from nczarr_fsspec.transport.caches import checked
 

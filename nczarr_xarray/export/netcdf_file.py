@@ -194,7 +194,9 @@ def write_netcdf(
             tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
     # if memory is limited, parts are whole chunks: none need be kept
     chunk_cache = None if memory is None else 0
-    target.write(partial(fill_file, target.url, opened, contents, plan, model, chunk_cache, progress))
+    target.write(
+        partial(fill_file, target.url, opened, contents, plan, model, chunk_cache, progress)
+    )
 
 
 def fill_file(
@@ -207,6 +209,7 @@ def fill_file(
     progress: Progress,
     path: str,
 ) -> None:
+    """Write a file at a path of this machine."""
     with new_file(path, model, url) as file:
         if not model.startswith("NETCDF4"):
             file.set_fill_off()  # all values are written

@@ -135,6 +135,7 @@ def run_part(step: Step, part: int) -> int:
 
 
 def result_of(future: Any, step: Step, part: int) -> int:
+    """Return how many chunks a worker has put; raise its error as one of the variable."""
     try:
         put: int = future.result()
     except NCZarrError:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec import local_files
 from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.directory import birth_of
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 
 DATA = bytes(range(256)) * 40
 
@@ -90,11 +90,11 @@ class TestBirth:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
-        directory._statx.cache_clear()
+        directory.c_statx.cache_clear()
         try:
             assert birth_of(str(tmp_path)) is None
         finally:
-            directory._statx.cache_clear()
+            directory.c_statx.cache_clear()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python itself counts there")

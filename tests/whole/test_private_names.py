@@ -8,6 +8,7 @@ has changed.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,7 @@ USED = {
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name.strip("_") != ""
+    return re.fullmatch(r"_[a-zA-Z]\w*", name) is not None
 
 
 def defined(tree: ast.AST) -> Iterator[str]:
@@ -78,8 +79,8 @@ def used(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
             case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), args=args):
                 if called in ("setattr", "delattr", "getattr", "hasattr", "object", "patch"):
                     texts = [one.value for one in args if isinstance(one, ast.Constant)]
-                    names = [name for text in texts for name in str(text).split(".")]
-                    yield from ((node.lineno, name, True) for name in names if name.isidentifier())
+                    for text in texts:
+                        yield from ((node.lineno, word, True) for word in str(text).split("."))
             case _:
                 pass
 

@@ -78,6 +78,7 @@ def loads(data: bytes, key: str) -> JSON:
 
 
 def parse_text(text: str, apostrophe: str) -> JSON:
+    """Return the value of a text, by the parser of Python if that takes it."""
     text = text.removeprefix("\ufeff")  # editors of Windows write it
     if _SURROGATE.search(text):  # json accepts half of a surrogate pair, which is no text
         return Dialect(text, apostrophe).parse()

@@ -204,9 +204,10 @@ class SimulatedTransport(Transport):
 class SimulatedFile(RemoteFileBytes):
     """One file behind a `SimulatedTransport`."""
 
+    transport: SimulatedTransport
+
     def __init__(self, transport: SimulatedTransport, path: str, url: str) -> None:
         super().__init__(transport, path, url, 0)
-        self.transport = transport
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self.transport.loop.run_until_complete(coroutine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import os
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +25,8 @@ from nczarr_fsspec.ranges.planner import (
     RAMP,
     SMALL_GAP,
     Requests,
-    pack_requests,
     longest,
+    pack_requests,
     plan_requests,
 )
 from nczarr_fsspec.ranges.reader import RangeReader
@@ -978,7 +979,9 @@ def test_a_reader_survives_a_fork() -> None:
         """Fork while the parent has much under way, which never ends in the child."""
         await part(reader)
         starts = np.arange(500_000, 900_000, 50_000)
-        reads = [reader.read_metadata([Extent(at, at + 9)]) for at in range(10**6, 2 * 10**6, 10**5)]
+        reads = [
+            reader.read_metadata([Extent(at, at + 9)]) for at in range(10**6, 2 * 10**6, 10**5)
+        ]
         data = reader.read_data(starts, starts + 40_000, Collector(starts, starts + 40_000))
         under_way = [asyncio.ensure_future(one) for one in (data, *reads)]
         await asyncio.sleep(0.001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import email.utils
 import errno
 import io
 import mmap

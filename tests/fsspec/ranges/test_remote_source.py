@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -158,7 +159,9 @@ def test_an_index_of_another_file_is_not_used(tmp_path: Path) -> None:
     header = json.dumps({"identity": "a", "url": "x", "size": 9, "validator": "1"}).encode()
     data = header + b"\n" + remembered.dump()
     for name in "ab":
-        (tmp_path / f"{name}.index").write_bytes(hashlib.blake2b(data, digest_size=16).digest() + data)
+        (tmp_path / f"{name}.index").write_bytes(
+            hashlib.blake2b(data, digest_size=16).digest() + data
+        )
     index = memory.IndexMemory()
     assert index.known("a", tmp_path) == (9, "1")
     assert index.known("b", tmp_path) is None

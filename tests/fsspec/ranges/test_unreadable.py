@@ -6,9 +6,11 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,7 +61,7 @@ def test_a_state_that_cannot_be_asked_for(
     """What was read may be of another version: it is not given out."""
     source = LocalFileBytes(path)
     read(source)
-    monkeypatch.setattr(os, "fstat", broken)
+    monkeypatch.setattr(local, "os", SimpleNamespace(**{**vars(os), "fstat": broken}))
     with pytest.raises(StoreError, match="cannot be read: Input/output error"):
         read(source)
 

@@ -12,6 +12,7 @@ import s3fs
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores import write_fsspec
+from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.policy import ATTEMPTS, RequestLimits, Timeout
@@ -206,7 +207,9 @@ def test_a_partition_that_ends_in_time(net: Network, store: FsspecWriter) -> Non
 def test_no_more_is_begun_once_one_has_failed(net: Network, store: FsspecWriter) -> None:
     net.requests = 0
     net.choose = lambda line: "reset"
-    many = 10 * store.reader().concurrency
+    reader = store.reader()
+    assert isinstance(reader, FsspecStore)
+    many = 10 * reader.concurrency
     with pytest.raises(StoreError, match="cannot be moved"):
         store.move([(f"{n}", f"to-{n}") for n in range(many)])
     assert net.requests < 2 * ATTEMPTS * many / 5

@@ -11,25 +11,26 @@ import pytest
 from nczarr_fsspec.forks import ProcessLock
 
 _LOCK = threading.Lock
-_here = threading.local()
+_held: set[int] = set()
 
 
 def lock_is_held() -> bool:
-    """Whether this thread holds a lock, of those that `watch_locks` counts."""
-    return getattr(_here, "held", 0) > 0
+    """Whether any thread holds a lock, of those that `watch_locks` watches."""
+    return bool(_held)
 
 
 def watch_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the locks that threads hold: those of processes, and others made from now on."""
+    """Watch the locks that threads hold: those of processes, and others made from now on."""
+    _held.clear()
     monkeypatch.setattr(threading, "Lock", _Watched)
     enter, leave = ProcessLock.__enter__, ProcessLock.__exit__
 
     def entered(lock: ProcessLock) -> None:
         enter(lock)
-        _here.held = getattr(_here, "held", 0) + 1
+        _held.add(id(lock))
 
     def left(lock: ProcessLock, *error: object) -> None:
-        _here.held = getattr(_here, "held", 0) - 1
+        _held.discard(id(lock))
         leave(lock, *error)
 
     monkeypatch.setattr(ProcessLock, "__enter__", entered)
@@ -43,12 +44,13 @@ class _Watched:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         taken = self.lock.acquire(blocking, timeout)
-        _here.held = getattr(_here, "held", 0) + taken
+        if taken:
+            _held.add(id(self))
         return taken
 
     def release(self) -> None:
+        _held.discard(id(self))
         self.lock.release()
-        _here.held = getattr(_here, "held", 0) - 1
 
     def __enter__(self) -> bool:
         return self.acquire()

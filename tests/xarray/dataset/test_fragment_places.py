@@ -88,7 +88,9 @@ def test_what_threads_open_is_remembered_under_a_lock(monkeypatch: pytest.Monkey
         place = FragmentPlace(f"{number}.nc", "v", "nc")
         datasets.keep(place, own := object(), entire=False)  # type: ignore[arg-type]
         assert datasets.known(place, entire=False) is own
-    assert [one for cache in caches for one in cache.held] == [True] * (5 + 5 + 2)  # kept, found, dropped
+    assert [one for cache in caches for one in cache.held] == [True] * (
+        5 + 5 + 2
+    )  # kept, found, dropped
 
 
 LENGTHS = {"t": 9, "y": 6, "x": 4}

@@ -10,7 +10,7 @@ import pickle
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -56,10 +56,9 @@ from nczarr_xarray.model import (
     Variable,
 )
 from nczarr_xarray.views import references as refs_module
-from nczarr_xarray.views.file_arrays import view_of
+from nczarr_xarray.views.file_arrays import CHUNK_BYTES, rows, view_of
 from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
 from nczarr_xarray.views.references import references
-from nczarr_xarray.views.rows import CHUNK_BYTES, rows
 from nczarr_xarray.zarr.offered import StoreView
 from tests.support.corpora import classic_corpus, hdf5_corpus
 from tests.support.faults.leftovers import end_reads

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.cfa import mapping04
-from nczarr_xarray.formats.cfa.mapping04 import Mappings, Part, listed_part, spelled_part, read_table
+from nczarr_xarray.formats.cfa.mapping04 import (
+    Mappings,
+    Part,
+    listed_part,
+    read_table,
+    spelled_part,
+)
 from nczarr_xarray.model import Dimension, FragmentMapping
 
 values = st.recursive(
