@@ -24,11 +24,9 @@ from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, ByteSource, Limits, LocalBytes, RemoteBytes
 from nczarr_fsspec.ranges.sparse import SparseBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.referencefiles import PIECE
 from nczarr_fsspec.stores.referencefolder import FolderReferences
-from nczarr_fsspec.stores.referenceformat import Part, References, Row
-from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
-from nczarr_fsspec.stores.referencesigns import CONSOLIDATED, are_references
+from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Part, References, Row
+from nczarr_fsspec.stores.references import PIECE, LocalReferences, RemoteReferences
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.route import FASTEST, tells_bandwidth
@@ -37,6 +35,7 @@ from nczarr_xarray.chunks.sources import at_once
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.cfa.variables import is_master

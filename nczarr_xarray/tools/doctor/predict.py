@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
