@@ -25,7 +25,7 @@ from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.transport.policy import most_connections
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.transport.budget import Budget
+    from nczarr_fsspec.concurrency import Budget
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -290,7 +290,7 @@ class RemoteStore(KeyStore, OnLoop):
 
     def room(self) -> Budget:
         """Return what bounds the chunks that all reads have in flight to `in_flight_bytes`."""
-        from nczarr_fsspec.transport.budget import Budget
+        from nczarr_fsspec.concurrency import Budget
 
         room = self._of_loop("_room", lambda: Budget(self.in_flight_bytes))
         room.limit = self.in_flight_bytes
