@@ -19,10 +19,10 @@ import numpy as np
 from nczarr_fsspec.changes.journal import ROOT, STATE_KEYS
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.ranges.index_memory import SparseBytes
 from nczarr_fsspec.ranges.planner import Requests, plan_requests, widened
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, ByteSource, Limits, LocalBytes, RemoteBytes
-from nczarr_fsspec.ranges.sparse import SparseBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.referencefolder import FolderReferences
 from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Part, References, Row

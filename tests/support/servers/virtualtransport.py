@@ -10,9 +10,8 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import SEEN
-from nczarr_fsspec.transport.request import Answer, Request
+from nczarr_fsspec.transport.request import Answer, FileVersion, Request
 from nczarr_fsspec.transport.throttle import Throttle
-from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.tools.doctor.network import Network
 from tests.support.servers.virtualnet import Line, Loop
 
