@@ -393,13 +393,13 @@ def source_of(store: KeyStore | File, document: Document | None) -> LocalSource 
     return RemoteFile(store)
 
 
-def at_once(locating: Locating) -> ChunkTable:
-    """Run `Array.locate` of an array that reads nothing for it."""
+def at_once(locating: Coroutine[Any, Any, T]) -> T:
+    """Run `Array.locate`, or what awaits it, of an array that reads nothing for it."""
     try:
         locating.send(None)
     except StopIteration as stop:
-        table: ChunkTable = stop.value
-        return table
+        found: T = stop.value
+        return found
     raise TypeError("chunks in a store of keys are located without reading")
 
 
