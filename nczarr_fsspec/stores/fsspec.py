@@ -17,8 +17,7 @@ from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
 from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
-from nczarr_fsspec.transport.request import END, Answer, Extent, Request
-from nczarr_fsspec.transport.version import moment
+from nczarr_fsspec.transport.request import END, Answer, Extent, Request, moment
 
 
 class FsspecStore(RemoteStore):
