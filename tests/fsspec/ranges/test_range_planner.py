@@ -15,8 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nczarr_fsspec.concurrency import Budget
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.ranges import reader as reader_module
+from nczarr_fsspec.ranges.index_memory import SparseBytes, join, subtract
 from nczarr_fsspec.ranges.planner import (
     LEAST_PART,
     LEAST_SHARE,
@@ -31,8 +33,6 @@ from nczarr_fsspec.ranges.planner import (
 )
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import Limits
-from nczarr_fsspec.ranges.sparse import SparseBytes, join, subtract
-from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.request import Extent
 from tests.support.examples import examples
 from tests.support.servers.virtualnet import VirtualBytes, cases, check, perform, run
@@ -689,7 +689,7 @@ def test_a_short_answer_is_an_error() -> None:
 
 
 def test_a_server_that_ceases_to_take_several_ranges() -> None:
-    source = VirtualBytes(FILE, Limits(8, 50), head=0)
+    source = VirtualBytes(FILE, Limits(1, 50), head=0)
 
     async def lose(number: int) -> None:
         source.bounds = Limits(8, 3)
@@ -701,7 +701,7 @@ def test_a_server_that_ceases_to_take_several_ranges() -> None:
     assert sorted(collector.got) == list(range(len(starts)))
     assert source.most_busy <= 8
     # nor do requests that were planned before and waited for room
-    assert max(map(len, source.requests[:8])) > 3 >= max(map(len, source.requests[8:]))
+    assert len(source.requests[0]) > 3 >= max(map(len, source.requests[1:]))
 
 
 def test_metadata_that_want_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -975,7 +975,7 @@ def test_a_reader_survives_a_fork() -> None:
         starts = np.arange(200_000, 400_000, 20_000)
         await reader.read_data(starts, starts + 10, Collector(starts, starts + 10))
 
-    async def main(reader: RangeReader) -> int:
+    async def main(reader: RangeReader) -> None:
         """Fork while the parent has much under way, which never ends in the child."""
         await part(reader)
         starts = np.arange(500_000, 900_000, 50_000)
@@ -988,22 +988,18 @@ def test_a_reader_survives_a_fork() -> None:
         assert not reader.is_idle()
         child = os.fork()
         if not child:
-            # as if it was copied in the middle of `add`
-            reader.sparse.add(100_000, bytes(10))
-            return 0
+            status = 1
+            try:
+                reader.sparse.add(100_000, bytes(10))  # as if it was copied in the middle of `add`
+                run(part(reader))
+                status = 0
+            finally:
+                os._exit(status)
         await asyncio.gather(*under_way)
-        return child
+        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222 - the loop is virtual
 
     reader = RangeReader(source)
-    child, _ = run(main(reader))
-    if not child:
-        status = 1
-        try:
-            run(part(reader))
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
+    run(main(reader))
     run(part(reader))
 
 
