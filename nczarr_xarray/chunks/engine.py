@@ -143,7 +143,7 @@ class ChunkReader:
 
             receive = in_threads(scatter, pieces.nbytes, inline=not self._scheme.needs_libhdf5)
             table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
-            await source.fetch(table, pieces.most, pieces.nbytes, receive)
+            await source.fetch(table, pieces.bound, receive)
         return plan.finish(room)
 
     async def _locate(
@@ -186,7 +186,7 @@ class ChunkReader:
         for wanted, window in read.windows():
             pieces = await self._locate(source, read, wanted, window)
             there = pieces.table.of(pieces.table.start >= 0)
-            await source.fetch(there, pieces.most, pieces.nbytes, _let_go)
+            await source.fetch(there, pieces.bound, _let_go)
 
 
 class SmallRead:

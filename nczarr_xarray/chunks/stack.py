@@ -121,7 +121,7 @@ class ChunkStack:
         prepared = self._prepared
         if prepared is None or not prepared.is_for(members, key, points):
             prepared = self._prepared = self._prepare(members, key, points)
-        plan, most = prepared.plan, self._grid.decoder.most
+        plan, most = prepared.plan, self._grid.bound.stored
         found: dict[int, Sequence[EncodedChunk]] = {}
         for member in range(members):
             chunks = fetch(member, prepared.numbers, most)
