@@ -122,8 +122,8 @@ OPENING = {
     *under(
         "nczarr_fsspec",
         "concurrency forks keystore local_files place places places.names places.s3netcdf4 "
-        "places.url ranges ranges.local ranges.open ranges.source stores stores.referencesigns "
-        "text transport transport.policy transport.recording transport.request",
+        "places.url ranges ranges.local ranges.open ranges.source stores text transport "
+        "transport.policy transport.recording transport.request",
     ),
     *under(
         "nczarr_xarray",
@@ -150,9 +150,8 @@ FORMATS = {
         {
             *under(
                 "nczarr_fsspec",
-                "births changes changes.consistent_reading changes.journal stores.directory "
-                "stores.inflate stores.inside stores.names stores.ownership stores.zip "
-                "stores.zipformat transport.asked_once",
+                "changes changes.consistent_reading changes.journal stores.directory "
+                "stores.ownership stores.zip stores.zipformat",
             ),
         },
     ),
@@ -286,7 +285,7 @@ NOT_OF_HTTP = (
         "nczarr_fsspec.places.address",
         "nczarr_fsspec.ranges.whole_files",
     ),
-    *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.stores.names", "nczarr_fsspec.stores.zip"),
+    *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.keystore", "nczarr_fsspec.stores.zip"),
     *("nczarr_fsspec.stores.directory", "nczarr_fsspec.stores.references"),
     "nczarr_fsspec.stores.write",
 )
