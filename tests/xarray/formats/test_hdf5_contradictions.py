@@ -192,7 +192,6 @@ def field(name: str, offset: int, type_: bytes = INTEGER) -> bytes:
         ),
         (
             decode_dataspace,
-            decode_dense,
             b"\2\1\1\1" + number(5, 3, size=8),
             "a dataspace (5,) that is larger than its maximum (3,)",
         ),
