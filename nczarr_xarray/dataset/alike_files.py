@@ -19,9 +19,8 @@ from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.alike import MetadataPattern, moved
 from nczarr_xarray.formats.alike_chunks import AlikeChunks, read_alike_chunks
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import read_pattern
+from nczarr_xarray.formats.registry import Source, read_pattern
 from nczarr_xarray.model import FileChunks, FileStrides
 
 #: Bytes from the beginning of a file that are read at once: mostly the data are among them.

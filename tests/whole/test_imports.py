@@ -129,7 +129,7 @@ OPENING = {
         "nczarr_xarray",
         "dataset dataset.file dataset.open dataset.opened dataset.references dataset.targets "
         "formats formats.cfa formats.cfa.variables "
-        "formats.format formats.open_options formats.registry formats.rounds "
+        "formats.open_options formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
     ),
     "numpy",
@@ -139,7 +139,6 @@ PRINTING = {
     *under(
         "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
     ),
-    "nczarr_xarray.formats.format",
     "nczarr_fsspec.transport.preload",
 }
 #: What each format takes; all of ours below the first name.

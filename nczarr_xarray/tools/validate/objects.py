@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.changes.journal import dataset_keys
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.format import ZARR
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.registry import formats
+from nczarr_xarray.formats.registry import ZARR, formats
 from nczarr_xarray.model import ChunkedArray, grid_of
 from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject

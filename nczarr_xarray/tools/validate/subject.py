@@ -27,9 +27,9 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.format import ZARR, ZARR2
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.registry import ZARR, ZARR2
 from nczarr_xarray.model import ChunkedArray, FileChunks, Group, Variable, grid_of
 
 #: Chunks of a file that are located together.
