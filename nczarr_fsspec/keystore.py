@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.local_files import FileRange, temporary_file
@@ -28,8 +28,6 @@ from nczarr_fsspec.transport.policy import most_connections
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from nczarr_fsspec.transport.budget import Budget
 
 
 A = TypeVar("A")
@@ -295,8 +293,6 @@ class RemoteStore(KeyStore, OnLoop):
 
     def room(self) -> Budget:
         """Return what bounds the chunks that all reads have in flight to `in_flight_bytes`."""
-        from nczarr_fsspec.transport.budget import Budget
-
         room = self._of_loop("_room", lambda: Budget(self.in_flight_bytes))
         room.limit = self.in_flight_bytes
         return room
