@@ -245,7 +245,7 @@ READING = {
         "nczarr_xarray.chunks",
         "cache decoder engine grid part pieces plan scatter sources strides threads",
     ),
-    *under("nczarr_xarray.dataset", "presentation replaced_arrays variable"),
+    *under("nczarr_xarray.dataset", "failed_reads presentation replaced_arrays variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
