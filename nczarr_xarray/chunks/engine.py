@@ -126,7 +126,9 @@ class ChunkReader:
         room = allocate(self._array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=False)
         for wanted, window in read.windows():
-            pieces = await self._locate(source, read, wanted, window)
+            table = await source.locate(self._array.locate(wanted))
+            parts = read.sparse and await source.divides(table)
+            pieces = read.pieces(wanted, window, table, parts=parts)
             left = pieces.left()
             most = max(1, BATCH_BYTES // max(1, pieces.nbytes))
 
@@ -146,18 +148,6 @@ class ChunkReader:
             await source.fetch(table, pieces.bound, receive)
         return plan.finish(room)
 
-    async def _locate(
-        self,
-        source: RemoteSource,
-        read: GridRead | StridedRead,
-        wanted: np.ndarray,
-        window: Any,
-    ) -> GridPieces | RunPieces:
-        """Find out where the chunks of a window are."""
-        table = await source.locate(self._array.locate(wanted))
-        parts = read.sparse and await source.divides(table)
-        return read.pieces(wanted, window, table, parts=parts)
-
     def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
         """Begin to read little of a remote file; None if that is not what `plan` selects."""
         array, scheme = self._array, self._scheme
@@ -171,22 +161,24 @@ class ChunkReader:
             return None
         return SmallRead(array, plan, room, read, *windows[0])
 
-    async def fetch_remote(self, plan: Plan) -> None:
-        """Fetch what `read_remote` fetches, and nothing more: for those that count or time it.
+    async def located(self, plan: Plan) -> list[ChunkTable]:
+        """Find out what `read_remote` would fetch, window by window: for those that count it.
+
+        Awaits what `Array.locate` awaits.
 
         Raises
         ------
         FormatError, StoreError
-            As `read_remote`, but for what only decoding shows.
+            As `read_remote`, but for what only fetching and decoding show.
         """
-        source = self._source
-        assert isinstance(source, RemoteSource)
         nowhere = np.empty(0, self._array.dtype)  # which takes any element
         read = self._begin(plan, nowhere, remember=False, local=False)
+        tables = []
         for wanted, window in read.windows():
-            pieces = await self._locate(source, read, wanted, window)
-            there = pieces.table.of(pieces.table.start >= 0)
-            await source.fetch(there, pieces.bound, _let_go)
+            table = await self._array.locate(wanted)
+            pieces = read.pieces(wanted, window, table, parts=read.sparse)
+            tables.append(pieces.table.of(pieces.table.start >= 0))
+        return tables
 
 
 class SmallRead:
@@ -240,7 +232,3 @@ class SmallRead:
     def values(self) -> np.ndarray | None:
         """Return what `ChunkReader.read` returns; None if something of it has not come."""
         return None if self._missing else self._plan.finish(self._room)
-
-
-async def _let_go(rows: Any, data: Sequence[Any]) -> None:
-    """Receive what is not needed."""
