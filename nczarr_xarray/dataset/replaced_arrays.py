@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of, root_of_remote
+from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of
 from nczarr_fsspec.changes.journal import COVER, base_of, with_changes
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.stores.missing_chunks import changed
@@ -70,8 +71,7 @@ class AsOpened:
         """
         store.check_place()
         base = base_of(store)
-        assert isinstance(base, LocalStore)
-        if self._may_change(base) and root_of(base) != self._root:
+        if self._may_change(base) and at_once(root_of(base)) != self._root:
             self._compare(base)
 
     async def watch(self, store: RemoteStore) -> None:
@@ -87,8 +87,7 @@ class AsOpened:
         if self._unchecked:
             await self._compare_consolidated(store)
         base = base_of(store)
-        assert isinstance(base, RemoteStore)
-        if self._may_change(base) and await root_of_remote(base) != self._root:
+        if self._may_change(base) and await root_of(base) != self._root:
             await in_pool(self._compare, base)
 
     def _may_change(self, store: KeyStore) -> bool:

@@ -17,8 +17,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence, changed
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.stores.missing_chunks import Document, Presence, changed
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
@@ -217,11 +217,10 @@ def _readable(store: KeyStore, described: Zarr3Array) -> Any:
     # those of the root may have a copy, and be the only ones
     own = Document(f"{path}/{FILE}".lstrip("/"), partial(_recognize, path, metadata))
     others = (Document(FILE),) if path else ()
-    if isinstance(store, RemoteStore):
-        view.presence = Presence(store, own, *others)
-    elif isinstance(store, LocalStore):
+    if isinstance(store, LocalStore):  # which of them is there costs nothing to ask
         there = store.get(own.key, slice(0, 1)) is not None
-        view.presence = LocalPresence(store, own if there else Document(FILE))
+        own, others = (own if there else Document(FILE)), ()
+    view.presence = Presence(store, own, *others)
     return array
 
 

@@ -102,9 +102,11 @@ class SimulatedReferences(RemoteReferences):
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._transport.loop.run_until_complete(coroutine)
 
-    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         await self._find(key)  # which may take steps of its own
-        return await self._transport.step(super().get(key, part, most))
+        return await self._transport.step(super().fetch(key, part, most))
+
+    get = fetch
 
     async def _ready(self) -> Any:
         return await self._transport.step(super()._ready())
