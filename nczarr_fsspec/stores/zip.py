@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.concurrency import AskedOnce, at_once
@@ -23,6 +22,8 @@ T = TypeVar("T")
 
 #: what an archive on this machine is opened from
 LocalSource: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | LocalBytes"
+#: reads a range of an archive, at once
+Read: TypeAlias = Callable[[int, int], bytes]
 #: bytes from which a member is unpacked in a thread, and not on the event loop
 _HEAVY = 64 * 1024
 
@@ -97,9 +98,14 @@ class ZipStore(_Members, StoreAtHand):
             self._source = open_file_object(source, url or "zip archive")
         self.url = url or (self._source if isinstance(self._source, str) else self._source.url)
         self._lock = ProcessLock()
-        self._opened: tuple[LocalBytes, Archive] | None = None
+        self._opened: tuple[Read, Archive] | None = None
         # of the file at a path; what is read after `close`, or by a pickled copy, insists on it
         self._version = ""
+
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        # as `fetch`, which takes 2.5 µs more, a tenth of a small member
+        read, archive = self._file()
+        return answer(archive.read(key, part, most, whole=False), read)
 
     def list(self, prefix: str) -> frozenset[str]:
         return at_once(self.names(prefix))
@@ -110,7 +116,7 @@ class ZipStore(_Members, StoreAtHand):
     async def _open(self) -> Archive:
         return self._file()[1]
 
-    def _file(self) -> tuple[LocalBytes, Archive]:
+    def _file(self) -> tuple[Read, Archive]:
         opened = self._opened
         if opened is None:
             with self._lock:
@@ -121,26 +127,26 @@ class ZipStore(_Members, StoreAtHand):
                         source = LocalFileBytes(source, self.url)
                         if self._version not in ("", source.validator):
                             raise StoreError(self.url, CHANGED)
-                    archive = answer(read_archive(self.url, source.size), partial(_read, source))
-                    self._opened, self._version = (source, archive), source.validator
-                    opened = self._opened
+                    read = _reading(source)
+                    opened = read, answer(read_archive(self.url, source.size), read)
+                    self._opened, self._version = opened, source.validator
         return opened
 
     async def _answer(self, plan: Plan[T]) -> T:
-        return answer(plan, partial(_read, self._file()[0]))
+        return answer(plan, self._file()[0])
 
     async def read(self, start: int, stop: int) -> bytes:
-        return _read(self._file()[0], start, stop)
+        return self._file()[0](start, stop)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {"max_metadata": self.max_metadata, "_version": self._version}
         return type(self), (self._source, self.url), state
 
 
-def _read(source: LocalBytes, start: int, stop: int) -> bytes:
-    """Return a range of `source`, or what there is of it."""
+def _reading(source: LocalBytes) -> Read:
+    """Return a function that reads a range of `source`, or what there is of it."""
     size = source.size
-    return bytes(source.read(min(start, size), min(max(start, stop), size)))
+    return lambda start, stop: bytes(source.read(min(start, size), min(max(start, stop), size)))
 
 
 class RemoteZipStore(_Members, RemoteStore):
