@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore
@@ -124,7 +125,7 @@ class ZarrReader:
     def __init__(self, store: KeyStore, array: Zarr3Array) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
-        self._zarr = _readable(store, array)
+        self._zarr, self._presence = _readable(store, array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
@@ -140,8 +141,15 @@ class ZarrReader:
             if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
                 reason = "cannot be read any more: Python is ending, and zarr's threads have ended"
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
+            self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
+        self._check()
         return data.astype(object) if data.dtype.kind == "T" else data
+
+    def _check(self) -> None:
+        """Raise `StoreError` if what was read on this machine may be of another array."""
+        if self._presence is not None:
+            at_once(self._presence.check())
 
     def _outer(self, key: tuple[Any, ...]) -> Any:
         if not key:
@@ -202,15 +210,18 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _readable(store: KeyStore, described: Zarr3Array) -> Any:
-    """Make zarr-python's array for reading."""
+def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | None]:
+    """Make zarr-python's array for reading; return what looks at its metadata at little cost, too.
+
+    Behind a network, that is done where chunks are missing.
+    """
     from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
     path, metadata = described.path, json.loads(described.metadata)
     if isinstance(store, ZarrKeyStore):
-        return array_in(store.store, path, metadata)
+        return array_in(store.store, path, metadata), None
     view = StoreView(store)
     array = array_in(view, path, with_whole_blosc(metadata))
     view.most = _most_stored(described)
@@ -220,8 +231,8 @@ def _readable(store: KeyStore, described: Zarr3Array) -> Any:
     if isinstance(store, LocalStore):  # which of them is there costs nothing to ask
         there = store.get(own.key, slice(0, 1)) is not None
         own, others = (own if there else Document(FILE)), ()
-    view.presence = Presence(store, own, *others)
-    return array
+    presence = view.presence = Presence(store, own, *others)
+    return array, presence if isinstance(store, LocalStore) else None
 
 
 def _recognize(path: str, metadata: dict[str, Any], store: KeyStore, data: bytes) -> None:
