@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from nczarr_fsspec.concurrency import at_once, gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, at_once, gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.local_files import FileRange, temporary_file
@@ -32,8 +32,6 @@ from nczarr_fsspec.transport.policy import most_connections
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from nczarr_fsspec.transport.budget import Budget
 
 
 A = TypeVar("A")
@@ -369,6 +367,15 @@ class RemoteStore(KeyStore, OnLoop):
     #: when its metadata were read, by `time.monotonic` of this process
     seen: float = -math.inf
 
+    @property
+    def younger_by(self) -> float:
+        """Seconds from the first answer to when the youngest object was written that has come.
+
+        Both by the clock of the server. Below 0, nothing has come that was written since the store
+        was opened, as far as that is known.
+        """
+        return -math.inf
+
     @abstractmethod
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         """Return what `KeyStore.fetch` does."""
@@ -402,8 +409,6 @@ class RemoteStore(KeyStore, OnLoop):
 
     def room(self) -> Budget:
         """Return what bounds the chunks that all reads have in flight to `in_flight_bytes`."""
-        from nczarr_fsspec.transport.budget import Budget
-
         room = self._of_loop("_room", lambda: Budget(self.in_flight_bytes))
         room.limit = self.in_flight_bytes
         return room

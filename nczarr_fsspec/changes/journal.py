@@ -298,6 +298,11 @@ class _ChangedRemote(_Changed, RemoteStore):
         loop: asyncio.AbstractEventLoop = self.base.loop
         return loop
 
+    @property
+    def younger_by(self) -> float:
+        seconds: float = self.base.younger_by
+        return seconds
+
 
 def _view(store: KeyStore, journal: Journal | None = None) -> _ChangedLocal | _ChangedRemote:
     if isinstance(store, RemoteStore):

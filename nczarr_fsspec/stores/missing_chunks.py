@@ -1,4 +1,4 @@
-"""Finding out whether an array is still there, where chunks are missing."""
+"""Finding out whether an array is still there, where chunks are missing or were written anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 
-#: Seconds for which a remote array is believed to be there though chunks are missing.
+#: Seconds for which a remote array is believed to be there, and the same.
 _BELIEVED = 1.0
 
 #: Ends an error that comes of a change by others.
@@ -43,7 +43,7 @@ class Document(NamedTuple):
 
 
 class Presence:
-    """Finds out whether an array is still there, where chunks are missing.
+    """Finds out whether an array is still there, where its chunks give reason to doubt it.
 
     Parameters
     ----------
@@ -61,18 +61,25 @@ class Presence:
         self._stamps: list[Hashable] = []
         self._found: list[Any] = [None] * len(self._documents)
 
-    async def check(self) -> None:
+    @property
+    def doubtful(self) -> bool:
+        """Whether objects may have come that were written after the array was opened."""
+        return not isinstance(self._store, RemoteStore) or self._store.younger_by >= 0
+
+    async def check(self, *, missing: bool = True) -> None:
         """Raise `StoreError` if the array was removed, or is another one.
 
-        All of its chunks would be fill values. A remote array is believed to be there for a while,
-        a local one as long as the stamps of its documents say so.
+        Nothing is asked if no chunk is `missing` and it is not `doubtful`. A remote array is
+        believed to be there for a while, a local one as long as the stamps of its documents say so.
         """
         store, documents = self._store, self._documents
-        if not documents:
+        if not documents or not (missing or self.doubtful):
             return
         stamps = [store.stamp(document.key) for document in documents]
         if isinstance(store, RemoteStore):
-            if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
+            # times are in seconds: what was written in that of the opening may be older than it
+            seen = self._seen if store.younger_by > 0 else max(self._seen, store.seen)
+            if time.monotonic() <= seen + _BELIEVED:
                 return
         elif stamps == self._stamps and None not in stamps:
             return
@@ -84,13 +91,14 @@ class Presence:
             if data is not None and data != before and document.recognize is not None:
                 document.recognize(store, data)
         if found == [None] * len(found):
-            raise removed(store, documents[0].key)
+            raise removed(store, documents[0].key, missing=missing)
         self._seen, self._stamps, self._found = time.monotonic(), stamps, found
 
 
-def removed(store: KeyStore, document: str) -> StoreError:
+def removed(store: KeyStore, document: str, *, missing: bool = True) -> StoreError:
     """Return the error for an array that is not there any more."""
-    return StoreError(store.url, f"{document} is not there any more, and chunks are missing")
+    chunks = ", and chunks are missing" if missing else ""
+    return StoreError(store.url, f"{document} is not there any more{chunks}")
 
 
 def changed(store: KeyStore, document: str, how: str) -> StoreError:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore
@@ -125,6 +124,7 @@ class ZarrReader:
     def __init__(self, store: KeyStore, array: Zarr3Array) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
+        self._store = store
         self._zarr, self._presence = _readable(store, array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
@@ -135,6 +135,7 @@ class ZarrReader:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         try:
             data = np.asarray(self._points(key) if points else self._outer(key))
+            self._check()
         except (NCZarrError, IndexError):
             raise
         except Exception as error:  # zarr and the codecs raise whatever they like
@@ -143,13 +144,13 @@ class ZarrReader:
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
             self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
-        self._check()
         return data.astype(object) if data.dtype.kind == "T" else data
 
     def _check(self) -> None:
-        """Raise `StoreError` if what was read on this machine may be of another array."""
-        if self._presence is not None:
-            at_once(self._presence.check())
+        """Raise `StoreError` if what was read may be of another array."""
+        presence = self._presence
+        if presence is not None and presence.doubtful:
+            self._store.run(presence.check(missing=False))
 
     def _outer(self, key: tuple[Any, ...]) -> Any:
         if not key:
@@ -211,10 +212,7 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
 
 
 def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | None]:
-    """Make zarr-python's array for reading; return what looks at its metadata at little cost, too.
-
-    Behind a network, that is done where chunks are missing.
-    """
+    """Make zarr-python's array for reading, and what finds out whether it is still there."""
     from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
@@ -231,8 +229,8 @@ def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | N
     if isinstance(store, LocalStore):  # which of them is there costs nothing to ask
         there = store.get(own.key, slice(0, 1)) is not None
         own, others = (own if there else Document(FILE)), ()
-    presence = view.presence = Presence(store, own, *others)
-    return array, presence if isinstance(store, LocalStore) else None
+    view.presence = Presence(store, own, *others)
+    return array, view.presence
 
 
 def _recognize(path: str, metadata: dict[str, Any], store: KeyStore, data: bytes) -> None:
