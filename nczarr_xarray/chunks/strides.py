@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.cache import LONGEST, read_records
 from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import ONLY_CHUNK, OuterPlan, Plan, PointPlan
-from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
+from nczarr_xarray.chunks.sources import LocalFile, LocalSource
 from nczarr_xarray.codecs.codec import ChunkBound
 from nczarr_xarray.model import Array, ChunkTable
 
