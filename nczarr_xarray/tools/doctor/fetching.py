@@ -17,11 +17,9 @@ from nczarr_fsspec.ranges.small_reads import Receive
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
-from nczarr_xarray.dataset.fragment_values import needs_names, reading_of
-from nczarr_xarray.dataset.fragments import AT_ONCE
-from nczarr_xarray.dataset.open_fragments import RemoteVariable, options_for
-from nczarr_xarray.dataset.remote_parts import AT_A_TIME
+from nczarr_xarray.dataset.fragment_datasets import RemoteFragment, options_for
+from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part, needs_names, reading_of
+from nczarr_xarray.dataset.fragments import AT_A_TIME, AT_ONCE
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.rounds import Read
 from nczarr_xarray.formats.zarr3.array import ZarrArray
@@ -107,8 +105,8 @@ async def _fetch_of_file(
     address, name, _ = array.fragments.places(part.number)[0]
     source = SimulatedFile(transport, f"{FRAGMENT}{address}", address)
     options = options_for(name, None, entire=needs_names(array))
-    remote = RemoteVariable(source, None, options, name, RehearsedFile)
-    found = await remote.open(partial(files.pattern, name))
+    remote = RemoteFragment(source, None, options, name, RehearsedFile)
+    found = await remote.open(partial(files.variable, name))
     if found is None:
         raise FormatError(address, "is no file whose parts can be read")
     if alike and not found.alike:

@@ -9,9 +9,8 @@ from typing import Any, Self
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_xarray.dataset.aggregations import with_aggregations
+from nczarr_xarray.dataset.fragments import with_aggregations
 from nczarr_xarray.dataset.open import open_keys, open_with
-from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.variables import marked
@@ -129,7 +128,7 @@ class Rehearsal:
         file = RehearsedFile(source)
         opened = Opened(file, file.hierarchy(EVERYTHING))
         if next(marked(opened.hierarchy), None) is not None:
-            opener = DatasetsOfFragments(open_with)  # which nothing is opened by here
+            opener = open_with  # which nothing is opened by here
             opened = with_aggregations(opened, EVERYTHING, file.hierarchy, opener, url)
         return opened
 
