@@ -12,7 +12,7 @@ import statistics
 import time
 from pathlib import Path
 
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray import doctor, open_hierarchy
 from nczarr_xarray.tools.doctor.patterns import selections
 from tests.support.servers.realservers import RangeServer, range_server

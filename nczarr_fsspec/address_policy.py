@@ -34,7 +34,7 @@ from nczarr_fsspec.places.rc import load_rc
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
 from nczarr_fsspec.ranges.whole_files import REMOTE_OPTIONS
-from nczarr_fsspec.stores.inside import FOLLOW_OPTION
+from nczarr_fsspec.stores.directory import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     REDIRECTS_OPTION,
@@ -369,7 +369,7 @@ def _own_options(
     """Return the storage options of the master, those in its URL among them."""
     if text is None or place is None or place.bucket or not place.stem.startswith("http"):
         return given
-    from nczarr_fsspec.transport.aws import storage_options
+    from nczarr_fsspec.transport.options import storage_options
 
     return storage_options(parse_url(text), given)
 

@@ -15,11 +15,10 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
+from nczarr_fsspec.keystore import KeyStore, WritableStore, check_key, creating, is_safe_name
 from nczarr_fsspec.local_files import temporary_file
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 from nczarr_fsspec.stores.ownership import temporary_name, writer_of
-from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
@@ -37,10 +36,8 @@ from nczarr_fsspec.transport.filesystems import (
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, TOO_LONG, RequestLimits, TransientError
-from nczarr_fsspec.transport.recording import Kind
-from nczarr_fsspec.transport.request import Extent, Request
-from nczarr_fsspec.transport.version import FileVersion
-from nczarr_fsspec.transport.watch import watched
+from nczarr_fsspec.transport.recording import Kind, watched
+from nczarr_fsspec.transport.request import Extent, FileVersion, Request
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

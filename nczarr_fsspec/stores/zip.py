@@ -11,8 +11,7 @@ from nczarr_fsspec.concurrency import AskedOnce
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
-from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes
-from nczarr_fsspec.ranges.open import open_file_object
+from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes, open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
 from nczarr_fsspec.transport.request import Extent

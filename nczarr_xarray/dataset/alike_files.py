@@ -19,8 +19,7 @@ import numpy as np
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.local_files import OPEN_FLAGS, read_at
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_xarray.chunks.grid import Grid
-from nczarr_xarray.chunks.grid_read import GridRead
+from nczarr_xarray.chunks.grid import Grid, GridRead
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.sources import EncodedChunk

@@ -13,11 +13,10 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller
 from nczarr_fsspec.keystore import KeyStore, OnLoop
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
-from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import read_hierarchy
-from nczarr_xarray.formats.rounds import Parsing, Read, read_rounds
+from nczarr_xarray.formats.rounds import Parsing, Read, collection_paused, read_rounds
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class DataFile:
         #: what merges and bounds the requests of a remote file
         self.ranges: RangeReader | None = None
         if isinstance(source, RemoteBytes):
-            from nczarr_fsspec.ranges.memory import memory
+            from nczarr_fsspec.ranges.index_memory import memory
             from nczarr_fsspec.ranges.reader import RangeReader
 
             self.ranges = RangeReader(source, memory.of(source).sparse)
@@ -90,7 +89,7 @@ class DataFile:
         """Keep what is known of the metadata in the folder, if there is one; warn if not."""
         if self.index_cache is None or not isinstance(self.source, RemoteBytes):
             return
-        from nczarr_fsspec.ranges.memory import store
+        from nczarr_fsspec.ranges.index_memory import store
 
         try:
             store(self.index_cache, self.source)
@@ -234,7 +233,7 @@ def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
 
 def _parsed(source: RemoteBytes) -> dict[Any, Any]:
     """Return what parsers have made of a file, by `_parsed_by`."""
-    from nczarr_fsspec.ranges.memory import memory
+    from nczarr_fsspec.ranges.index_memory import memory
 
     return memory.of(source).parsed
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import WaitingThreads, gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, WaitingThreads, gather_or_cancel
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -28,7 +28,6 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.keystore import OnLoop
-from nczarr_fsspec.transport.budget import Budget
 from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
@@ -51,8 +50,8 @@ from nczarr_xarray.dataset.fragment_parts import (
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.variables import aggregated, is_master
-from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Hierarchy
 
 #: Threads that read other fragments behind a network, such as trees.

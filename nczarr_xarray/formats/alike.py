@@ -136,8 +136,7 @@ async def read_classic_pattern(url: str, size: int, group: str) -> MetadataPatte
     url, size, group
         As of `nczarr_xarray.formats.classic.hierarchy.read_hierarchy`.
     """
-    from nczarr_xarray.formats.classic.header import read_header
-    from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
+    from nczarr_xarray.formats.classic.hierarchy import read_header, read_hierarchy
 
     try:
         header = await read_header(url, size)
@@ -162,8 +161,8 @@ async def read_hdf5_pattern(
     url, size, group, only, tree
         As of `nczarr_xarray.formats.hdf5.netcdf.read_hierarchy`.
     """
+    from nczarr_xarray.formats.hdf5.header import SIGNATURE
     from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
-    from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
 
     notes: list[tuple[int, int]] = []
     try:

@@ -20,15 +20,15 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.places.url import parse_url, redact
-from nczarr_fsspec.ranges.obspec import ObspecFileSystem
-from nczarr_fsspec.ranges.open import open_local, open_source
+from nczarr_fsspec.ranges.filesystem import ObspecFileSystem
+from nczarr_fsspec.ranges.local import open_local
+from nczarr_fsspec.ranges.remote import open_source
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
 from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
-from nczarr_xarray.views.file_keys import FileKeys
-from nczarr_xarray.views.open import keys_of_file
+from nczarr_xarray.views.file_keys import FileKeys, keys_of_file
 from nczarr_xarray.views.references import inlined
 from nczarr_xarray.views.zarr_tree import Tree
 

@@ -20,9 +20,8 @@ from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import SEEN
-from nczarr_fsspec.transport.request import Answer, Data, Extent, Request
+from nczarr_fsspec.transport.request import Answer, Data, Extent, FileVersion, Request
 from nczarr_fsspec.transport.throttle import Throttle
-from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.tools.doctor.network import Line, Network, VirtualLoop
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from zarr import config
 
 import nczarr_xarray
 from nczarr_fsspec.concurrency import gather_or_cancel
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.transport import route
 from nczarr_fsspec.transport.recording import Record
