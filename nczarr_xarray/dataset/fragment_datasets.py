@@ -74,7 +74,6 @@ class RemoteFragment:
     known: Known | None
     options: OpenOptions
     path: str
-    file_of: Callable[[RemoteFileBytes], DataFile] = DataFile
 
     @classmethod
     def find(
@@ -121,10 +120,10 @@ class RemoteFragment:
         """
         await self.source.begin(self.known)
         like = alike()
-        opening = None if like is None else like.open(self.file_of(self.source))
+        opening = None if like is None else like.open(DataFile(self.source))
         if opening is not None:
             return opening
-        opened = await open_begun(self.source, self.options, self.file_of)
+        opened = await open_begun(self.source, self.options)
         return None if opened is None else _variable_of(opened, self.path)
 
 
@@ -390,11 +389,7 @@ def open_fragment(
         return _variable_of(opened, path)
 
 
-async def open_begun(
-    source: RemoteFileBytes,
-    options: OpenOptions,
-    file_of: Callable[[RemoteFileBytes], DataFile] = DataFile,
-) -> Opened | None:
+async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
     """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
 
     Returns
@@ -409,7 +404,7 @@ async def open_begun(
     """
     if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
         return None
-    file = file_of(source)
+    file = DataFile(source)
     opened = Opened(file, await file.hierarchy_remote(options))
     return None if find(opened.hierarchy) else opened
 
