@@ -10,14 +10,12 @@ from functools import partial
 
 from nczarr_fsspec.changes.create import (
     ROOTS,
-    Change,
-    NewArchive,
     NewObjects,
     NewTree,
     can_be_renamed,
     refuse_foreign,
 )
-from nczarr_fsspec.changes.edit import Boxes, Edit
+from nczarr_fsspec.changes.edit import Boxes, Change, Edit
 from nczarr_fsspec.changes.journal import (
     INCOMPLETE,
     JOURNAL,
@@ -211,10 +209,10 @@ class WriteTarget:
 
     def _archive(
         self, *, base: bool, replace: bool = False, resumption: Resumption | None = None
-    ) -> NewArchive:
+    ) -> NewTree:
         destination = self.destination
         if destination.path is None:  # the next writer would not find it: it is never continued
-            tree, resumption = NewTree(self.url, tempfile.mkdtemp(prefix="nczarr-")), None
+            tree = NewTree(self.url, tempfile.mkdtemp(prefix="nczarr-"))
         else:
             tree = NewTree.begin(os.path.realpath(destination.path), resumption)
         with on_error(tree.abort):
@@ -223,8 +221,7 @@ class WriteTarget:
             if before not in (None, there):
                 reason = _EXISTS if ROOTS & set(dataset_keys(self.keys())) else _OTHER_ARCHIVE
                 raise DatasetExistsError(self.url, reason)
-            pack_it = partial(_pack, destination, base=base, before=before)
-            return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
+            return tree.packed(self.url, partial(_pack, destination, base=base, before=before))
 
 
 def _foreign(keys: list[str]) -> list[str]:

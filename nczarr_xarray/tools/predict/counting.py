@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from nczarr_fsspec.changes.journal import ROOT, STATE_KEYS
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.index_memory import SparseBytes
@@ -31,7 +32,6 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.route import FASTEST, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
-from nczarr_xarray.chunks.sources import at_once
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
