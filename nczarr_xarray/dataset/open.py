@@ -305,7 +305,6 @@ def _with_aggregations(
     """Return an open dataset with the data of fragments; most datasets have none."""
     if not is_master(opened.hierarchy):
         return opened
-    from nczarr_xarray.dataset.aggregations import with_aggregations
-    from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
+    from nczarr_xarray.dataset.fragments import with_aggregations
 
-    return with_aggregations(opened, options, read, DatasetsOfFragments(open_with), master)
+    return with_aggregations(opened, options, read, open_with, master)

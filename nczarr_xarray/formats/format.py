@@ -14,7 +14,7 @@ from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
-    from nczarr_xarray.formats.alike import HierarchyPattern
+    from nczarr_xarray.formats.alike import MetadataPattern
 
 
 #: How many bytes at the start of a file formats are told by.
@@ -89,7 +89,7 @@ class Format(Protocol):
 class PatternFormat(Format, Protocol):
     """A format of single files that says which bytes it read, so that files can be alike."""
 
-    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
+    async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
         """Do as `read` does, and return with the metadata the bytes that they were read from.
 
         Returns

@@ -20,7 +20,7 @@ from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.plugins import added
 
 if TYPE_CHECKING:
-    from nczarr_xarray.formats.alike import HierarchyPattern
+    from nczarr_xarray.formats.alike import MetadataPattern
 
 
 # -- builtin -------------------------------------------------------------------------------------
@@ -41,10 +41,10 @@ class Classic:
 
         return await read_hierarchy(source.url, source.size, options.path)
 
-    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
-        from nczarr_xarray.formats.classic.alike import read_pattern
+    async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
+        from nczarr_xarray.formats.alike import read_classic_pattern
 
-        return await read_pattern(source.url, source.size, options.path)
+        return await read_classic_pattern(source.url, source.size, options.path)
 
 
 class HDF5:
@@ -63,11 +63,11 @@ class HDF5:
         path, tree, only = options.path, options.tree, options.only
         return await read_hierarchy(source.url, source.size, path, tree, extent, only)
 
-    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
-        from nczarr_xarray.formats.hdf5.alike import read_pattern
+    async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
+        from nczarr_xarray.formats.alike import read_hdf5_pattern
 
         path, tree, only = options.path, options.tree, options.only
-        return await read_pattern(source.url, source.size, path, only, tree=tree)
+        return await read_hdf5_pattern(source.url, source.size, path, only, tree=tree)
 
 
 def _extent_of(source: LocalBytes, path: str) -> tuple[int, ...]:
@@ -173,7 +173,7 @@ async def read_hierarchy(
     return await last.read(source, options)
 
 
-async def read_pattern(source: Source, options: OpenOptions) -> HierarchyPattern | None:
+async def read_pattern(source: Source, options: OpenOptions) -> MetadataPattern | None:
     """Read the metadata of a file, and the bytes that they were read from.
 
     Returns

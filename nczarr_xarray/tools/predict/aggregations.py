@@ -10,15 +10,12 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.dataset.alike_files import read_variable_pattern
+from nczarr_xarray.dataset.alike_files import read_alike_variable
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
-from nczarr_xarray.dataset.fragment_parts import FragmentGrid
-from nczarr_xarray.dataset.fragment_values import needs_names, reading_of
-from nczarr_xarray.dataset.fragments import AT_ONCE
-from nczarr_xarray.dataset.open_fragments import options_for
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, options_for
+from nczarr_xarray.dataset.fragment_parts import FragmentGrid, needs_names, reading_of
+from nczarr_xarray.dataset.fragments import AT_A_TIME, AT_ONCE
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.remote_parts import AT_A_TIME
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray, Variable
 from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree, Key
@@ -185,13 +182,9 @@ def sample_of(aggregation: VariableStorage) -> Sample:
         raise FormatError(array.path, "only those in files or trees of their own can be predicted")
     if not isinstance(own, (FileChunks, FileStrides)):
         raise FormatError(array.path, "another library reads them, whose requests are its own")
-    pattern = file.parse(read_variable_pattern(file, place.name, entire=entire))
-    source = opener.open(fragments.places(other)[0], entire=entire).reader.store
-    alike = (
-        pattern is not None
-        and isinstance(source, DataFile)
-        and pattern.fits(bytes(source.source.head[: pattern.stop]), source.source.size)
-    )
+    like = file.parse(read_alike_variable(file, place.name, entire=entire))
+    second = opener.open(fragments.places(other)[0], entire=entire).reader.store
+    alike = like is not None and isinstance(second, DataFile) and like.open(second) is not None
     return FileSample(variable, options, file, alike)
 
 
