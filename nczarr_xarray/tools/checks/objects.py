@@ -9,22 +9,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from nczarr_fsspec.changes.journal import dataset_keys
-<<<<<<< HEAD:nczarr_xarray/tools/validate/objects.py
-from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.registry import ZARR, formats
-from nczarr_xarray.model import ChunkedArray, grid_of
-=======
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, StoreError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.formats.cfa.variables import aggregated
-from nczarr_xarray.formats.registry import ZARR
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.registry import formats
+from nczarr_xarray.formats.registry import ZARR, formats
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides, Hierarchy, Variable, grid_of
 from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Extents, Subject
->>>>>>> ef6dd44f9309188773c9e99dce9bb07243c5df74:nczarr_xarray/tools/checks/objects.py
 from nczarr_xarray.tools.finding import Finding, some
 
 _DOCUMENTS = (".zarray", ".zgroup")

@@ -31,16 +31,12 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-<<<<<<< HEAD:nczarr_xarray/tools/validate/subject.py
 from nczarr_xarray.formats.registry import ZARR, ZARR2
-from nczarr_xarray.model import ChunkedArray, FileChunks, Group, Variable, grid_of
-=======
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Group, Variable, grid_of
 from nczarr_xarray.tools.predict.aggregations import Aggregation, Sample, sample_of
 from nczarr_xarray.tools.predict.network import Cost, Network
 from nczarr_xarray.tools.predict.reads import predict_opening
 from nczarr_xarray.tools.survey import Survey, VariableStorage, survey
->>>>>>> ef6dd44f9309188773c9e99dce9bb07243c5df74:nczarr_xarray/tools/checks/subject.py
 
 #: Chunks of a file that are located together.
 _WINDOW = 1 << 16
