@@ -301,8 +301,7 @@ class VariableReader:
         if not isinstance(self.store, KeyStore):
             return False
         try:
-            if isinstance(self.store, LocalStore):
-                self.store.check_place()
+            self.store.check_place()
         except StoreError:  # which is all that tells two trees of Zarr 3 apart
             return True
         if self.as_opened is None:
