@@ -1,4 +1,4 @@
-"""Whether files fit together, but for their order, and their values as an aggregation holds them."""
+"""Whether files fit together, but for their order; and their values as a master holds them."""
 
 from __future__ import annotations
 

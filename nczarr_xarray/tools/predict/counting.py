@@ -46,7 +46,7 @@ from nczarr_xarray.formats.rounds import Parsing, Read, caught
 from nczarr_xarray.formats.rounds import together as in_rounds
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkTable, Variable
-from nczarr_xarray.tools.doctor.network import Network, Request, Round, together
+from nczarr_xarray.tools.predict.network import Network, Request, Round, together
 from nczarr_xarray.tools.survey import VariableStorage, sizes_of
 
 T = TypeVar("T")
@@ -358,7 +358,7 @@ class CountedTree(Counted):
             if not isinstance(variable.array, ZarrArray):
                 others.append((variable, key))
                 continue
-            from nczarr_xarray.tools.doctor.counting_zarr import rounds_of_zarr
+            from nczarr_xarray.tools.predict.counting_zarr import rounds_of_zarr
 
             try:
                 reads.append(rounds_of_zarr(self, variable.array, key))
