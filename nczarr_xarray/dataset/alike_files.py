@@ -29,9 +29,8 @@ from nczarr_xarray.dataset.fragment_datasets import Opening
 from nczarr_xarray.dataset.fragment_parts import FragmentRequest, Part, as_it_is, reading_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.alike import AlikeChunks, MetadataPattern, moved, read_alike_chunks
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import read_pattern
+from nczarr_xarray.formats.registry import Source, read_pattern
 from nczarr_xarray.model import (
     Array,
     ChunkTable,
@@ -250,7 +249,7 @@ class AlikeStack:
         windows = [window for _, window in grid.windows(plan, local=True)]
         ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
         numbers = np.unique(np.concatenate(ids) % len(masks))
-        wanted, most = numbers.tolist(), grid.decoder.most
+        wanted, most = numbers.tolist(), grid.bound.stored
         fetched = [self._fetch(file, wanted, most) for file in files]
         room = allocate(grid.array, plan.shape)
         reading = GridRead(grid, plan, room, remember=False, local=True)

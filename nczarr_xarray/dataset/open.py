@@ -30,9 +30,8 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.formats.cfa.variables import is_master
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer
 from nczarr_xarray.model import Hierarchy
 

@@ -13,9 +13,8 @@ from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, St
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.formats.cfa.variables import aggregated
-from nczarr_xarray.formats.format import ZARR
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.registry import formats
+from nczarr_xarray.formats.registry import ZARR, formats
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides, Hierarchy, Variable, grid_of
 from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Extents, Subject
 from nczarr_xarray.tools.finding import Finding, some

@@ -29,9 +29,9 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.format import ZARR, ZARR2
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.registry import ZARR, ZARR2
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Group, Variable, grid_of
 from nczarr_xarray.tools.predict.aggregations import Aggregation, Sample, sample_of
 from nczarr_xarray.tools.predict.network import Cost, Network

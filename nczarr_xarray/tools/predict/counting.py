@@ -39,9 +39,8 @@ from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.cfa.variables import is_master
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, caught
 from nczarr_xarray.formats.rounds import together as in_rounds
 from nczarr_xarray.formats.zarr3.array import ZarrArray
