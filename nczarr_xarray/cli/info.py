@@ -19,8 +19,8 @@ from nczarr_xarray.cli.target import add_arguments, open_named
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
     from nczarr_xarray.cli.describe import Style
+    from nczarr_xarray.dataset.dataset import Opened
     from nczarr_xarray.dataset.file import DataFile
-    from nczarr_xarray.dataset.opened import Opened
     from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 #: The words for a kind of store, by the name of its class.
@@ -154,7 +154,7 @@ def _plain(value: Any) -> Any:
 
 def _print_faults(hierarchy: Hierarchy, style: Style) -> int:
     """Print the fragments that cannot be read; return how many."""
-    from nczarr_xarray.tools.validate.fragments import fragment_faults
+    from nczarr_xarray.tools.checks.objects import fragment_faults
 
     count = 0
     for finding in fragment_faults(hierarchy):

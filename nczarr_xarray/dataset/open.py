@@ -1,7 +1,7 @@
 """Open a dataset: where the pure formats meet a store, or one file.
 
 `open_hierarchy` answers what a format asks for from a store or a file, and returns an
-`nczarr_xarray.dataset.opened.Opened`, of which xarray, the command line and tests are views.
+`nczarr_xarray.dataset.dataset.Opened`, of which xarray, the command line and tests are views.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.formats.cfa.variables import is_master
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer
 from nczarr_xarray.model import Hierarchy
 
@@ -305,7 +304,6 @@ def _with_aggregations(
     """Return an open dataset with the data of fragments; most datasets have none."""
     if not is_master(opened.hierarchy):
         return opened
-    from nczarr_xarray.dataset.aggregations import with_aggregations
-    from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
+    from nczarr_xarray.dataset.fragments import with_aggregations
 
-    return with_aggregations(opened, options, read, DatasetsOfFragments(open_with), master)
+    return with_aggregations(opened, options, read, open_with, master)

@@ -39,9 +39,8 @@ from nczarr_fsspec.keystore import KeyStore, WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.formats.format import check_is_zarr, describes_array
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import formats
+from nczarr_xarray.formats.registry import check_is_zarr, describes_array, formats
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
 _OTHER_ARCHIVE = (

@@ -37,7 +37,7 @@ from nczarr_xarray.export.parallel import (
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.workers import run_parts
-from nczarr_xarray.formats.format import describes_array
+from nczarr_xarray.formats.registry import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:

@@ -19,15 +19,14 @@ from nczarr_fsspec.errors import (
     on_error,
 )
 from nczarr_fsspec.keystore import OLD_METADATA
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
@@ -35,6 +34,7 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import check_is_zarr
 from nczarr_xarray.model import ChunkedArray, FragmentArray
 
 
