@@ -32,9 +32,9 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.route import FASTEST, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
