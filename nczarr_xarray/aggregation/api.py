@@ -25,12 +25,12 @@ from nczarr_xarray.aggregation.from_files import Request, combined
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Wanted
 from nczarr_xarray.aggregation.write_references import write_references
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
-from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
+from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.cfa.variables import NEWEST

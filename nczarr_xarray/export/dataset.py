@@ -12,9 +12,8 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.form.attributes import encode_attribute
-from nczarr_xarray.export.form.fills import fill_attribute
+from nczarr_xarray.export.form.encode import Options, encoded
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.form.new import Options, encoded
 from nczarr_xarray.export.form.numbers import (
     leave_out,
 )
@@ -31,6 +30,7 @@ from nczarr_xarray.export.form.text import (
     longest_text,
     text_type,
 )
+from nczarr_xarray.formats.nczarr.fills import fill_attribute
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
     Dimension,

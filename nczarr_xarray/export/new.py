@@ -20,15 +20,8 @@ from nczarr_xarray.dataset.presentation import attribute_value
 from nczarr_xarray.dataset.units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.new_dataset import flows_of, plan_contents
-from nczarr_xarray.export.write_options import (
-    Mode,
-    WriteRequest,
-    aligned_item,
-    array_of,
-    chunk_conflicts,
-)
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.options import Mode, WriteRequest
+from nczarr_xarray.export.write_task import WriteTask, flows_of, plan_contents
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.limits import problems
@@ -86,9 +79,9 @@ def _collect(exporter: Exporter, request: WriteRequest) -> None:
     contents, options = exporter.contents, request.options
     for number, item in enumerate(contents.items):
         if options.align_chunks or not item.chunks_are_asked_for:
-            contents.items[number] = aligned_item(item, (0,) * item.source.ndim)
-    for item in contents.items:
-        exporter.problems += chunk_conflicts(item, options, (0,) * item.source.ndim)
+            contents.items[number] = item.aligned((0,) * item.source.ndim)
+        if options.safe_chunks:
+            exporter.problems += contents.items[number].conflicts((0,) * item.source.ndim)
     exporter.problems += problems(contents.root, exporter.profile)
     exporter.check(request.url)
 
@@ -148,7 +141,7 @@ def _outdated(
         if group is not None and name in group.groups:
             raise ExportError(request.url, f"{item.variable.path} is a group already")
         if group is not None and name in group.variables:
-            removed += below(array_of(item).path)
+            removed += below(item.array.path)
     return removed
 
 

@@ -6,7 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.changes.create import (
     ROOTS,
@@ -37,9 +39,15 @@ from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.formats.format import check_is_zarr, describes_array
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import formats
+
+if TYPE_CHECKING:
+    pass
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
 _OTHER_ARCHIVE = (
@@ -332,3 +340,34 @@ def _keys_of(store: KeyStore, prefix: str) -> Iterable[str]:
         pending += [f"{above}/{name}" if above else name for name in names or ()]
         if not names and above != prefix:
             yield above
+
+
+def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, WriteOptions]:
+    """Decide where to write, and as what; by the mode words of a URL and the options.
+
+    Raises
+    ------
+    ExportError
+        If options contradict each other, or the target.
+    """
+    destination = find_destination(target, options.storage_options)
+    words, url = destination.place.mode, destination.url
+    if options.portable and "nczarr" in words and "zarr" not in words:
+        raise ExportError(url, "portable=True writes pure Zarr, not NCZarr: write #mode=zarr")
+    if options.pure and "nczarr" in words and "zarr" not in words:
+        raise ExportError(url, "its mode is that of NCZarr, not of Zarr: write #mode=zarr")
+    if options.pure is False and "zarr" in words:
+        raise ExportError(url, "its mode is that of Zarr, not of NCZarr: write #mode=nczarr")
+    if options.portable or options.pure:
+        words |= {"zarr"}
+    if options.compat not in COMPAT:
+        raise ExportError(url, f"compat is {options.compat!r}; it is one of {', '.join(COMPAT)}")
+    generation = "v2" if "zarr" in words else COMPAT[options.compat]
+    profile = Profile(generation, "noxarray" not in words, options.portable)
+    options = replace(
+        options,
+        consolidated=options.consolidated or "consolidated" in words,
+        safe_chunks=options.safe_chunks and not options.align_chunks,
+    )
+    place = replace(destination.place, mode=words)
+    return WriteTarget(replace(destination, place=place)), profile, options

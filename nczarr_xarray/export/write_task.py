@@ -1,4 +1,7 @@
-"""Carrying out an export: data through chunk writers, then the metadata, then the commit."""
+"""Carrying out an export: data through chunk writers, then the metadata, then the commit.
+
+Whole datasets become a task here, whatever they come from.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,39 @@ from nczarr_fsspec.changes.create import Change, NewObjects
 from nczarr_fsspec.changes.edit import complete_template
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.owned import is_chunk_of
-from nczarr_fsspec.changes.resumption import Notes
+from nczarr_fsspec.changes.recovery import finish_journal
+from nczarr_fsspec.changes.resumption import Notes, Resumption
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, on_error
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_xarray._version import __version__
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.contents import Item, StoredSource
+from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.gate import ArrayWriter
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.parallel import (
     Written,
     compute,
     distributed_client,
     not_shared,
     optimized,
+    run_parts,
     write_blocks,
 )
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.steps import Step, plan_step
-from nczarr_xarray.export.workers import run_parts
+from nczarr_xarray.export.steps import Step, plan_step, planned
+from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.formats.format import describes_array
+from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.emit import consolidate, documents
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:
     import xarray as xr
+
 
 #: A variable to write, and the writer of its data.
 Flow = tuple[Item, ArrayWriter]
@@ -127,7 +138,7 @@ class WriteTask:
             lazy = [
                 (item, writer)
                 for item, writer in self.flows
-                if is_lazy(item) and isinstance(writer, ChunkWriter) and 0 not in writer.array.shape
+                if item.is_lazy and isinstance(writer, ChunkWriter) and 0 not in writer.array.shape
             ]
             arrays = [writer.array for _, writer in lazy]
             pending = {one.path: math.prod(grid_of(one.shape, one.chunk_shape)) for one in arrays}
@@ -262,14 +273,14 @@ class WriteTask:
     def steps(self) -> list[Step]:
         """Return the plan of all data that are not of dask, which is made once."""
         if self._steps is None:
-            eager = (flow for flow in self.flows if not is_lazy(flow[0]))
+            eager = (flow for flow in self.flows if not flow[0].is_lazy)
             self._steps = [plan_step(*flow, self.memory) for flow in eager]
         return self._steps
 
     def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays block by block, with the scheduler in use."""
         writes = self.writes()
-        sizes = [Step(*flow).nbytes for flow in self.flows if is_lazy(flow[0])]
+        sizes = [Step(*flow).nbytes for flow in self.flows if flow[0].is_lazy]
         return compute(writes, sizes, progress) if writes else []
 
     def writes(self) -> list[Written]:
@@ -277,7 +288,7 @@ class WriteTask:
         here = self.change.staged.url
         found = []
         for item, writer in self.flows:
-            data = lazy_data(item)
+            data = item.lazy_data
             if data is not None:
                 # blocks that share chunks run in one process, and put a chunk several times
                 counted = not writer.shared and writer.store.url == here
@@ -295,23 +306,12 @@ def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
     return in_turn(variables)
 
 
-def lazy_data(item: Item) -> Any:
-    """Return the data as dask's array; None if they are not lazy."""
-    source = item.source
-    return source.data if not isinstance(source, StoredSource) and is_lazy(item) else None
-
-
 def need_dask() -> None:
     """Raise `ImportError` if dask is not installed."""
     try:
         import dask.delayed  # noqa: F401
     except ImportError:
         raise ImportError("compute=False needs dask: pip install 'nczarr-xarray[dask]'") from None
-
-
-def is_lazy(item: Item) -> bool:
-    """Tell whether dask computes the data."""
-    return item.source.chunks is not None
 
 
 def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
@@ -343,3 +343,79 @@ def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
     else:
         for key, data in documents.items():
             store.put(key, data)
+
+
+#: The name of this package in ``_NCProperties``.
+WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
+
+
+def plan_contents(
+    contents: Contents,
+    target: WriteTarget,
+    profile: Profile,
+    options: WriteOptions,
+    resumption: Resumption | None = None,
+    memory: int | None = None,
+    before: Callable[[], None] | None = None,
+) -> WriteTask:
+    """Plan the writing of a whole dataset that has been checked.
+
+    Parameters
+    ----------
+    resumption
+        The work, if it can be continued.
+    memory
+        Bytes that the program may take, if they are limited.
+    before
+        As of `WriteTask`.
+    """
+    root, items = contents.root, contents.items
+    found = documents(root, profile, WRITER)
+    if options.consolidated:
+        found[CONSOLIDATED] = consolidate(found)
+    skip_fill = options.write_empty_chunks is not True
+    replace_old = options.mode == "w"
+    # the store for dask's arrays, if others may write parts of the dataset before it is complete;
+    # what is there stays until everything that replaces it has been written
+    template = None if options.compute else target.store
+    if replace_old and template is not None:
+        finish_journal(template)  # of a dead writer: else its template, half in place, looks whole
+        if target.holds_dataset():
+            template = None
+    change, removed, foreign = target.create(
+        replace=replace_old,
+        template=template is not None,
+        resumption=resumption and planned(resumption, found, items),
+    )
+    with on_error(change.abort):
+        arrays = [item.array.path for item in items]
+        check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
+        flows = flows_of(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
+        return WriteTask(
+            change, flows, found, removed, template=template, before=before, memory=memory
+        )
+
+
+def flows_of(
+    contents: Contents, change: Change, *, skip_fill: bool, but_lazy: bool = False
+) -> Sequence[Flow]:
+    """Return items with the chunk writers of their new arrays.
+
+    Parameters
+    ----------
+    skip_fill
+        Whether chunks of nothing but the fill value are left out.
+    but_lazy
+        Store all chunks of dask's arrays: their existence shows that they were written.
+    """
+    flows = []
+    for item in contents.items:
+        shared = item.shared_chunk((0,) * item.source.ndim) is not None
+        # netCDF-C 4.10.1 swaps the bytes of the fill value that it gives for missing chunks
+        swapped = item.array.dtype.byteorder == ">"
+        skip = skip_fill and not shared and not swapped and not (but_lazy and item.is_lazy)
+        writer = ChunkWriter(
+            item.array, change.staged, rounding=item.rounding, skip_fill=skip, shared=shared
+        )
+        flows.append((item, writer))
+    return flows

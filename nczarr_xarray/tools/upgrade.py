@@ -23,10 +23,9 @@ from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.write_task import WRITER, WriteTask
 from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies

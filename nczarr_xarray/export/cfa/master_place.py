@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -16,12 +16,7 @@ from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError
 from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-
-#: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
-FragmentFormat = Literal["netCDF3", "netCDF4", "NCZarr"]
-#: How fragments are called: as by S3netCDF4 2, or as by 0.1, whose brackets fsspec takes for
-#: wildcards.
-Naming = Literal["s3nc2", "seed"]
+from nczarr_xarray.export.options import FragmentFormat, Naming
 
 _TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
 #: What needs no quoting in a URL, and is no wildcard.

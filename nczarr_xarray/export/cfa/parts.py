@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -19,22 +19,20 @@ from nczarr_xarray.export.cfa.split import (
     regular_edges,
     split_counts,
 )
-from nczarr_xarray.export.classic_types import (
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.dataset import Exporter
+from nczarr_xarray.export.form.classic import (
     classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
 )
-from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.dataset import Exporter
-from nczarr_xarray.export.form.new import Options
-from nczarr_xarray.export.netcdf_variables import left_out
+from nczarr_xarray.export.form.encode import Options
+from nczarr_xarray.export.netcdf_file import left_out
+from nczarr_xarray.export.options import SubarrayShape
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
-
-#: Fragments as they are asked for: lengths by dimension, or for all dimensions of a variable.
-SubarrayShape: TypeAlias = "Mapping[Hashable, int] | Sequence[int]"
 
 #: What the documents of fragments and masters that are trees look like.
 PROFILE = Profile("G2A")

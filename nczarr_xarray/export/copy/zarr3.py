@@ -1,22 +1,24 @@
-"""Zarr 3 as a kind of target, with names of dimensions and, if asked for, shards."""
+"""Copies to Zarr 3, with names of dimensions and, if asked for, shards; zarr-python encodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from nczarr_fsspec.changes.journal import ROOT
-from nczarr_fsspec.errors import on_error
+from nczarr_fsspec.errors import FormatError, NCZarrError, on_error
+from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
-from nczarr_xarray.export.copy import contents_of, refuse
-from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
+from nczarr_xarray.export.copy.request import CopyRequest
+from nczarr_xarray.export.copy.zarr2 import contents_of, refuse
 from nczarr_xarray.export.form.chunk_shapes import cut_to
 from nczarr_xarray.export.form.codecs import kept_codecs
-from nczarr_xarray.export.form.fills import fill_element, fill_value
 from nczarr_xarray.export.form.lacking import (
     COMPRESSORS,
     NO_MARKS,
@@ -24,19 +26,20 @@ from nczarr_xarray.export.form.lacking import (
     UNSPECIFIED,
     Lacking,
 )
-from nczarr_xarray.export.form.stored import netcdf_text, stored_as
-from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.form.storage import netcdf_text, stored_as
+from nczarr_xarray.export.gate import ArrayWriter, Gate
+from nczarr_xarray.export.options import CopyOptions, WriteOptions
 from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.write_options import WriteOptions, decide
-from nczarr_xarray.export.write_target import check_clashes
+from nczarr_xarray.export.write_target import check_clashes, decide
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.export.zarr3_writer import Zarr3Writer
 from nczarr_xarray.formats.nczarr.dtypes import packed
+from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
+from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import PURE, Profile
 from nczarr_xarray.formats.zarr3 import emit
-from nczarr_xarray.formats.zarr3.array import FILE
-from nczarr_xarray.model import ChunkedArray, Variable
+from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
+from nczarr_xarray.model import ChunkedArray, Variable, grid_of, mapped, readable
 
 #: Gives elements that do not exist netCDF's default, because in Zarr 3 these are no mask.
 _NETCDF = Profile("G2A")
@@ -62,7 +65,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False, json=True)
     contents, found = contents_of(
-        opened, lacking, lambda v: _item(opened, v, request.layout, lacking)
+        opened, lacking, lambda v: _item(opened, v, request.options, lacking)
     )
     found += [*problems(contents.root, PURE), *emit.problems(contents.root)]
     refuse(target.url, found)
@@ -93,7 +96,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         return WriteTask(change, flows, documents, removed, before=before, memory=memory)
 
 
-def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacking) -> Item:
+def _item(opened: Opened, variable: Variable, copying: CopyOptions, lacking: Lacking) -> Item:
     """Decide how a variable is stored: with its chunks and codecs as far as Zarr 3 has them."""
     variable = _with_readable_mark(netcdf_text(variable), lacking)
     stored = stored_as(opened, variable)
@@ -104,7 +107,7 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacki
         codecs = ()
     names = [dimension.name for dimension in variable.dimensions]
     itemsize = 8 if dtype.hasobject else dtype.itemsize
-    chunks = layout.chunk_shape(names, variable.shape, itemsize) or stored.chunk_shape
+    chunks = copying.chunk_shape(names, variable.shape, itemsize) or stored.chunk_shape
     array = ChunkedArray(
         path=variable.path.strip("/"),
         shape=variable.shape,
@@ -112,8 +115,9 @@ def _item(opened: Opened, variable: Variable, layout: CopyLayout, lacking: Lacki
         dtype=dtype,
         fill=_fill(variable, dtype),
     )
-    if layout.codecs is not None:
-        codecs = codecs_for(layout.codecs, dtype)
+    asked = copying.codecs(dtype)
+    if asked is not None:
+        codecs = asked
     else:
         codecs = kept_codecs(codecs, array, PURE)
         for config in codecs:
@@ -167,3 +171,85 @@ def _shards(contents: Contents, lengths: Mapping[str, int]) -> dict[str, tuple[i
         if shape:
             found[item.variable.path] = tuple(shape)
     return found
+
+
+class Zarr3Writer(ArrayWriter):
+    """Writes blocks of one array, each of whole objects (shards, or chunks). Picklable.
+
+    Parameters
+    ----------
+    array
+        The new array; its chunk shape is that of the objects.
+    store
+        Where they are put.
+    """
+
+    def __init__(self, array: ZarrArray, store: WritableStore) -> None:
+        super().__init__()
+        self.array: ZarrArray = array
+        self.store = store
+        self.start = (0,) * len(array.shape)
+
+    @classmethod
+    def of_document(
+        cls, path: str, dtype: np.dtype, document: bytes, store: WritableStore
+    ) -> Zarr3Writer:
+        """Return the writer of the array at a path whose ``zarr.json`` is given."""
+        key = f"{path}/{FILE}"
+        metadata = plain(loads(document, key), key)
+        chunks = tuple(metadata["chunk_grid"]["configuration"]["chunk_shape"])
+        shape = tuple(metadata["shape"])
+        return cls(ZarrArray(path, shape, chunks, dtype, json.dumps(metadata)), store)
+
+    def write(
+        self,
+        values: np.ndarray,
+        first: tuple[int, ...] | None = None,
+        *,
+        threads: int | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write one block, which begins and ends where objects do (or the array).
+
+        `threads` is not used: zarr-python has its own setting, ``async.concurrency``.
+        """
+        self.check_lasts(self.store.url)
+        if 0 in values.shape:
+            return 0
+        from nczarr_xarray.zarr.sink import StoreSink
+
+        first = first or (0,) * values.ndim
+        part = tuple(slice(at, at + size) for at, size in zip(first, values.shape, strict=True))
+        ends = zip(part, self.array.chunk_shape, self.array.shape, strict=True)
+        if any(p.start % c or (p.stop % c and p.stop != n) for p, c, n in ends):
+            reason = f"does not consist of whole objects, which have shape {self.array.chunk_shape}"
+            raise ValueError(f"{self.array.path}{_spelled(part)} {reason}")
+        with self._gate:
+            puts = Gate()
+            sink = StoreSink(self.store, puts)
+            try:
+                metadata = json.loads(self.array.metadata)
+                array_in(sink, self.array.path, metadata)[part or ...] = _as_zarr(values)
+            except NCZarrError:
+                raise
+            except Exception as error:  # zarr and the codecs raise whatever they like
+                reason = f"cannot be encoded ({error})"
+                raise FormatError(f"{self.array.path}{_spelled(part)}", reason) from error
+            finally:
+                puts.shut()  # none comes to a tree that was given up, and made anew by it
+        if done is not None:
+            done(math.prod(grid_of(values.shape, self.array.chunk_shape)))
+        return sink.put
+
+
+def _as_zarr(values: np.ndarray) -> np.ndarray:
+    """Return values with text as zarr-python takes it: valid, and never bytes."""
+    if values.dtype.kind != "O":
+        return values
+    return mapped(
+        lambda t: t.decode("utf-8", "replace") if isinstance(t, bytes) else readable(t), values
+    )
+
+
+def _spelled(part: tuple[slice, ...]) -> str:
+    return f"[{', '.join(f'{one.start}:{one.stop}' for one in part)}]" if part else ""
