@@ -21,6 +21,7 @@ from nczarr_xarray.dataset.units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.options import Mode, WriteRequest
+from nczarr_xarray.export.write_target import begin_edit, holds_dataset, refuse_nested
 from nczarr_xarray.export.write_task import WriteTask, flows_of, plan_contents
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
@@ -54,14 +55,14 @@ def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
         return _new_dataset(request)
     with existing.opened:
         if mode == "w-" and existing.group(request.path) is not None:
-            if request.path == "/" and not request.target.holds_dataset():
+            if request.path == "/" and not holds_dataset(request.target):
                 return _new_dataset(request)  # which says what is there instead
             name = "a dataset" if request.path == "/" else f"a group {request.path!r}"
             raise DatasetExistsError(
                 request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"
             )
         if not (existing.group_documents("") or existing.opened.hierarchy.root.variables):
-            request.target.refuse_nested()
+            refuse_nested(request.target)
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 
@@ -88,7 +89,7 @@ def _collect(exporter: Exporter, request: WriteRequest) -> None:
 
 def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
-    change = request.target.edit()
+    change = begin_edit(request.target)
     with on_error(change.abort):
         existing = _still_there(request)  # read again, under the lock
         with existing.opened:

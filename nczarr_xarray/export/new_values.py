@@ -19,6 +19,7 @@ from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.options import RegionLike, WriteRequest
 from nczarr_xarray.export.placement import Placement, replaced_part
+from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.model import ChunkedArray, Dimension, Group
@@ -40,7 +41,7 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
         update.check()
-        change = request.target.edit(update.boxes(items, starts))
+        change = begin_edit(request.target, update.boxes(items, starts))
         with on_error(change.abort):
             existing = _unchanged(request, existing, [item.array.path for item in items])
             reader = existing.opened.keys
@@ -68,7 +69,7 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
         if existing.pending:
             update.problems.append("the dataset is not complete yet; nothing is appended to it")
         update.check()
-        change = request.target.edit()
+        change = begin_edit(request.target)
         with on_error(change.abort):
             reader = _unchanged(request, existing, None).opened.keys
             flows = [

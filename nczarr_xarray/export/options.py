@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     import xarray as xr
 
+    from nczarr_fsspec.destination import Destination
     from nczarr_xarray.export.form.encode import Options
-    from nczarr_xarray.export.write_target import WriteTarget
     from nczarr_xarray.formats.nczarr.profiles import Profile
 
 
@@ -143,7 +143,7 @@ class WriteRequest:
         Returns what is asked for the dataset at a path.
     """
 
-    target: WriteTarget
+    target: Destination
     profile: Profile
     groups: Mapping[str, xr.Dataset]
     path: str

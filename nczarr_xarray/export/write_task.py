@@ -24,6 +24,7 @@ from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.changes.resumption import Notes, Resumption
 from nczarr_fsspec.concurrency import WaitingThreads
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import StoreError, on_error
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.writable import WritableStore
@@ -44,7 +45,7 @@ from nczarr_xarray.export.parallel import (
 )
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step, planned
-from nczarr_xarray.export.write_target import WriteTarget, check_clashes
+from nczarr_xarray.export.write_target import begin_new, check_clashes, holds_dataset
 from nczarr_xarray.formats.format import describes_array
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
@@ -351,7 +352,7 @@ WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 def plan_contents(
     contents: Contents,
-    target: WriteTarget,
+    target: Destination,
     profile: Profile,
     options: WriteOptions,
     resumption: Resumption | None = None,
@@ -380,9 +381,10 @@ def plan_contents(
     template = None if options.compute else target.store
     if replace_old and template is not None:
         finish_journal(template)  # of a dead writer: else its template, half in place, looks whole
-        if target.holds_dataset():
+        if holds_dataset(target):
             template = None
-    change, removed, foreign = target.create(
+    change, removed, foreign = begin_new(
+        target,
         replace=replace_old,
         template=template is not None,
         resumption=resumption and planned(resumption, found, items),

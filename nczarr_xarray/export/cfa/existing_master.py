@@ -111,7 +111,7 @@ class ExistingMaster:
         """
         options = OpenOptions(storage_options=place.storage_options)
         try:
-            return cls(place, open_with(place.file.target, options))
+            return cls(place, open_with(place.target, options))
         except DatasetNotFoundError:
             reason = "there is no dataset to change; write it first"
             raise DatasetNotFoundError(place.url, reason) from None
@@ -260,7 +260,7 @@ class ExistingMaster:
         """Tell whether a fragment says that it was written for this master."""
         options = OpenOptions(storage_options=self.place.storage_options)
         try:
-            with open_with(self.place.file.folder + key, options) as opened:
+            with open_with(self.place.folder + key, options) as opened:
                 owner = opened.hierarchy.root.attributes.get(OWNER)
         except NCZarrError:  # it is gone, or damaged
             return False

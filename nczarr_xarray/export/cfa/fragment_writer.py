@@ -207,8 +207,7 @@ def table_of(
     """Return the table of the fragments that are written of a variable."""
     writer = flow.writer
     addresses = [
-        address_of(place, place.file.folder + key, dialect, relative=relative)
-        for key in writer.keys
+        address_of(place, place.folder + key, dialect, relative=relative) for key in writer.keys
     ]
     return table(flow.divided.edges, addresses, writer.variable.name, writer.kind)
 

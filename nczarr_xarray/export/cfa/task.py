@@ -204,7 +204,7 @@ class CfaTask:
         self.place.remove_abandoned()
         mode = "w" if self.replaces else "w-"
         options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
-        target, profile, options = decide(self.place.file.target, options)
+        target, profile, options = decide(self.place.target, options)
         content = self.draft.master.fitted()
         contents = replace(content.contents(), items=[*items(content)])
         task = plan_contents(contents, target, profile, options)

@@ -154,7 +154,7 @@ def to_cfa(
     )
     request.check(place.url)
     changes = append_dim is not None or region is not None
-    if not (changes or place.is_tree) and says_references(place.file.name):
+    if not (changes or place.is_tree) and says_references(place.name):
         reason = "is the name of references; a master is called *.nca, and aggregate() writes them"
         raise ExportError(place.url, reason)
     plan = plan_update if changes else plan_new

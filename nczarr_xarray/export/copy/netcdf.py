@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
-from nczarr_fsspec.destination import FilePlace, open_file_place
-from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
-from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.destination import FilePlace
+from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
@@ -30,162 +27,44 @@ from nczarr_xarray.model import Group, Variable, described, readable
 
 
 def copy(request: CopyRequest) -> None:
-    """Copy to a file of the format that was asked for."""
-    target = FileTarget.find(request.target, request.target_options, overwrite=request.overwrite)
-    lacking, model = Lacking(netcdf4=True), request.format
+    """Copy to a file of the format that was asked for; an old one stays until it is complete."""
+    target = FilePlace.find(request.target, request.target_options)
+    if not request.overwrite:
+        target.must_be_new()
+    lacking, model, memory = Lacking(netcdf4=True), request.format, request.memory
     with request.open() as source, request.progress() as progress:
         if model != "NETCDF4":
             source = as_classic(source, target.url, lacking, model)
-        write_netcdf(
-            source,
-            target,
-            progress,
-            model=model,
-            lacking=lacking,
-            memory=request.memory,
-            tell=request.tell,
-        )
+        need_netcdf4(target.url)
+        variables = [*source.hierarchy.root.all_variables()]
+        for variable in variables:
+            check(variable)
+        for group in source.hierarchy.root.walk():
+            check_names(group)
+        source = replace(source, exact=True)
+        contents = _contents(source, lacking, netcdf4=model == "NETCDF4")
+        lacking.tell(target.url)
+        progress.expect(sum(map(_nbytes, variables)))
+        plan = {v.path: _planned(source, v, memory) for v in contents.root.all_variables()}
+        if memory is not None:
+            for variable in variables:
+                said = one_pass(plan[variable.path].rechunking)
+                request.tell(
+                    f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}"
+                )
+        # if memory is limited, parts are whole chunks: none need be kept
+        cache = None if memory is None else 0
+        fill = partial(_fill, target.url, source, contents, plan, model, cache, progress)
+        target.write(fill, overwrite=request.overwrite)
 
 
-# -- file target ---------------------------------------------------------------------------------
-# One file as a target: it is made whole on this machine, and appears in one step.
-
-
-@dataclass(frozen=True, slots=True)
-class FileTarget:
-    """Where one file is written.
-
-    A file of this machine is made beside its place, and renamed. A remote one is made in the
-    folder for temporary files, and uploaded when it is complete: there must be room for all of it.
-
-    Parameters
-    ----------
-    place
-        The place.
-    overwrite
-        Whether a file that is there is replaced.
-    """
-
-    place: FilePlace
-    overwrite: bool
-
-    @classmethod
-    def find(
-        cls, target: str, storage_options: Mapping[str, Any] | None, *, overwrite: bool
-    ) -> FileTarget:
-        """Find out where to write; errors as `nczarr_fsspec.destination.open_file_place`.
-
-        Raises
-        ------
-        DatasetExistsError
-            If there is something that must not be overwritten.
-        """
-        found = cls(open_file_place(target, storage_options), overwrite)
-        found.check()
-        return found
-
-    @property
-    def url(self) -> str:
-        """How messages name the file."""
-        return self.place.url
-
-    def check(self) -> None:
-        """Raise `DatasetExistsError` if there is something that must not be overwritten."""
-        if not self.overwrite and self.place.exists():
-            raise DatasetExistsError(self.url, "is there already; overwrite=True replaces it")
-
-    def write(self, fill: Callable[[str], None]) -> None:
-        """Write the file; an old one stays until the new one is complete.
-
-        Parameters
-        ----------
-        fill
-            Makes the file, given the path of one that does not exist.
-
-        Raises
-        ------
-        DatasetExistsError
-            If something has come there meanwhile that must not be overwritten.
-        StoreError
-            If it cannot be written.
-        """
-
-        def fill_and_check(path: str) -> None:
-            fill(path)
-            self.check()
-
-        store = self.place.store
-        if not isinstance(store, DirectoryWriter):
-            try:
-                store.put_file(self.place.name, fill_and_check)
-            except OSError as error:  # of the temporary file: a disk is full, a folder is missing
-                if isinstance(error, StoreError):
-                    raise
-                raise StoreError(self.url, f"cannot be made: {error}") from error
-            return
-        path = os.path.realpath(os.path.join(store.path, self.place.name))
-        remove_leftovers(path)
-        try:
-            with replacing(path) as new:
-                fill_and_check(new)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            reason = error.strerror or error
-            raise StoreError(self.url, f"cannot be put into place: {reason}") from error
-
-
-# -- netcdf file ---------------------------------------------------------------------------------
-
-
-def write_netcdf(
-    opened: Opened,
-    target: FileTarget,
-    progress: Progress,
-    *,
-    model: str,
-    lacking: Lacking,
-    memory: int | None,
-    tell: Callable[[str], object],
-) -> None:
-    """Copy an open dataset to a netCDF file; an old file stays until the new one is complete.
-
-    Parameters
-    ----------
-    model
-        The format of the file, by the word of netCDF4. A classic one has to suit `opened`.
-    lacking
-        What the file holds in another form, as far as that is known already.
-    memory
-        Bytes that the program may take, if they are limited.
-    tell
-        Takes the lines of the plan then.
-
-    Raises
-    ------
-    ImportError
-        If netCDF4 is not installed.
-    DatasetExistsError
-        If there is something and it must not be overwritten.
-    ExportError
-        If there is too little memory for a chunk.
-    FormatError
-        If a variable cannot be read, or netCDF has no such type.
-    StoreError
-        If the file cannot be written.
-    """
-    need_netcdf4(target.url)
-    variables = [*opened.hierarchy.root.all_variables()]
-    for variable in variables:
-        check(variable)
-    for group in opened.hierarchy.root.walk():
-        check_names(group)
-    opened = replace(opened, exact=True)
+def _contents(opened: Opened, lacking: Lacking, *, netcdf4: bool) -> Contents:
+    """Return what a file holds of a dataset; note what it holds in another form."""
     lacking.note_hidden(opened.hierarchy)
-    netcdf4 = model.startswith("NETCDF4")
-    used = {dimension for variable in variables for dimension in variable.dimensions}
+    root = opened.hierarchy.root
+    used = {d for variable in root.all_variables() for d in variable.dimensions}
     contents = Contents()
-    for group in opened.hierarchy.root.walk():
+    for group in root.walk():
         held = contents.group(group.path)
         held.types = group.types
         for name, dimension in group.dimensions.items():
@@ -200,16 +79,7 @@ def write_netcdf(
                 row = codec(config["id"])
                 if row.compressor and row.options is None:
                     lacking.note(COMPRESSORS, f"{variable.path} ({row.id})")
-    lacking.tell(target.url)
-    progress.expect(sum(map(_nbytes, variables)))
-    plan = {v.path: _planned(opened, v, memory) for v in contents.root.all_variables()}
-    if memory is not None:
-        for variable in variables:
-            said = one_pass(plan[variable.path].rechunking)
-            tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
-    # if memory is limited, parts are whole chunks: none need be kept
-    chunk_cache = None if memory is None else 0
-    target.write(partial(_fill, target.url, opened, contents, plan, model, chunk_cache, progress))
+    return contents
 
 
 def _fill(

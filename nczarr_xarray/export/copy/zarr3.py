@@ -30,7 +30,7 @@ from nczarr_xarray.export.form.storage import netcdf_text, stored_as
 from nczarr_xarray.export.gate import ArrayWriter, Gate
 from nczarr_xarray.export.options import CopyOptions, WriteOptions
 from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.write_target import check_clashes, decide
+from nczarr_xarray.export.write_target import begin_new, check_clashes, decide
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
@@ -78,7 +78,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     if request.options.consolidated:
         documents[FILE] = emit.consolidate(documents)
     resumption = resumption and planned(resumption, documents, contents.items)
-    change, removed, foreign = target.create(replace=request.overwrite, resumption=resumption)
+    change, removed, foreign = begin_new(target, replace=request.overwrite, resumption=resumption)
     with on_error(change.abort):
         arrays = [item.variable.path.strip("/") for item in contents.items]
         check_clashes(

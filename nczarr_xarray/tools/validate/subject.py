@@ -12,6 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE, base_of
 from nczarr_fsspec.changes.owned import METADATA, is_chunk_of
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -27,7 +28,6 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.format import ZARR, ZARR2
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
@@ -77,7 +77,7 @@ class Subject:
     url: str
     opened: Opened | None
     failure: NCZarrError | None
-    place: WriteTarget | None
+    place: Destination | None
     master: MasterPlace | None
     _positions: dict[str, Sequence[tuple[int, ...] | None]] = field(default_factory=dict)
     _extents: dict[str, Sequence[Extents]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Subject:
         place = None
         if opened is None or _has_objects(opened):
             with suppress(NCZarrError, ImportError):
-                place = WriteTarget(find_destination(target, storage_options))
+                place = find_destination(target, storage_options)
         master = None
         with suppress(NCZarrError, ImportError):
             master = MasterPlace.find(target, storage_options)
