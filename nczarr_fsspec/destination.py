@@ -18,7 +18,7 @@ from nczarr_fsspec.errors import (
     TooLargeError,
     URLError,
 )
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import KeyStore, WritableStore
 from nczarr_fsspec.place import Place, innermost
 from nczarr_fsspec.places.address import HOSTLESS
 from nczarr_fsspec.places.names import (
@@ -34,9 +34,8 @@ from nczarr_fsspec.places.names import (
     says_zip,
 )
 from nczarr_fsspec.places.url import parse_url
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
 if TYPE_CHECKING:

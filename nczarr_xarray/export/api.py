@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import xarray as xr
 
 from nczarr_fsspec.changes.create import NewObjects
-from nczarr_fsspec.changes.locks import OVER
+from nczarr_fsspec.changes.edit import OVER
 from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.form.encode import Options, without_extension_types

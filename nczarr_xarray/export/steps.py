@@ -19,8 +19,8 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.ranges.reader import HELD_BYTES
 from nczarr_fsspec.text import format_size
-from nczarr_xarray.chunks.processors import processors
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.chunk_writer import ChunkWriter

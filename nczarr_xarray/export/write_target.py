@@ -19,11 +19,16 @@ from nczarr_fsspec.changes.create import (
     can_be_renamed,
     refuse_foreign,
 )
-from nczarr_fsspec.changes.edit import Edit
-from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
+from nczarr_fsspec.changes.edit import Boxes, Edit
+from nczarr_fsspec.changes.journal import (
+    INCOMPLETE,
+    JOURNAL,
+    PRIVATE,
+    dataset_keys,
+    is_chunk_of,
+    removable,
+)
 from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
-from nczarr_fsspec.changes.locks import Boxes
-from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import finish_journal, pending_in
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination

@@ -19,15 +19,14 @@ import numpy as np
 from nczarr_fsspec.changes.consistent_reading import stamped
 from nczarr_fsspec.changes.create import Change, NewObjects
 from nczarr_fsspec.changes.edit import complete_template
-from nczarr_fsspec.changes.journal import ROOT, Incomplete
-from nczarr_fsspec.changes.owned import is_chunk_of
+from nczarr_fsspec.changes.journal import ROOT, Incomplete, is_chunk_of
 from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.changes.resumption import Notes, Resumption
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import StoreError, on_error
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.stores.ownership import Owner
-from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray._version import __version__
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ChunkWriter
@@ -47,7 +46,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step, planned
 from nczarr_xarray.export.write_target import begin_new, check_clashes, holds_dataset
 from nczarr_xarray.formats.format import describes_array
-from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import ChunkedArray, grid_of

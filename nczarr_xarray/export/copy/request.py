@@ -12,7 +12,7 @@ from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import NCZarrWarning, UsageError, caller_level, on_error
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray._version import __version__
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.progress import Progress
 

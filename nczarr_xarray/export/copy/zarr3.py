@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.errors import FormatError, NCZarrError, on_error
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
@@ -216,7 +216,7 @@ class Zarr3Writer(ArrayWriter):
         self.check_lasts(self.store.url)
         if 0 in values.shape:
             return 0
-        from nczarr_xarray.zarr.sink import StoreSink
+        from nczarr_xarray.zarr.offered import StoreSink
 
         first = first or (0,) * values.ndim
         part = tuple(slice(at, at + size) for at, size in zip(first, values.shape, strict=True))
