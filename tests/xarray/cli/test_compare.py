@@ -183,7 +183,6 @@ def test_a_verified_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_copy_that_differs_says_what(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     from nczarr_xarray.export import netcdf_file
 
     a = written(tmp_path / "a")

@@ -168,7 +168,7 @@ def test_what_classic_netcdf_lacks_is_verified(
     def wrong(made: Any, variable: Any, values: np.ndarray, part: Any) -> None:
         put(made, variable, values[::-1], part)
 
-    monkeypatch.setattr(netcdf_file, "put", wrong)
+    monkeypatch.setattr("nczarr_xarray.export.copy.netcdf.put", wrong)
     copy(tmp_path / "x.nc", tmp_path / "y.nc", *options, status=1)
     said = capsys.readouterr().out
     assert all(f"variable /{name}: " in said for name in ("i8", "texts", "e"))
