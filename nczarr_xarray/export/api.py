@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import partial
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
@@ -209,16 +208,21 @@ def plan(
                     str(target),
                     f"unexpected {argument} group {name!r}: the tree has {sorted(groups)}",
                 )
-    asked = partial(_asked, groups, encoding or {}, unlimited_dims, path, tree)
-    return plan_groups(groups, target, options, path, asked)
+    asked = {
+        name: (
+            dataset,
+            _asked(name, dataset, encoding or {}, unlimited_dims, path if tree else None),
+        )
+        for name, dataset in groups.items()
+    }
+    return plan_groups(asked, target, options, path)
 
 
 def plan_groups(
-    groups: Mapping[str, xr.Dataset],
+    groups: Mapping[str, tuple[xr.Dataset, Options]],
     target: Any,
     options: WriteOptions,
     path: str,
-    asked: Callable[[str], Options],
 ) -> WriteTask:
     """Plan the writing of several datasets, given by the absolute path of their group; see `plan`.
 
@@ -226,8 +230,6 @@ def plan_groups(
     ----------
     path
         The group that all of them are in.
-    asked
-        Returns what is asked for the group at a path.
     """
     write_target, profile, options = decide(target, options)
     if options.create and options.append_dim is None:
@@ -235,13 +237,14 @@ def plan_groups(
         raise ExportError(write_target.url, reason)
     new: tuple[Mode, ...] = ("w-", "w", "a", "r+")
     how = mode_of(write_target.url, options.mode, new, options.append_dim, options.region)
-    groups = {p: without_extension_types(write_target.url, one) for p, one in groups.items()}
-    for dataset in groups.values():
-        refuse_other_chunks(write_target.url, dataset)
-    request = WriteRequest(write_target, profile, groups, path, asked, options)
+    plain = {}
+    for name, (dataset, asked) in groups.items():
+        plain[name] = without_extension_types(write_target.url, dataset), asked
+        refuse_other_chunks(write_target.url, plain[name][0])
+    request = WriteRequest(write_target, profile, plain, path, options)
     if options.append_dim is not None:
         if options.create and not holds_group(request):
-            _, dataset = request.one_group()  # to more than one, nothing could be appended
+            _, dataset, _ = request.one_group()  # to more than one, nothing could be appended
             if options.append_dim not in dataset.dims:
                 name = options.append_dim
                 raise ExportError(
@@ -275,25 +278,19 @@ def _joined(path: str, relative: str) -> str:
 
 
 def _asked(
-    groups: Mapping[str, xr.Dataset],
-    encoding: Mapping[Any, Any],
-    unlimited: Any,
-    top: str,
-    tree: bool,
-    path: str,
+    path: str, dataset: xr.Dataset, encoding: Mapping[Any, Any], unlimited: Any, top: str | None
 ) -> Options:
-    """Return the options for the group at `path`; a tree has its options by group."""
-    if not tree:
+    """Return the options for the group at `path`; a tree, which has a `top`, has them by group."""
+    if top is None:
         return Options(encoding, unlimited)
 
     def of_group(mapping: Mapping[Any, Any]) -> Any:
-        named = {_joined(top, str(name)): value for name, value in mapping.items()}
-        return named.get(path)
+        return {_joined(top, str(name)): value for name, value in mapping.items()}.get(path)
 
     own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
     if own is not None and not isinstance(unlimited, Mapping):
         own = {own} if isinstance(own, str) else set(own)
-        own &= {str(name) for name in groups[path].dims}  # a group may have only some
+        own &= {str(name) for name in dataset.dims}  # a group may have only some
     return Options(of_group(encoding) or {}, own)
 
 

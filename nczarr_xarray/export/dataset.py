@@ -33,6 +33,7 @@ from nczarr_xarray.export.form.text import (
 from nczarr_xarray.formats.nczarr.fills import fill_attribute
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
+    Attribute,
     Dimension,
     EnumType,
     Group,
@@ -226,6 +227,17 @@ class Exporter:
             if known is not None or where == "/":
                 return known
             where = where.rpartition("/")[0] or "/"
+
+
+def group_attributes(
+    profile: Profile, path: str, attributes: Mapping[Any, Any], url: str
+) -> dict[str, Attribute]:
+    """Return attributes for an existing group; errors and warnings as of `Exporter.check`."""
+    exporter, node = Exporter(profile), Group()
+    for name, value in attributes.items():
+        exporter.attribute(node, path, name, value)
+    exporter.check(url)
+    return node.attributes
 
 
 def _room(source: xr.Variable, fill: Any) -> int:

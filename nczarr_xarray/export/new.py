@@ -20,7 +20,7 @@ from nczarr_xarray.dataset.units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.options import Mode, WriteRequest
-from nczarr_xarray.export.write_target import begin_edit, holds_dataset, refuse_nested
+from nczarr_xarray.export.write_target import begin_edit, holds_dataset, is_empty, refuse_nested
 from nczarr_xarray.export.write_task import WriteTask, flows_of, plan_contents
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
@@ -48,7 +48,8 @@ def _complete(request: WriteRequest) -> Existing | None:
 def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
-    if mode != "w" or request.path != "/":
+    # most new datasets come where nothing is: then none need be looked for
+    if (mode != "w" or request.path != "/") and not (mode == "w-" and is_empty(request.target)):
         existing = _complete(request)
     if existing is None:
         return _new_dataset(request)
@@ -73,9 +74,8 @@ def _new_dataset(request: WriteRequest) -> WriteTask:
 
 def _collect(exporter: Exporter, request: WriteRequest) -> None:
     """Add all groups to an exporter, and raise the problems that it finds."""
-    for path, dataset in request.groups.items():
-        asked = request.asked(path)._replace(append_dim=request.options.append_dim)
-        exporter.add(path, dataset, asked)
+    for path, (dataset, asked) in request.groups.items():
+        exporter.add(path, dataset, asked._replace(append_dim=request.options.append_dim))
     contents, options = exporter.contents, request.options
     for number, item in enumerate(contents.items):
         if options.align_chunks or not item.chunks_are_asked_for:

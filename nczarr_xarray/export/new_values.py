@@ -15,14 +15,14 @@ from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.contents import (
     Item,
 )
-from nczarr_xarray.export.dataset import Exporter
+from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.options import RegionLike, WriteRequest
 from nczarr_xarray.export.placement import Placement, replaced_part
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import amend
-from nczarr_xarray.model import ChunkedArray, Dimension, Group
+from nczarr_xarray.model import ChunkedArray, Dimension
 
 Start = tuple[int, ...]
 
@@ -92,10 +92,9 @@ def _must_exist(request: WriteRequest, advice: str) -> Existing:
 
 
 def _one_group(request: WriteRequest) -> tuple[str, xr.Dataset]:
-    path, dataset = request.one_group()
+    path, dataset, asked = request.one_group()
     if request.options.create:  # what is asked for is for a new dataset
         return path, dataset
-    asked = request.asked(path)
     if asked.unlimited:
         raise ExportError(
             request.url,
@@ -239,11 +238,7 @@ def _update_attributes(
     existing: Existing, path: str, dataset: xr.Dataset, request: WriteRequest
 ) -> None:
     """Give the group the attributes of the new values; its other attributes stay."""
-    exporter = Exporter(existing.profile)
-    node = Group()
-    for name, value in dataset.attrs.items():
-        exporter.attribute(node, path, name, value)
-    exporter.check(request.url)
-    key = path.strip("/")
+    profile, key = existing.profile, path.strip("/")
+    attributes = group_attributes(profile, path, dataset.attrs, request.url).values()
     before = existing.group_documents(key)
-    existing.change(amend.set_attributes(before, key, node.attributes.values(), existing.profile))
+    existing.change(amend.set_attributes(before, key, attributes, profile))

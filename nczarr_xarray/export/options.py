@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -136,18 +136,15 @@ class WriteRequest:
     Attributes
     ----------
     groups
-        Absolute path -> dataset.
+        Absolute path -> dataset, and what is asked for it.
     path
         The group that is written.
-    asked
-        Returns what is asked for the dataset at a path.
     """
 
     target: Destination
     profile: Profile
-    groups: Mapping[str, xr.Dataset]
+    groups: Mapping[str, tuple[xr.Dataset, Options]]
     path: str
-    asked: Callable[[str], Options]
     options: WriteOptions
 
     @property
@@ -155,13 +152,14 @@ class WriteRequest:
         """How messages name the target."""
         return self.target.url
 
-    def one_group(self) -> tuple[str, xr.Dataset]:
-        """Return the path of the group and its dataset; raise if there are several."""
+    def one_group(self) -> tuple[str, xr.Dataset, Options]:
+        """Return the path of the group, its dataset and what is asked; raise if there are several."""
         if len(self.groups) != 1:
             raise ExportError(
                 self.url, "a DataTree of several groups is changed group by group (group=...)"
             )
-        return next(iter(self.groups.items()))
+        ((path, (dataset, asked)),) = self.groups.items()
+        return path, dataset, asked
 
 
 def check_classic(url: str, format: str | None, version: str | None) -> None:  # noqa: A002

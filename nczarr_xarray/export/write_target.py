@@ -155,6 +155,14 @@ def _refuse_new(target: Destination) -> None:
         refuse_foreign(target.url, removable(keys))
 
 
+def is_empty(target: Destination) -> bool:
+    """Tell whether there is nothing at all; what cannot be found out is said by who reads it."""
+    if target.store is None:
+        return False
+    (names,) = target.store.reader().list_many([""])
+    return not names
+
+
 def holds_dataset(target: Destination) -> bool:
     """Tell whether a complete dataset exists."""
     keys = target.keys()

@@ -79,8 +79,6 @@ class WriteTask:
         The store for dask's arrays, if they are written after all else is in place.
     before
         A function to call before all of it becomes valid; if it raises, nothing does.
-    after
-        A function to call at the very end.
     memory
         Bytes that the program may take: see `plan_step`.
     notes
@@ -96,7 +94,6 @@ class WriteTask:
     staged_chunks: int | None = None
     template: WritableStore | None = None
     before: Callable[[], None] | None = None
-    after: Callable[[], None] | None = None
     memory: int | None = None
     notes: Notes | None = field(default=None, init=False)
     mark: Incomplete | None = None
@@ -127,7 +124,9 @@ class WriteTask:
         """Write everything now; if anything goes wrong, nothing is left behind."""
         with self.or_nothing():
             self.write_eager(progress)
-            self.complete(self.write_lazy(progress))
+            writes = self.writes()
+            sizes = [Step(*flow).nbytes for flow in self.flows if flow[0].is_lazy]
+            self.complete(compute(writes, sizes, progress) if writes else ())
 
     def start(self, progress: Progress) -> Any:
         """Write now what needs no dask; return the rest as a ``dask.delayed``."""
@@ -146,19 +145,16 @@ class WriteTask:
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.mark = mark if pending else None
             self.finish()
-        if not pending:  # the dataset is complete
-            return WriteTask(self.change).rest(done=True)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
-        return WriteTask(self.change, later, after=partial(complete_template, self.template)).rest(
-            done=True
-        )
+        # without any, the dataset is complete
+        end = partial(_end_template, self.template if pending else None)
+        return WriteTask(self.change, later).rest(end)
 
-    def rest(self, *, done: bool = False) -> Any:
+    def rest(self, end: Callable[[list[Written]], None] | None = None) -> Any:
         """Return the writing of dask's arrays, and what follows, as one ``dask.delayed``."""
         from dask.delayed import delayed
 
-        light = self.without_data()  # the data are in the graph of dask
-        end = light.settled if done else light.complete
+        end = end or self.without_data().complete  # the data are in the graph of dask
         return delayed(end, pure=False)(optimized(self.writes()))
 
     def without_data(self) -> WriteTask:
@@ -166,15 +162,10 @@ class WriteTask:
         return replace(self, flows=())
 
     def complete(self, written: Iterable[Written] = ()) -> None:
-        """Put the metadata, make everything valid, and do what follows."""
-        self.check(written)
+        """Put the metadata and make everything valid."""
+        if written:
+            self.check(written)
         self.finish()
-        self.settled()
-
-    def settled(self, _: object = None) -> None:
-        """Do the last steps, after everything is valid."""
-        if self.after is not None:
-            self.after()
 
     def check(self, written: Iterable[Written]) -> None:
         """Raise `StoreError` if chunks are missing that dask's workers have put.
@@ -277,12 +268,6 @@ class WriteTask:
             self._steps = [plan_step(*flow, self.memory) for flow in eager]
         return self._steps
 
-    def write_lazy(self, progress: Progress) -> list[Written]:
-        """Write dask's arrays block by block, with the scheduler in use."""
-        writes = self.writes()
-        sizes = [Step(*flow).nbytes for flow in self.flows if flow[0].is_lazy]
-        return compute(writes, sizes, progress) if writes else []
-
     def writes(self) -> list[Written]:
         """Return dask's arrays whose blocks write one of the data each; nothing is computed yet."""
         here = self.change.staged.url
@@ -295,6 +280,12 @@ class WriteTask:
                 blocks = write_blocks(item.variable.path, data, writer, counted=counted)
                 found.append((writer.array.path, blocks))
         return found
+
+
+def _end_template(template: WritableStore | None, _: object) -> None:
+    """Complete a template when its last arrays have been written."""
+    if template is not None:
+        complete_template(template)
 
 
 def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
@@ -382,18 +373,54 @@ def plan_contents(
         finish_journal(template)  # of a dead writer: else its template, half in place, looks whole
         if holds_dataset(target):
             template = None
+    return plan_documents(
+        contents,
+        found,
+        target,
+        partial(flows_of, contents, skip_fill=skip_fill, but_lazy=template is not None),
+        replace=replace_old,
+        template=template,
+        resumption=resumption,
+        memory=memory,
+        before=before,
+    )
+
+
+def plan_documents(
+    contents: Contents,
+    found: Mapping[str, bytes],
+    target: Destination,
+    flows: Callable[[Change], Sequence[Flow]],
+    *,
+    replace: bool,
+    template: WritableStore | None = None,
+    resumption: Resumption | None = None,
+    memory: int | None = None,
+    before: Callable[[], None] | None = None,
+) -> WriteTask:
+    """Plan the writing of a whole dataset whose documents are given; see `plan_contents`.
+
+    Parameters
+    ----------
+    flows
+        Returns the items with the writers of their arrays.
+    replace
+        Whether an existing dataset is replaced.
+    template
+        As of `WriteTask`.
+    """
     change, removed, foreign = begin_new(
         target,
-        replace=replace_old,
+        replace=replace,
         template=template is not None,
-        resumption=resumption and planned(resumption, found, items),
+        resumption=resumption and planned(resumption, found, contents.items),
     )
     with on_error(change.abort):
-        arrays = [item.array.path for item in items]
-        check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
-        flows = flows_of(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
+        arrays = [item.array.path for item in contents.items]
+        groups = (group.path.strip("/") for group in contents.root.walk())
+        check_clashes(target.url, foreign, arrays, groups)
         return WriteTask(
-            change, flows, found, removed, template=template, before=before, memory=memory
+            change, flows(change), found, removed, template=template, before=before, memory=memory
         )
 
 

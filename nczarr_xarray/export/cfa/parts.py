@@ -136,6 +136,7 @@ def _compute(lazy: list[Any]) -> Iterable[Any]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class Divider:
     """Takes datasets apart.
 
@@ -151,18 +152,10 @@ class Divider:
         Lengths of fragments that are asked for.
     """
 
-    def __init__(
-        self,
-        *,
-        classic: bool,
-        are_files: tuple[bool, bool],
-        most: int,
-        shape: SubarrayShape | None,
-    ) -> None:
-        self.classic = classic
-        self.are_files = are_files
-        self.most = most
-        self.shape = shape
+    classic: bool
+    are_files: tuple[bool, bool]
+    most: int
+    shape: SubarrayShape | None
 
     def parts(self, url: str, dataset: xr.Dataset, options: Options) -> Parts:
         """Encode a dataset, and decide what of it is divided.

@@ -26,7 +26,7 @@ from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, 
 from nczarr_xarray.export.cfa.split import edges_between, even_edges, regular_edges
 from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.dataset import Exporter
+from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.form.rounding import as_integers
 from nczarr_xarray.export.options import CfaOptions
 from nczarr_xarray.export.placement import Placement, replaced_part
@@ -230,12 +230,8 @@ class Change:
 
     def _add_attributes(self, dataset: xr.Dataset) -> None:
         """Give the aggregation the attributes of the new values; its others stay."""
-        exporter, node = Exporter(PROFILE), Group()
-        for name, value in dataset.attrs.items():
-            if name != "Conventions":
-                exporter.attribute(node, "/", name, value)
-        exporter.check(self.existing.url)
-        self.attributes |= node.attributes
+        given = {name: value for name, value in dataset.attrs.items() if name != "Conventions"}
+        self.attributes |= group_attributes(PROFILE, "/", given, self.existing.url)
 
     def draft(self) -> Draft:
         """Return what is to be written."""

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.journal import ROOT
-from nczarr_fsspec.errors import FormatError, NCZarrError, on_error
+from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
@@ -29,9 +30,8 @@ from nczarr_xarray.export.form.lacking import (
 from nczarr_xarray.export.form.storage import netcdf_text, stored_as
 from nczarr_xarray.export.gate import ArrayWriter, Gate
 from nczarr_xarray.export.options import CopyOptions, WriteOptions
-from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.write_target import begin_new, check_clashes, decide
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.write_target import decide
+from nczarr_xarray.export.write_task import Flow, WriteTask, plan_documents
 from nczarr_xarray.formats.nczarr.dtypes import packed
 from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
 from nczarr_xarray.formats.nczarr.jsontext import loads
@@ -77,23 +77,31 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     documents = emit.documents(contents.root, shards)
     if request.options.consolidated:
         documents[FILE] = emit.consolidate(documents)
-    resumption = resumption and planned(resumption, documents, contents.items)
-    change, removed, foreign = begin_new(target, replace=request.overwrite, resumption=resumption)
-    with on_error(change.abort):
-        arrays = [item.variable.path.strip("/") for item in contents.items]
-        check_clashes(
-            target.url, foreign, arrays, (g.path.strip("/") for g in contents.root.walk())
-        )
-        flows = []
-        for item, path in zip(contents.items, arrays, strict=True):
+
+    def flows(change: Change) -> list[Flow]:
+        found: list[Flow] = []
+        for item in contents.items:
+            path, dtype = item.array.path, item.variable.dtype
             document = documents[f"{path}/{FILE}"]
-            dtype = item.variable.dtype
-            flows.append((item, Zarr3Writer.of_document(path, dtype, document, change.staged)))
+            writer = Zarr3Writer.of_document(path, dtype, document, change.staged)
+            found.append((item, writer))
+        return found
+
+    task = plan_documents(
+        contents,
+        documents,
+        target,
+        flows,
+        replace=request.overwrite,
+        resumption=resumption,
+        memory=request.memory,
+        before=opened.refuse_changed,
+    )
+    with task.or_nothing():
         lacking.tell(target.url)
-        # the mark that keeps readers of Zarr 2 out is no part of what is written here
-        removed = [*removed, ROOT]
-        before, memory = opened.refuse_changed, request.memory
-        return WriteTask(change, flows, documents, removed, before=before, memory=memory)
+    # the mark that keeps readers of Zarr 2 out is no part of what is written here
+    task.removed = [*task.removed, ROOT]
+    return task
 
 
 def _item(opened: Opened, variable: Variable, copying: CopyOptions, lacking: Lacking) -> Item:

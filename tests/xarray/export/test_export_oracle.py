@@ -22,7 +22,6 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
-from nczarr_xarray.export.form.encode import Options
 from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
 from tests.support.builders.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
@@ -58,9 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def export(groups: Mapping[str, xr.Dataset], target: str, **options: Any) -> None:
     """`to_nczarr` for groups that no DataTree can hold."""
     with Progress("", shown=False) as progress:
-        plan_groups(groups, target, WriteOptions(**options), "/", lambda _: Options({})).run(
-            progress
-        )
+        plan_groups(asked, target, WriteOptions(**options), "/").run(progress)
 
 
 CONTENTS = slow_but(WRITERS, *FEW)
