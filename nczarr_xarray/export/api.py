@@ -209,11 +209,8 @@ def plan(
                     f"unexpected {argument} group {name!r}: the tree has {sorted(groups)}",
                 )
     asked = {
-        name: (
-            dataset,
-            _asked(name, dataset, encoding or {}, unlimited_dims, path if tree else None),
-        )
-        for name, dataset in groups.items()
+        where: (one, _asked(where, one, encoding or {}, unlimited_dims, path if tree else None))
+        for where, one in groups.items()
     }
     return plan_groups(asked, target, options, path)
 
@@ -246,10 +243,8 @@ def plan_groups(
         if options.create and not holds_group(request):
             _, dataset, _ = request.one_group()  # to more than one, nothing could be appended
             if options.append_dim not in dataset.dims:
-                name = options.append_dim
-                raise ExportError(
-                    request.url, f"append_dim is {name!r}: there is no such dimension"
-                )
+                reason = f"append_dim is {options.append_dim!r}: there is no such dimension"
+                raise ExportError(request.url, reason)
             return plan_new(request, "w-")
         return plan_append(request, options.append_dim)
     if options.region is not None or how == "r+":

@@ -153,7 +153,7 @@ class WriteRequest:
         return self.target.url
 
     def one_group(self) -> tuple[str, xr.Dataset, Options]:
-        """Return the path of the group, its dataset and what is asked; raise if there are several."""
+        """Return the path of the only group, its dataset and what is asked."""
         if len(self.groups) != 1:
             raise ExportError(
                 self.url, "a DataTree of several groups is changed group by group (group=...)"

@@ -360,8 +360,7 @@ def plan_contents(
     before
         As of `WriteTask`.
     """
-    root, items = contents.root, contents.items
-    found = documents(root, profile, WRITER)
+    found = documents(contents.root, profile, WRITER)
     if options.consolidated:
         found[CONSOLIDATED] = consolidate(found)
     skip_fill = options.write_empty_chunks is not True

@@ -56,6 +56,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 def export(groups: Mapping[str, xr.Dataset], target: str, **options: Any) -> None:
     """`to_nczarr` for groups that no DataTree can hold."""
+    asked = {path: (dataset, Options({})) for path, dataset in groups.items()}
     with Progress("", shown=False) as progress:
         plan_groups(asked, target, WriteOptions(**options), "/").run(progress)
 
