@@ -22,6 +22,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
+from nczarr_xarray.export.form.encode import Options
 from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
 from tests.support.builders.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
