@@ -31,7 +31,7 @@ from harness import LIMIT, OURS, Goal, Options, Row, Work, measure
 from latency import NETWORK, Server, least
 
 import nczarr_xarray
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 
 REMOTE, SLICE, LOCAL = 1000, 365, 10_000

@@ -37,7 +37,7 @@ from latency import PEERS_IN_FLIGHT, Server
 from remote_limits import NETWORKS
 
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray import to_nczarr
 
 NETWORK = NETWORKS["20 ms"]

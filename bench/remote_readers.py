@@ -29,7 +29,7 @@ import numpy as np
 import remote_files
 import xarray as xr
 
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 
 BLOCKS: dict[str, Any] = {"cache_type": "blockcache", "block_size": 4 << 20}
 """What xarray chooses for HDF5 files on fsspec, since PR 11216."""

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from nczarr_fsspec.places.url import parse_url as parse_url
     from nczarr_fsspec.places.url import redact as redact
     from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem as ByteRangeFileSystem
-    from nczarr_fsspec.ranges.open import open_file_object as open_file_object
-    from nczarr_fsspec.ranges.open import open_local as open_local
-    from nczarr_fsspec.ranges.open import open_source as open_source
+    from nczarr_fsspec.ranges.local import open_file_object as open_file_object
+    from nczarr_fsspec.ranges.local import open_local as open_local
+    from nczarr_fsspec.ranges.remote import open_source as open_source
     from nczarr_fsspec.ranges.source import ByteSource as ByteSource
     from nczarr_fsspec.ranges.source import LocalBytes as LocalBytes
     from nczarr_fsspec.ranges.source import RemoteBytes as RemoteBytes
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from nczarr_fsspec.stores.mapping import MappingStore as MappingStore
     from nczarr_fsspec.stores.zip import RemoteZipStore as RemoteZipStore
     from nczarr_fsspec.stores.zip import ZipStore as ZipStore
-    from nczarr_fsspec.transport.aws import storage_options as storage_options
+    from nczarr_fsspec.transport.options import storage_options as storage_options
 
 _MODULES = {
     "nczarr_fsspec.address_policy": ["AddressPolicy"],
-    "nczarr_fsspec.transport.aws": ["storage_options"],
+    "nczarr_fsspec.transport.options": ["storage_options"],
     "nczarr_fsspec.errors": [
         "AccessDeniedError",
         "DatasetNotFoundError",
@@ -50,7 +50,8 @@ _MODULES = {
     ],
     "nczarr_fsspec.keystore": ["KeyStore", "LocalStore", "RemoteStore"],
     "nczarr_fsspec.ranges.filesystem": ["ByteRangeFileSystem"],
-    "nczarr_fsspec.ranges.open": ["open_file_object", "open_local", "open_source"],
+    "nczarr_fsspec.ranges.local": ["open_file_object", "open_local"],
+    "nczarr_fsspec.ranges.remote": ["open_source"],
     "nczarr_fsspec.ranges.source": ["ByteSource", "LocalBytes", "RemoteBytes"],
     "nczarr_fsspec.place": ["open_keystore"],
     "nczarr_fsspec.stores.directory": ["DirectoryStore"],

@@ -369,7 +369,7 @@ def _own_options(
     """Return the storage options of the master, those in its URL among them."""
     if text is None or place is None or place.bucket or not place.stem.startswith("http"):
         return given
-    from nczarr_fsspec.transport.aws import storage_options
+    from nczarr_fsspec.transport.options import storage_options
 
     return storage_options(parse_url(text), given)
 

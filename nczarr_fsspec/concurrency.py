@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +13,17 @@ from typing import Any, Generic, TypeAlias, TypeVar
 W = TypeVar("W")
 R = TypeVar("R")
 _Call: TypeAlias = "tuple[Future[R], Callable[[], R]]"
+
+
+def at_once(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that nothing suspends, in the calling thread, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+    coroutine.close()
+    raise TypeError(f"{coroutine!r} waits for something where all has to be at hand")
 
 
 async def gather_or_cancel(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -159,3 +171,63 @@ class AskedOnce(Generic[T]):
             return None
         await asyncio.wait([asking])
         return asking
+
+
+class Budget:
+    """Something of which only so much may be in use, given out in the order of asking.
+
+    Parameters
+    ----------
+    limit
+        How much. May be changed at any time; what is in use is not taken back.
+
+    Attributes
+    ----------
+    used : int
+        How much is in use.
+    """
+
+    __slots__ = ("_waiting", "limit", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, amount: int) -> None:
+        """Wait until `amount` fits, or, if it never does, until nothing else is in use."""
+        if not self._waiting and self._fits(amount):
+            self.used += amount
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((amount, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came, but too late
+                self.give(amount)
+            else:
+                self._next()  # the one behind may fit
+            raise
+
+    def take_now(self, amount: int) -> None:
+        """Take `amount` whether it fits or not: it is there already."""
+        self.used += amount
+
+    def give(self, amount: int) -> None:
+        """Return what was taken."""
+        self.used -= amount
+        self._next()
+
+    def _fits(self, amount: int) -> bool:
+        return not self.used or self.used + amount <= self.limit
+
+    def _next(self) -> None:
+        while self._waiting:
+            amount, turn = self._waiting[0]
+            if not turn.done():
+                if not self._fits(amount):
+                    return
+                self.used += amount
+                turn.set_result(None)
+            self._waiting.popleft()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from nczarr_fsspec.transport.aws import S3_EXTRA
+from nczarr_fsspec.transport.options import S3_EXTRA
 
 try:
     from s3fs import S3FileSystem

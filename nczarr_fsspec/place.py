@@ -41,11 +41,12 @@ from nczarr_fsspec.places.names import (
 )
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
 from nczarr_fsspec.places.url import NetCDFURL, is_url, parse_url, redact
-from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
-from nczarr_fsspec.ranges.open import (
+from nczarr_fsspec.ranges.local import (
+    MemoryBytes,
+    name_of,
     open_file_object,
     open_local,
-    source_at_once,
+    unreadable,
 )
 from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, MAX_WHOLE, RequestLimits
@@ -295,8 +296,8 @@ class Place:
         return Contents(source)
 
     def open_file(self, index_cache: Path | None = None) -> RemoteBytes | LocalBytes:
-        """Return the file in `fs`; errors as `nczarr_fsspec.ranges.open.open_source`."""
-        from nczarr_fsspec.ranges.memory import memory
+        """Return the file in `fs`; errors as `nczarr_fsspec.ranges.remote.open_source`."""
+        from nczarr_fsspec.ranges.index_memory import memory
 
         source = self._source()
         if isinstance(source, LocalBytes):
@@ -309,7 +310,7 @@ class Place:
         return self.keeping.keep(source)
 
     def open_archive(self) -> ZipStore | RemoteZipStore:
-        """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        """Open the archive here; errors as `nczarr_fsspec.ranges.remote.open_source`."""
         from nczarr_fsspec.stores.zip import open_archive
         from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 
@@ -370,6 +371,8 @@ class Place:
 
     def _source(self) -> LocalBytes | RemoteFileBytes:
         """Return the file in `fs`; a remote one is asked nothing yet."""
+        from nczarr_fsspec.ranges.remote import source_at_once
+
         assert self.fs is not None
         return source_at_once(self.fs, self.path, self.named, self.limits)
 
@@ -459,7 +462,7 @@ def find_beside(source: RemoteFileBytes, name: str) -> tuple[RemoteFileBytes, Kn
 
 def _known(source: RemoteFileBytes, place: Place) -> tuple[RemoteFileBytes, Known | None]:
     """Return a file at a place, and what version of it is known."""
-    from nczarr_fsspec.ranges.memory import memory
+    from nczarr_fsspec.ranges.index_memory import memory
 
     source.identity = place.identity
     return source, memory.known(source.identity) if source.identity else None
@@ -500,8 +503,8 @@ def open_filesystem(
     """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
     from fsspec.core import url_to_fs
 
-    from nczarr_fsspec.transport.aws import storage_options
     from nczarr_fsspec.transport.filesystems import is_s3, missing_package
+    from nczarr_fsspec.transport.options import storage_options
 
     shown = url.text.partition("#")[0]
     options = dict(options or {})

@@ -62,7 +62,7 @@ def no_aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(fsspec.config, "conf", {})
-    monkeypatch.setattr("nczarr_fsspec.transport.aws.fsspec_config", fsspec.config.conf)
+    monkeypatch.setattr("nczarr_fsspec.transport.options.fsspec_config", fsspec.config.conf)
     monkeypatch.chdir(tmp_path)
 
 

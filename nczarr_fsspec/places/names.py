@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from nczarr_fsspec.local_files import OPEN_FLAGS
-from nczarr_fsspec.places.url import NetCDFURL, is_url, parse_url, without_brackets
+from nczarr_fsspec.places.url import (
+    NetCDFURL,
+    is_url,
+    parse_url,
+    redact,
+    split_chain,
+    without_brackets,
+)
 
 #: modes of what is not one classic or HDF5 file
 TREES = frozenset({"nczarr", "zarr", "zip"})
@@ -172,3 +179,36 @@ class LocalFile(NamedTuple):
         if other is None or other.identity is None:
             return False
         return self.is_same(other) or other.path.startswith(f"{self.path}{os.sep}")
+
+
+_DODS = re.compile(r"(?P<root>https?://[^?#]*?)/(?:dodsC|dap4)/(?P<path>[^?#]+)", re.IGNORECASE)
+_CATALOG = re.compile(r"https?://[^?#]*/catalog(?:\.html|\.xml|/)", re.IGNORECASE)
+_OPENDAP = re.compile(r"https?://[^?#]*(?:opendap|/dap/|/hyrax/)", re.IGNORECASE)
+#: what a request by OPeNDAP ends in, behind the name of the file
+_ANSWERS = re.compile(
+    r"\.(?:dods|dds|das|ascii|asc|html|info|ver|dmr|dap)(?:\.xml)?$", re.IGNORECASE
+)
+
+
+def hint(target: object) -> str:
+    """Return what to open in place of `target`, which could not be; empty if that is not known."""
+    if not isinstance(target, str) or not is_url(target):
+        return ""
+    place, _, fragment = target.partition("#")
+    chain, link = split_chain(place)
+    if (dods := _DODS.match(link)) is not None:
+        path = _ANSWERS.sub("", dods["path"])
+        mode = f"#{fragment}" if fragment else ""
+        there = redact(f"{chain}{dods['root']}/fileServer/{path}{mode}")
+        return (
+            "this is how a THREDDS server names it for OPeNDAP; the file itself, if there is one, "
+            f"is read from {there}, and OPeNDAP by engine='netcdf4'"
+        )
+    if _CATALOG.match(link) is not None:
+        return (
+            "this may be a catalogue of a THREDDS server: open one of its datasets, by the URL "
+            "that its page has for HTTPServer (…/fileServer/…)"
+        )
+    if _OPENDAP.match(link) is not None:
+        return "this may be a server of OPeNDAP, which engine='netcdf4' reads"
+    return ""

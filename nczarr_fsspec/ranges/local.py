@@ -332,6 +332,31 @@ class MemoryBytes(LocalBytes):
         return type(self), (self._data, self.url, self.validator)
 
 
+def open_local(path: str | os.PathLike[str]) -> LocalBytes:
+    """Open a file of this machine by its path; errors as of `LocalFileBytes`."""
+    return LocalFileBytes(path)
+
+
+def open_file_object(file: BinaryIO, shown: str | None = None) -> LocalBytes:
+    """Return the source of a binary file that the caller has opened, and closes.
+
+    Parameters
+    ----------
+    file
+        Seekable.
+    shown
+        How messages name it; by default by its ``name``.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read, or is a text file.
+    """
+    if OpenFileBytes.is_regular(file):
+        return OpenFileBytes(file, shown)
+    return FileObjectBytes(file, shown)
+
+
 class Descriptor:
     """An open file that closes when the last reference to it goes, not under a reader."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -11,25 +12,23 @@ from typing import TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.planner import LEAST_SHARE, Delivery, Integers, longest, plan_requests
+from nczarr_fsspec.ranges.index_memory import SparseBytes, subtract
+from nczarr_fsspec.ranges.planner import (
+    LEAST_SHARE,
+    Delivery,
+    Integers,
+    longest,
+    plan_requests,
+    widened,
+)
 from nczarr_fsspec.ranges.small_reads import SMALL_READ, Receive, SmallReads
 from nczarr_fsspec.ranges.source import HEAD_BYTES, RemoteBytes
-from nczarr_fsspec.ranges.sparse import Flight, Flights, SparseBytes
-from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.request import Extent
 
 T = TypeVar("T")
 
-#: Metadata are asked for in no smaller pieces: the next ones are often near.
-LEAST_METADATA = 1 << 12
-#: Where metadata lie together, up to this much around what is wanted is read with it, ...
-MOST_AROUND = 1 << 16
-#: and no more than a connection carries in this share of a round trip, ...
-_AROUND_SHARE = 1 / 40
-#: and not around more than so many places at a time.
-_PLACES = 8
 #: Bytes of metadata that are remembered; beyond, they are forgotten and begun anew.
 MOST_METADATA = 1 << 28
 #: Bytes of data that are being fetched or that `receive` has not finished with.
@@ -356,19 +355,7 @@ class RangeReader:
 
     def _plan_metadata(self, wanted: list[Extent], around: bool) -> None:
         limits, size = self.source.limits, self.source.size
-        fresh = self._unsent(wanted)
-        block = int(min(MOST_AROUND, _AROUND_SHARE * limits.latency * limits.bandwidth))
-        if around and len(fresh) <= _PLACES and block > LEAST_METADATA:
-            # up to the bounds of blocks: what belongs to a page of the file lies on both sides
-            fresh = [
-                Extent(start - start % block, min(size, stop + -stop % block))
-                for start, stop in fresh
-            ]
-        else:
-            fresh = [
-                Extent(start, max(stop, min(size, start + LEAST_METADATA))) for start, stop in fresh
-            ]
-        fresh = self._unsent(fresh)
+        fresh = self._unsent(widened(self._unsent(wanted), size, limits, around=around))
         if not fresh:
             return
         bounds = np.asarray(fresh, dtype=np.int64)
@@ -401,3 +388,56 @@ def _heard(task: asyncio.Task[None]) -> None:
     """Look at the error of a task whose waiters may all have gone."""
     if not task.cancelled():
         task.exception()
+
+
+# -- requests under way --------------------------------------------------------------------------
+# Which bytes the requests that are under way bring.
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A request for metadata on its way, how many wait for it, and what it alone brings."""
+
+    task: asyncio.Task[None]
+    waiters: int = 0
+    entries: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Flights:
+    """The requests on their way, by the bytes they bring: intervals that do not overlap."""
+
+    __slots__ = ("_flights", "_starts", "_stops")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._flights: dict[int, Flight] = {}
+
+    def missing(self, extents: Iterable[Extent]) -> list[Extent]:
+        """Return what of `extents` none of them brings."""
+        return subtract(extents, self._starts, self._stops)
+
+    def add(self, flight: Flight, extents: Iterable[Extent]) -> None:
+        """Enter a flight that has set off; what others bring of `extents` stays theirs."""
+        for start, stop in self.missing(extents):
+            insort(self._starts, start)
+            insort(self._stops, stop)
+            self._flights[start] = flight
+            flight.entries.append((start, stop))
+
+    def remove(self, flight: Flight) -> None:
+        """Remove a request, for which nothing may wait any more. It need not be there."""
+        for start, _ in flight.entries:
+            at = bisect_left(self._starts, start)
+            del self._starts[at], self._stops[at], self._flights[start]
+        flight.entries = []
+
+    def bringing(self, extents: Iterable[Extent]) -> list[Flight]:
+        """Return those that bring some of `extents`, each once."""
+        found: dict[int, Flight] = {}
+        for start, stop in extents:
+            begin = bisect_right(self._stops, start)
+            for low in self._starts[begin : bisect_left(self._starts, stop)]:
+                flight = self._flights[low]
+                found[id(flight)] = flight
+        return list(found.values())

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
-from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
+from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.request import END, Answer, Data, Extent, Request
+from nczarr_fsspec.transport.filesystems import describe, is_in_memory, is_local, is_s3
+from nczarr_fsspec.transport.open import open_transport
+from nczarr_fsspec.transport.policy import MAX_WHOLE, RequestLimits, Timeout
+from nczarr_fsspec.transport.request import END, Answer, Data, Extent, FileVersion, Request
 from nczarr_fsspec.transport.route import FASTEST, Route
-from nczarr_fsspec.transport.version import FileVersion
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -129,7 +132,7 @@ class RemoteFileBytes(RemoteBytes):
         Raises
         ------
         DatasetNotFoundError, StoreError
-            As `nczarr_fsspec.ranges.open.open_source`; the file is closed.
+            As `open_source`; the file is closed.
         """
         unless = FileVersion.known(*known) if known is not None and known.validator else None
         extents = None if tail else [Extent(0, HEAD_BYTES)]
@@ -186,3 +189,73 @@ class RemoteFileBytes(RemoteBytes):
             gone = "the file has disappeared" if 0 <= self.size < END else ""
             raise DatasetNotFoundError(self.url, gone or f"there is no such {self._transport.noun}")
         return answer
+
+
+def open_source(
+    fs: AbstractFileSystem,
+    path: str,
+    shown: str | None = None,
+    *,
+    known: Known | None = None,
+    max_whole: int = MAX_WHOLE,
+    timeout: Timeout | None = None,
+    tail: int = 0,
+) -> RemoteFileBytes | LocalBytes:
+    """Open one file for checked reads of byte ranges; a remote one with one request.
+
+    Parameters
+    ----------
+    fs
+        Any fsspec filesystem; used as a recipe only (`SharedFilesystem`).
+    path
+        In `fs`, without protocol; for HTTP the URL.
+    shown
+        How messages name the file; by default its URL without secrets.
+    known, tail
+        See `nczarr_fsspec.ranges.remote.RemoteFileBytes.begin`.
+    max_whole
+        Bytes of a file that may be kept in memory if its server does not serve ranges.
+    timeout
+        Of each request, if not what `fs` says.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such file, or it is a directory.
+    StoreError
+        If it cannot be read.
+    """
+    limits = RequestLimits(timeout=timeout, max_whole=max_whole)
+    source = source_at_once(fs, path, shown, limits)
+    if not isinstance(source, LocalBytes):
+        source.run(source.begin(known, tail))
+    return source
+
+
+def source_at_once(
+    fs: AbstractFileSystem,
+    path: str,
+    shown: str | None,
+    limits: RequestLimits,
+) -> RemoteFileBytes | LocalBytes:
+    """Return one file as `open_source` does, but for a remote one: it is asked nothing yet."""
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+
+    shown = shown or describe(fs, path)
+    if is_s3(fs) and "/" not in path.strip("/"):
+        raise DatasetNotFoundError(shown, "is a bucket, not a file")
+    if is_local(fs):
+        return LocalFileBytes(fs._strip_protocol(path), shown)
+    if is_in_memory(fs):
+        return _open_memory(fs, path, shown)
+    return RemoteFileBytes(open_transport(fs, limits), path, shown, limits.max_whole)
+
+
+def _open_memory(fs: AbstractFileSystem, path: str, shown: str) -> LocalBytes:
+    try:
+        created = fs.info(path).get("created", "")
+        return MemoryBytes(fs.cat_file(path), shown, f"{created}")
+    except (FileNotFoundError, NotADirectoryError):
+        raise DatasetNotFoundError(shown, "there is no such file") from None
+    except IsADirectoryError:
+        raise DatasetNotFoundError(shown, "is a directory, not a file") from None

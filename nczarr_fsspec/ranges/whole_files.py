@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nczarr_fsspec.concurrency import gather_or_cancel
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.local_files import OPEN_FLAGS, pread
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, configuration
-from nczarr_fsspec.ranges.disk_cache import DiskCache
 from nczarr_fsspec.ranges.local import Descriptor, MemoryBytes, RegularFileBytes
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.text import parse_size
@@ -32,7 +38,7 @@ KEEPING_OPTIONS = (PERSIST_OPTION, DISKLESS_OPTION, LOCATION_OPTION, CAP_OPTION)
 REMOTE_OPTIONS = (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS)
 
 #: bytes of a part, and parts that are fetched at a time
-_PART = 8 << 20
+_PIECE = 8 << 20
 _AT_A_TIME = 4
 #: below the folder that the user names, which may hold other things
 _FOLDER = "nczarr"
@@ -162,8 +168,8 @@ def _parts(source: RemoteBytes) -> Iterator[Data]:
     head = source.head
     if head:
         yield head
-    starts = range(len(head), source.size, _PART)
-    extents = [Extent(start, min(start + _PART, source.size)) for start in starts]
+    starts = range(len(head), source.size, _PIECE)
+    extents = [Extent(start, min(start + _PIECE, source.size)) for start in starts]
 
     async def fetch(extents: Sequence[Extent]) -> list[list[Data]]:
         return await gather_or_cancel(*(source.fetch([extent]) for extent in extents))
@@ -171,3 +177,225 @@ def _parts(source: RemoteBytes) -> Iterator[Data]:
     for at in range(0, len(extents), _AT_A_TIME):
         for (data,) in source.run(fetch(extents[at : at + _AT_A_TIME])):
             yield data
+
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+_LOCK = "lock"
+_COMPLETE = ".file"
+_PART = ".part"
+#: seconds after which a part that nothing was added to belongs to a process that died
+_ABANDONED = 86400
+#: the share of the size they may have that files keep when room has to be made
+_SWEPT = 0.9
+_FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+_WRITE = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class _Entry(NamedTuple):
+    used: int
+    size: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCache:
+    """Complete files by name.
+
+    Parameters
+    ----------
+    folder
+        Made if it is not there. Only its owner should be able to write to it.
+    cap
+        Bytes that all files may have; None for no limit. A file that is open while it is removed
+        is not counted.
+    """
+
+    folder: str
+    cap: int | None = None
+
+    def open(self, name: str, size: int, fill: Callable[[int], None]) -> int:
+        """Return a descriptor of a file that is there, or is made.
+
+        Parameters
+        ----------
+        name
+            A safe file name that identifies the content.
+        size
+            Of the content. If it has no room beside what others are writing, the file is made
+            and not kept.
+        fill
+            Writes the content to a descriptor of a file of this size.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be done, or what `fill` raises.
+        """
+        path = os.path.join(self.folder, name + _COMPLETE)
+        found = _opened(path, size)
+        if found is not None:
+            return found
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            part = self._reserve(size)
+            return self._passing(size, fill) if part is None else self._made(path, part, fill)
+        except StoreError:
+            raise
+        except OSError as error:
+            reason = error.strerror or str(error)
+            hint = "; free some, or set max_cache_size" if error.errno in _FULL else ""
+            message = f"a file cannot be kept there: {reason}{hint}"
+            raise StoreError(self.folder, message) from error
+
+    def _made(self, path: str, part: str, fill: Callable[[int], None]) -> int:
+        descriptor = -1
+        try:
+            descriptor = os.open(part, _WRITE, 0o600)
+            fill(descriptor)
+            os.fsync(descriptor)  # its size is right already: zeros would be taken for the content
+            # under the lock: a count of the files that is under way could miss this one
+            with _locked(os.path.join(self.folder, _LOCK)):
+                if sys.platform == "win32":  # which renames nothing that is open
+                    os.close(descriptor)
+                    descriptor = -1
+                    os.replace(part, path)
+                    descriptor = os.open(path, OPEN_FLAGS)
+                else:
+                    os.replace(part, path)
+            return descriptor
+        except BaseException:
+            if descriptor >= 0:
+                os.close(descriptor)
+            self._discard(part)
+            raise
+
+    def _reserve(self, size: int) -> str | None:
+        """Make room, and take it with an empty file of `size`; None if there is too little."""
+        part = os.path.join(self.folder, uuid.uuid4().hex + _PART)
+        with _locked(os.path.join(self.folder, _LOCK)) as lock:
+            total = _read_total(lock)
+            if self.cap is not None:
+                if total is None or total + size > self.cap:
+                    total = self._sweep(self.cap - size)
+                if total + size > self.cap:
+                    _write_total(lock, total)
+                    return None
+            descriptor = os.open(part, _WRITE | os.O_EXCL, 0o600)
+            try:
+                os.ftruncate(descriptor, size)
+            finally:
+                os.close(descriptor)
+            _write_total(lock, None if total is None else total + size)
+        return part
+
+    def _discard(self, part: str) -> None:
+        with suppress(OSError), _locked(os.path.join(self.folder, _LOCK)) as lock:
+            size = os.stat(part).st_size
+            os.unlink(part)
+            total = _read_total(lock)
+            _write_total(lock, None if total is None else max(0, total - size))
+
+    def _sweep(self, room: int) -> int:
+        """Remove what was used longest ago, down to `room` bytes; return how many are left."""
+        entries, total = [], 0
+        now = time.time()
+        for entry in os.scandir(self.folder):
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                if entry.name.endswith(_PART) and status.st_mtime < now - _ABANDONED:
+                    os.unlink(entry.path)
+                    continue
+                if not entry.name.endswith((_COMPLETE, _PART)):
+                    continue
+                total += status.st_size
+                if entry.name.endswith(_COMPLETE):
+                    entries.append(_Entry(status.st_atime_ns, status.st_size, entry.path))
+        if total <= room:
+            return total
+        assert self.cap is not None
+        goal = min(room, int(self.cap * _SWEPT))
+        for _, size, path in sorted(entries):
+            if total <= goal:
+                break
+            with suppress(OSError):  # on Windows it may be open
+                os.unlink(path)
+                total -= size
+        return total
+
+    def _passing(self, size: int, fill: Callable[[int], None]) -> int:
+        """Return a descriptor of a file without a name."""
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            file.truncate(size)
+            fill(file.fileno())
+            return os.dup(file.fileno())
+
+
+def _opened(path: str, size: int) -> int | None:
+    """Return a descriptor of a file of this size, marked as used now; None if there is none."""
+    try:
+        descriptor = os.open(path, OPEN_FLAGS)
+    except OSError:
+        return None
+    status = os.fstat(descriptor)
+    if status.st_size != size:
+        os.close(descriptor)
+        return None
+    with suppress(OSError):  # it may be read-only, or gone
+        os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
+    return descriptor
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[int]:
+    """Hold a lock that ends with the process; yield a descriptor of the file that has it."""
+    descriptor = os.open(path, _WRITE, 0o600)
+    try:
+        held = _lock(descriptor)
+        try:
+            yield descriptor
+        finally:
+            if held:
+                _unlock(descriptor)  # for the child of a fork may have the descriptor, too
+    finally:
+        os.close(descriptor)
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> bool:
+        while True:
+            os.lseek(descriptor, 1 << 30, os.SEEK_SET)
+            with suppress(OSError):  # after ten seconds
+                msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)
+                return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, 1 << 30, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:  # a filesystem without locks: more may be removed than need be
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _read_total(lock: int) -> int | None:
+    """Return how many bytes there are at most; None if that is not known."""
+    text = pread(lock, 32, 0)
+    return int(text) if text.strip().isdigit() else None
+
+
+def _write_total(lock: int, total: int | None) -> None:
+    os.lseek(lock, 0, os.SEEK_SET)
+    os.write(lock, b" " * 20 if total is None else b"%020d" % total)

@@ -36,10 +36,8 @@ from nczarr_fsspec.transport.filesystems import (
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, TOO_LONG, RequestLimits, TransientError
-from nczarr_fsspec.transport.recording import Kind
-from nczarr_fsspec.transport.request import Extent, Request
-from nczarr_fsspec.transport.version import FileVersion
-from nczarr_fsspec.transport.watch import watched
+from nczarr_fsspec.transport.recording import Kind, watched
+from nczarr_fsspec.transport.request import Extent, FileVersion, Request
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

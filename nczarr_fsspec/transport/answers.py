@@ -7,26 +7,27 @@ rclone and Python's ``http.server``.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
+from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 from nczarr_fsspec.transport import contentrange
-from nczarr_fsspec.transport.bodies import (
-    Response,
-    at_most,
-    exactly,
-    is_encoded,
-    pieces,
-    up_to,
-)
+from nczarr_fsspec.transport.bodies import Response, at_most, exactly, is_encoded, pieces, up_to
 from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
 from nczarr_fsspec.transport.policy import Clock, TransientError
 from nczarr_fsspec.transport.recording import MISSING
-from nczarr_fsspec.transport.redirects import same_origin
-from nczarr_fsspec.transport.request import END, Answer, Extent, Request
-from nczarr_fsspec.transport.version import FileVersion, changed, moment
+from nczarr_fsspec.transport.request import (
+    END,
+    Answer,
+    Extent,
+    FileVersion,
+    Request,
+    changed,
+    moment,
+)
 
 #: answers after which another try may succeed
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -69,6 +70,11 @@ async def read_answer(response: Response, clock: Clock, request: Request) -> Ans
     StoreError
         If it is not what was asked for, or about another version.
     """
+    answer = await _read(response, clock, request)
+    return None if answer is None else answer._replace(sent=response.headers.get("Date", ""))
+
+
+async def _read(response: Response, clock: Clock, request: Request) -> Answer | None:
     status, several = response.status, len(request.extents or ()) > 1
     if status in MISSING and request.route is None:
         return None
@@ -318,3 +324,45 @@ def retry_after(header: str | None) -> float:
         return float(header)
     until = moment(header)
     return 0.0 if until is None else max(0.0, until.timestamp() - time.time())
+
+
+def same_origin(one: URL, other: URL) -> bool:
+    """Tell whether scheme, host and port are the same; yarl has no port where none is written.
+
+    Raises
+    ------
+    ValueError
+        If one has no host.
+    """
+    first, second = one.origin(), other.origin()
+    return (first.scheme, first.host, first.port) == (second.scheme, second.host, second.port)
+
+
+def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | None:
+    """Return why a redirect must not be followed; None if it may.
+
+    Parameters
+    ----------
+    first, target
+        The URL that was asked for, and where it leads.
+    origins
+        The storage option ``redirects``; None for all but the metadata services of clouds.
+
+    Raises
+    ------
+    ValueError
+        If `target` has no host.
+    """
+    host, origin = target.host or "", str(target.origin())
+    if same_origin(first, target):
+        return None
+    if is_metadata_service(host) and not is_metadata_service(first.host or ""):
+        return f"its server redirects to {host}, a metadata service: clouds hand out secrets there"
+    if origins is None or origin in origins:
+        return None
+    if f"{target.scheme}://" in origins and not is_private(host):
+        return None
+    return (
+        "its server redirects to another host; if this is to be read, open the dataset that "
+        f"names it with allow=['{origin}/']"
+    )

@@ -16,10 +16,10 @@ from nczarr_fsspec.forks import FORKED
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.filesystems import describe, holds_open_file, join
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits, Timeout
+from nczarr_fsspec.transport.recording import Watch
 from nczarr_fsspec.transport.request import Answer, Request
 from nczarr_fsspec.transport.shared import SharedFilesystem, alike
 from nczarr_fsspec.transport.throttle import Attempt, Throttle
-from nczarr_fsspec.transport.watch import Watch
 
 T = TypeVar("T")
 

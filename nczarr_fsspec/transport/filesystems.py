@@ -7,8 +7,8 @@ import math
 import os
 import re
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
@@ -21,6 +21,9 @@ from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreE
 from nczarr_fsspec.forks import may_share_position
 from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, TransientError
+
+if TYPE_CHECKING:
+    from fsspec.implementations.cached import CachingFileSystem
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
@@ -302,3 +305,55 @@ def missing_package(protocol: str | None, error: ImportError, shown: str = "") -
     if install is not None and "pip install" not in reason:
         reason = f"{reason}: pip install {install}"
     return ImportError(reason)
+
+
+# ---- caches
+
+
+def checked(fs: AbstractFileSystem, method: str, path: str, **options: Any) -> Any:
+    """Call `method` of a filesystem, which may be a cache.
+
+    If a cache fails, it forgets what it has of the file: it would keep half of that, or holes, for
+    the next read.
+
+    Raises
+    ------
+    ConnectionError
+        If a cache says that there is no such file, and there is.
+    """
+    from fsspec.implementations.cached import CachingFileSystem
+
+    try:
+        return getattr(fs, method)(path, **options)
+    except Exception as error:
+        if isinstance(fs, CachingFileSystem):
+            with suppress(Exception):
+                _forget(fs, path)
+            if isinstance(error, FileNotFoundError):
+                _ask_below(fs, path)
+        raise
+
+
+def _forget(fs: CachingFileSystem, path: str) -> None:
+    from fsspec.implementations.cached import SimpleCacheFileSystem
+
+    if not isinstance(fs, SimpleCacheFileSystem):
+        fs.pop_from_cache(path)
+        return
+    kept = fs._check_file(path)
+    if kept and os.path.dirname(kept) == fs.storage[-1]:  # it only reads in the other folders
+        os.remove(kept)
+
+
+def _ask_below(fs: CachingFileSystem, path: str) -> None:
+    """Raise what keeps a cache from a file, which it took for absent.
+
+    Most filesystems answer ``exists`` with False if anything fails. Data that are absent would
+    read as fill values.
+    """
+    from fsspec.implementations.cached import CachingFileSystem
+
+    while isinstance(fs, CachingFileSystem):
+        fs = fs.fs
+    fs.cat_file(path, start=0, end=1)
+    raise ConnectionError("a cache took it for absent") from None

@@ -31,8 +31,15 @@ from nczarr_fsspec.transport.filesystems import (
     without_secrets,
 )
 from nczarr_fsspec.transport.policy import TransientError
-from nczarr_fsspec.transport.request import END, Answer, Extent, Request
-from nczarr_fsspec.transport.version import SETTLED, FileVersion, moment
+from nczarr_fsspec.transport.request import (
+    END,
+    SETTLED,
+    Answer,
+    Extent,
+    FileVersion,
+    Request,
+    moment,
+)
 
 T = TypeVar("T")
 

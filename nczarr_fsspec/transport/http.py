@@ -22,7 +22,7 @@ from yarl import URL
 
 from nczarr_fsspec.errors import RedirectError, StoreError, URLError
 from nczarr_fsspec.places.url import redact
-from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
+from nczarr_fsspec.transport.answers import REDIRECTS, read_answer, refusal
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import (
     DEFAULT_LIMITS,
@@ -33,7 +33,6 @@ from nczarr_fsspec.transport.policy import (
     Timeout,
     TransientError,
 )
-from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
 from nczarr_fsspec.transport.request_options import RequestOptions, login_files, understood
 from nczarr_fsspec.transport.sessions import gate, translated

@@ -2,35 +2,37 @@
 
 The storage option ``logins`` names hosts, ``netrc`` a file that does. An object of the package
 earthaccess may stand in their place; it is known by its attributes, so that the package itself is
-not needed.
+not needed. netCDF's rc files have passwords and certificates of hosts. They are looked up where
+requests are sent: so they are in no pickle, and a host to which a redirect leads has its own.
 
-Source: RFC 7617 (basic), RFC 6750 (bearer); earthaccess 0.17.
+Keys of rc files that are for no host are for all that the caller names, but not for those to which
+a redirect leads or that a dataset names; netCDF-C sends them there, too. Which authorities are
+trusted (``HTTP.SSL.CAINFO`` and ``CAPATH``) is no secret, and holds for all.
+
+Source: RFC 7617 (basic), RFC 6750 (bearer); earthaccess 0.17; ``ncauth`` and ``auth.md`` of
+netCDF-C 4.9.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import copy
-import email.message
 import os
 import re
-import tempfile
-import urllib.request
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from http.cookiejar import Cookie, CookieJar, LoadError, MozillaCookieJar
+from http.cookiejar import Cookie, CookieJar
 from netrc import NetrcParseError, netrc
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import unquote
 
 from yarl import URL
 
 from nczarr_fsspec.concurrency import AskedOnce
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.places.rc import Entry
-from nczarr_fsspec.transport.hostrc import password
-from nczarr_fsspec.transport.policy import COOKIES_OPTION, LOGINS_OPTION, NETRC_OPTION
+from nczarr_fsspec.places.rc import Entry, find
+from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION
 
 #: scheme, host and port
 _Origin: TypeAlias = "tuple[str, str, int | None]"
@@ -256,131 +258,115 @@ def _of_session(session: Any, target: URL, *, own: bool) -> str | None:
     return bearer if own else None
 
 
-# -- cookies -------------------------------------------------------------------------------------
-# Cookies of all hosts on the way to data, each for the host that set it.
-#
-# Source: RFC 6265, as far as Python's ``http.cookiejar`` has it; Netscape's file of cookies as curl
-# writes it.
+# -- rc files ----------------------------------------------------------------------------------
+# Passwords and certificates of hosts, as netCDF's rc files have them.
 
 
-_SET_COOKIE = "Set-Cookie"
-#: domain, path and name of a cookie
-_Name: TypeAlias = tuple[str, str, str]
+_OFF = frozenset({"0", "false", "no", "off"})
 
 
-class Cookies:
-    """The cookies that servers have set.
+def password(entries: Sequence[Entry], target: URL, *, everywhere: bool) -> tuple[str, str] | None:
+    """Return user and password for `target`, if there are some.
+
+    Those of an https URL do not go without TLS.
 
     Parameters
     ----------
-    known
-        Those that another session has; they go back with TLS only.
-    file
-        Where they are kept for other programs, in Netscape's form; made if it is not there.
-
-    Raises
-    ------
-    StoreError
-        If there is such a file that cannot be read.
+    everywhere
+        Whether those that are for no host are for it.
     """
+    if target.scheme != "https":
+        entries = [entry for entry in entries if entry.scheme != "https"]
 
-    def __init__(self, known: Iterable[Cookie] = (), file: str | None = None) -> None:
-        self._file = os.path.expanduser(file) if file else None
-        self._jar = _read(self._file) if self._file else MozillaCookieJar()
-        for cookie in map(copy.copy, known):
-            cookie.secure = True
-            self._jar.set_cookie(cookie)
+    def value(key: str) -> str | None:
+        return _value(entries, f"HTTP.CREDENTIALS.{key}", target, everywhere=everywhere)
 
-    def __bool__(self) -> bool:
-        return len(self._jar) > 0
+    user, secret = value("USERNAME") or value("USER"), value("PASSWORD")
+    if user and secret is not None:
+        return user, secret
+    both = value("USERPASSWORD")
+    if not both or ":" not in both:
+        return None
+    user, _, secret = both.partition(":")
+    return unquote(user), unquote(secret)
 
-    def header(self, url: URL) -> str | None:
-        """Return the header ``Cookie`` for `url`; None if there is none."""
-        if not self:
+
+def _value(entries: Sequence[Entry], key: str, target: URL, *, everywhere: bool) -> str | None:
+    host = target.host_subcomponent or ""
+    places = [(f"{host}:{target.port}", target.path)]
+    if target.is_default_port():
+        places.append((host, target.path))
+    return find(entries, key, places, everywhere=everywhere)
+
+
+class _Settings(NamedTuple):
+    """What makes a TLS context."""
+
+    cafile: str | None
+    capath: str | None
+    certificate: str | None
+    key: str | None
+    secret: str | None
+    validates: bool
+
+
+class Certificates:
+    """TLS of hosts as rc files have it: whom to trust, and which certificate to show."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = [entry for entry in entries if entry.key.startswith("HTTP.SSL.")]
+        self._made: dict[_Settings, ssl.SSLContext] = {}
+
+    def context(self, target: URL, *, everywhere: bool) -> ssl.SSLContext | None:
+        """Return the TLS context for `target`; None for the usual one. Parameters as `password`.
+
+        Raises
+        ------
+        StoreError
+            If a file cannot be read.
+        """
+        if not self._entries or target.scheme != "https":
             return None
-        request = _request(url)
-        self._jar.add_cookie_header(request)
-        return request.get_header("Cookie")
 
-    def learn(self, response: Any, *, secure: bool) -> None:
-        """Keep what an answer of aiohttp's sets.
+        def value(key: str, *, everywhere: bool = everywhere) -> str | None:
+            return _value(self._entries, f"HTTP.SSL.{key}", target, everywhere=everywhere) or None
 
-        Parameters
-        ----------
-        secure
-            Whether that goes back with TLS only, also if its server does not say so.
-        """
-        if _SET_COOKIE not in response.headers:
-            return
-        message = email.message.Message()
-        for text in response.headers.getall(_SET_COOKIE):
-            message[_SET_COOKIE] = text
-        before = _states(self._jar)
-        self._jar.extract_cookies(_Answer(message), _request(response.url))  # type: ignore[arg-type]
-        after = _states(self._jar)
-        new = [cookie for cookie in self._jar if before.get(_name(cookie)) != after[_name(cookie)]]
-        for cookie in new:
-            cookie.secure |= secure
-        gone = before.keys() - after.keys()
-        if self._file is not None and (new or gone):
-            self._write(self._file, new, gone)
-
-    def _write(self, file: str, new: Iterable[Cookie], gone: Iterable[_Name]) -> None:
-        """Change the file, to which other processes write; where that fails, it stays as it is.
-
-        Only its owner may read it.
-        """
-        from nczarr_fsspec.local_files import whole_file
-
-        path = os.path.realpath(file)
-        with contextlib.suppress(OSError, StoreError):
-            jar = _read(path)
-            for name in gone:
-                with contextlib.suppress(KeyError):
-                    jar.clear(*name)
-            for cookie in new:
-                jar.set_cookie(cookie)
-            number, written = tempfile.mkstemp(prefix=".nczarr-", dir=os.path.dirname(path))
-            os.close(number)
-            with whole_file(path, written):
-                jar.save(written, ignore_discard=True)
+        certificate, key = value("CERTIFICATE"), value("KEY")
+        settings = _Settings(
+            value("CAINFO", everywhere=True),
+            value("CAPATH", everywhere=True),
+            certificate or key,
+            key,
+            value("KEYPASSWORD"),
+            not any((value(key) or "").lower() in _OFF for key in ("VALIDATE", "VERIFYPEER")),
+        )
+        if settings == _Settings(None, None, None, None, None, True):
+            return None
+        if settings not in self._made:
+            self._made[settings] = _context(settings)
+        return self._made[settings]
 
 
-def _read(file: str) -> MozillaCookieJar:
-    """Return the cookies in a file; none if it is not there."""
-    jar = MozillaCookieJar()
+def _context(settings: _Settings) -> ssl.SSLContext:
+    cafile, capath, certificate, key = (name and os.path.expanduser(name) for name in settings[:4])
     try:
-        if os.path.getsize(file):
-            jar.load(file, ignore_discard=True, ignore_expires=True)
-    except FileNotFoundError:
-        return jar
-    except (OSError, ValueError, UnboundLocalError) as error:  # LoadError quotes lines
-        why = "is no file of cookies" if isinstance(error, LoadError) else "cannot be read"
-        raise StoreError(file, f"{why} (storage option {COOKIES_OPTION})") from None
-    for cookie in jar:
-        if not cookie.expires:  # curl's 0: until the session ends
-            cookie.expires, cookie.discard = None, True
-    jar.clear_expired_cookies()
-    return jar
+        made = ssl.create_default_context(cafile=cafile, capath=capath)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise StoreError(
+            cafile or capath or "", f"is no file of certificates (HTTP.SSL.CAINFO): {_why(error)}"
+        ) from None
+    if not settings.validates:
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    if certificate:
+        secret = settings.secret or ""  # or it would be asked for at the terminal
+        try:
+            made.load_cert_chain(certificate, key, secret)
+        except (OSError, ValueError) as error:
+            reason = f"is no certificate with its key (HTTP.SSL.CERTIFICATE): {_why(error)}"
+            raise StoreError(certificate, reason) from None
+    return made
 
 
-def _name(cookie: Cookie) -> _Name:
-    return cookie.domain, cookie.path, cookie.name
-
-
-def _states(jar: Iterable[Cookie]) -> dict[_Name, tuple[str | None, int | None]]:
-    return {_name(cookie): (cookie.value, cookie.expires) for cookie in jar}
-
-
-class _Answer:
-    """An answer as ``http.cookiejar`` looks at it."""
-
-    def __init__(self, message: email.message.Message) -> None:
-        self._message = message
-
-    def info(self) -> email.message.Message:
-        return self._message
-
-
-def _request(url: URL) -> urllib.request.Request:
-    return urllib.request.Request(str(url.with_user(None)))  # noqa: S310 - nothing is opened
+def _why(error: Exception) -> str:
+    return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)

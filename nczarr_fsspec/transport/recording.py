@@ -14,14 +14,19 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypeVar
 
+from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.text import printable
+from nczarr_fsspec.transport.request import END, Answer, Request
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.transport.throttle import Attempt
 
 #: Names the folder where processes that are started write their records.
 _FOLDER = "NCZARR_TRACE_FOLDER"
@@ -64,7 +69,7 @@ class Record:
     Parameters
     ----------
     url
-        Of the file, without secrets (`nczarr_fsspec.transport.watch.masked`).
+        Of the file, without secrets (`nczarr_fsspec.transport.recording.masked`).
     asked
         When it was wanted, in seconds; it may have waited for its turn until the first try.
     tries
@@ -214,3 +219,95 @@ def _begin() -> None:
 _begin()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)
+
+
+T = TypeVar("T")
+
+
+def masked(url: str) -> str:
+    """Return a URL without user, password and the values of its query, any of which may be secret.
+
+    Messages keep those values that have harmless names (`redact`); a trace is given to others.
+    """
+    path, mark, _ = printable(redact(url)).partition("?")
+    return f"{path}{mark}{'***' if mark else ''}"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Watches one request, and tells the recorders; a context manager."""
+
+    request: Request
+    kind: Kind
+    told: tuple[Recorder, ...] = ()
+    asked: float = 0.0
+    tries: list[Try] = field(default_factory=list)
+
+    def each(self, attempt: Attempt[T]) -> Attempt[T]:
+        """Return `attempt`, every call of which is seen as a try."""
+
+        async def watched(left: float) -> T:
+            with self.one_try() as seen:
+                answer = await attempt(left)
+                seen.nbytes = seen.nbytes or _size(answer)
+                if answer is None:  # however the filesystem says so
+                    seen.status = seen.status or 404
+                return answer
+
+        return watched
+
+    @contextmanager
+    def one_try(self, nbytes: int = 0) -> Iterator[Seen]:
+        """Record what happens meanwhile as one try, of which so many bytes are known."""
+        seen = Seen(nbytes=nbytes)
+        token = SEEN.set(seen)
+        began, error = now(), ""
+        try:
+            yield seen
+        except BaseException as problem:
+            error = printable(redact(str(problem))) or type(problem).__name__
+            raise
+        finally:
+            SEEN.reset(token)
+            found = seen.first_byte, seen.status, seen.nbytes
+            self.tries.append(Try(began, now(), *found, error))
+
+    def __enter__(self) -> Self:
+        self.told, self.asked = recorders, now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.tries:  # nothing was sent
+            return
+        request = self.request
+        record = Record(
+            masked(request.shown),
+            self.asked,
+            tuple(self.tries),
+            self.kind,
+            _plain(request.extents),
+            request.tail,
+            CAUSE.get(),
+        )
+        tell(record, self.told)
+
+
+@contextmanager
+def watched(request: Request, kind: Kind, nbytes: int = 0) -> Iterator[None]:
+    """Tell the recorders, if there are any, of what happens meanwhile, as one try of `request`."""
+    if not recorders:
+        yield
+        return
+    with Watch(request, kind) as watch, watch.one_try(nbytes):
+        yield
+
+
+def _plain(extents: Sequence[tuple[int, int]] | None) -> tuple[tuple[int, int | None], ...] | None:
+    if extents is None:
+        return None
+    return tuple((start, None if stop >= END else stop) for start, stop in extents)
+
+
+def _size(answer: object) -> int:
+    """Return how many bytes an answer has; they are not seen on their way everywhere."""
+    return sum(len(part or b"") for part in answer.parts) if isinstance(answer, Answer) else 0

@@ -3,12 +3,132 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from nczarr_fsspec.errors import StoreError
 
 if TYPE_CHECKING:
     from nczarr_fsspec.transport.route import Route
-    from nczarr_fsspec.transport.version import FileVersion
+
+
+#: seconds after which no other version of a file can have the same time
+SETTLED = 60
+
+
+class FileVersion(NamedTuple):
+    """What answers about one file have said of its version.
+
+    Attributes
+    ----------
+    etag, modified : str
+        ``ETag`` and ``Last-Modified``; ``""`` while no answer had one.
+    size : int
+        Of the file; -1 while no answer stated it.
+    date : str
+        When the first answer was sent; ``""`` if the version is known to have been there long.
+    """
+
+    etag: str = ""
+    modified: str = ""
+    size: int = -1
+    date: str = ""
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str], size: int | None) -> FileVersion:
+        """Return what one answer says.
+
+        Parameters
+        ----------
+        headers
+            Of the answer.
+        size
+            Of the file, where the answer states it.
+        """
+        etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+        # S3's tags are digests of what an object holds
+        digest = etag and "x-amz-request-id" in headers
+        date = "" if digest else headers.get("Date") or "-"
+        return cls(etag.strip(), modified.strip(), -1 if size is None else size, date)
+
+    @classmethod
+    def known(cls, size: int, validator: str) -> FileVersion:
+        """Return the version that has this `validator`."""
+        if _opaque(validator).startswith('"'):
+            return cls(validator, "", size)
+        return cls("", validator.rpartition(";")[0], size)
+
+    @property
+    def validator(self) -> str:
+        """One text by which this version is remembered; ``""`` if it cannot be told from the next.
+
+        Many servers make tags of the time in seconds and the size. So no tag but one of S3 counts
+        before that is long past, and none of which the time is not known.
+        """
+        if self.date and not _is_past(self.modified, self.date):
+            return ""
+        return self.etag or (f"{self.modified};{self.size}" if self.modified else "")
+
+    def agreeing(self, later: FileVersion, shown: str) -> FileVersion:
+        """Add to this version what a later answer says of it.
+
+        Answers must agree in the entity tag, else (if one of them has none) in
+        ``Last-Modified``, and in the size of the file wherever it is stated. An answer with
+        neither validator, though earlier ones had one, must state the size.
+
+        Raises
+        ------
+        StoreError
+            If the later answer is about another version.
+        """
+        if later.size >= 0 and self.size not in (-1, later.size):
+            raise changed(shown, f"it had {self.size} bytes and has {later.size}")
+        if later.etag and self.etag:
+            if _opaque(later.etag) != _opaque(self.etag):
+                raise changed(shown, f"its tag was {self.etag} and is {later.etag}")
+        elif later.modified and self.modified:
+            if later.modified != self.modified:
+                raise changed(shown, f"it was of {self.modified} and is of {later.modified}")
+        elif later.size < 0 and (self.etag or self.modified):
+            raise StoreError(shown, "the server no longer says which version of the file it sends")
+        etag, modified = self.etag or later.etag, self.modified or later.modified
+        size = later.size if self.size < 0 else self.size
+        return FileVersion(etag, modified, size, self.date)
+
+
+def changed(shown: str, how: str) -> StoreError:
+    """Return the error for a file of which there is another version now."""
+    return StoreError(shown, f"the file has changed while it was read ({how}); open it again")
+
+
+def _is_past(modified: str, date: str) -> bool:
+    """Tell whether a file was sent so long after `modified` that no other version has this time."""
+    sent, made = moment(date), moment(modified)
+    if sent is None or made is None:
+        return False
+    return (sent - made).total_seconds() >= SETTLED
+
+
+def moment(header: str) -> datetime | None:
+    """Return the time that a header states; None if it states none, or does not say of which zone.
+
+    ``-0000`` is UTC, of a sender whose own zone is unknown.
+    """
+    try:
+        found = parsedate_to_datetime(header)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    if found.tzinfo is None and header.rstrip().endswith("-0000"):
+        return found.replace(tzinfo=UTC)
+    return found if found.tzinfo else None
+
+
+def _opaque(etag: str) -> str:
+    """Return an entity tag without its mark of weakness: proxies that compress add it."""
+    return etag.removeprefix("W/")
+
 
 Data: TypeAlias = bytes | memoryview
 
@@ -72,10 +192,13 @@ class Answer(NamedTuple):
         the server cannot send in this way. Empty if nothing was to be sent.
     version
         What the answer says of the version of the file, its size included.
+    sent
+        When it was sent, by the clock of the server (``Date``); ``""`` if that is not known.
     """
 
     parts: Sequence[Data | None]
     version: FileVersion
+    sent: str = ""
 
 
 def range_text(request: Request) -> str:

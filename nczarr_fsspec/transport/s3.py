@@ -40,11 +40,10 @@ from nczarr_fsspec.transport.filesystems import (
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientError
-from nczarr_fsspec.transport.request import Answer, Request, range_text
+from nczarr_fsspec.transport.request import Answer, FileVersion, Request, changed, range_text
 from nczarr_fsspec.transport.s3client import list_below
 from nczarr_fsspec.transport.s3form import UnusualError, condition, forms_of
 from nczarr_fsspec.transport.sessions import busy_proxy, failed_connection
-from nczarr_fsspec.transport.version import FileVersion, changed
 
 #: what S3 calls being asked too often
 _SLOW_DOWN = frozenset({"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})

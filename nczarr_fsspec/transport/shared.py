@@ -19,15 +19,16 @@ from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.transport.aws_files import credentials_state
 from nczarr_fsspec.transport.filesystems import (
     arguments,
+    checked,
     is_async,
     is_broken,
     is_in_memory,
     is_plain,
     is_s3,
 )
+from nczarr_fsspec.transport.options import credentials_state
 from nczarr_fsspec.transport.policy import MOST_CONNECTIONS, Timeout, most_connections
 from nczarr_fsspec.transport.throttle import Throttle
 
@@ -158,8 +159,6 @@ class SharedFilesystem:
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._alone:
-            from nczarr_fsspec.transport.caches import checked
-
             return checked(self.fs, method, *args, **kwargs)
         # one connection per thread: those of ftplib and paramiko mix up answers otherwise
         if not hasattr(self._per_thread, "fs"):

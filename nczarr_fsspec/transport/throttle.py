@@ -13,9 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
+from nczarr_fsspec.concurrency import Budget
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport import policy as _policy
-from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.policy import Timeout, TransientError
 
 T = TypeVar("T")

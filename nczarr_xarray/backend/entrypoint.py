@@ -189,7 +189,7 @@ for _method in (
 
 
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
-    from nczarr_fsspec.transport.preload import preload
+    from nczarr_xarray.import_hooks import preload
 
     preload(target)
     from nczarr_fsspec.errors import NCZarrError

@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_fsspec.concurrency import at_once, gather_or_cancel
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.local_files import FileRange, read_into
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
-from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence
+from nczarr_fsspec.stores.missing_chunks import Document, Presence
 from nczarr_xarray.chunks.cache import read_records
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share
 from nczarr_xarray.model import ChunkTable
@@ -171,7 +171,7 @@ class LocalKeys(LocalSource):
 
     def __init__(self, store: LocalStore, document: Document | None) -> None:
         self._store = store
-        self._presence = LocalPresence(store, document)
+        self._presence = Presence(store, *(() if document is None else (document,)))
 
     def locate(self, locating: Locating) -> ChunkTable:
         table = at_once(locating)
@@ -179,7 +179,7 @@ class LocalKeys(LocalSource):
             present = self._store.present(_keys(table))
             if present is not None:
                 if not all(present):
-                    self._presence.check()
+                    at_once(self._presence.check())
                 return table._replace(start=np.where(present, table.start, -1))
         return table
 
@@ -192,7 +192,7 @@ class LocalKeys(LocalSource):
             for key, parts in itertools.groupby(wanted, itemgetter(0)):
                 found += self._store.get_parts(key, [part for _, part in parts], most)
         if any(data is None for data in found):
-            self._presence.check()
+            at_once(self._presence.check())
         return found
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
@@ -209,7 +209,7 @@ class LocalKeys(LocalSource):
             lacking = lacking or one is None
             yield one
         if lacking:
-            self._presence.check()
+            at_once(self._presence.check())
 
     def divides(self, table: ChunkTable) -> bool:
         return self._store.divides(_keys(table))
@@ -275,8 +275,7 @@ class RemoteKeys(RemoteSource):
         if not keys:
             return
         await self._watched(*(work() for _ in range(in_flight)))
-        if lacking:
-            await self._presence.check()
+        await self._presence.check(missing=lacking)
 
     async def fetch_one(self, table: ChunkTable, most: int) -> EncodedChunk:
         """Fetch the only chunk of a table, a small one; None if there is no such key."""
@@ -287,8 +286,7 @@ class RemoteKeys(RemoteSource):
                 return await self._store.get(key, part, most)
 
         (data,) = await self._watched(get())
-        if data is None:
-            await self._presence.check()
+        await self._presence.check(missing=data is None)
         return data
 
     async def _watched(self, *fetching: Coroutine[Any, Any, T]) -> list[T]:
@@ -393,16 +391,6 @@ def source_of(store: KeyStore | File, document: Document | None) -> LocalSource 
     if isinstance(store.source, LocalBytes):
         return LocalFile(store, store.source)
     return RemoteFile(store)
-
-
-def at_once(locating: Locating) -> ChunkTable:
-    """Run `Array.locate` of an array that reads nothing for it."""
-    try:
-        locating.send(None)
-    except StopIteration as stop:
-        table: ChunkTable = stop.value
-        return table
-    raise TypeError("chunks in a store of keys are located without reading")
 
 
 def _keys(table: ChunkTable) -> list[str]:

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.cache import LONGEST
 from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import ONLY_CHUNK, OuterPlan, Plan, PointPlan
 from nczarr_xarray.chunks.scatter import fill_element
-from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
+from nczarr_xarray.chunks.sources import LocalFile, LocalSource
 from nczarr_xarray.model import Array, ChunkTable
 
 #: On this machine, wanted elements that are at most so many bytes apart are read by one call: to

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.places.names import LocalFile
-from nczarr_fsspec.transport.preload import preload
+from nczarr_xarray.import_hooks import preload
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened

@@ -48,7 +48,7 @@ class DataFile:
         #: what merges and bounds the requests of a remote file
         self.ranges: RangeReader | None = None
         if isinstance(source, RemoteBytes):
-            from nczarr_fsspec.ranges.memory import memory
+            from nczarr_fsspec.ranges.index_memory import memory
             from nczarr_fsspec.ranges.reader import RangeReader
 
             self.ranges = RangeReader(source, memory.of(source).sparse)
@@ -89,7 +89,7 @@ class DataFile:
         """Keep what is known of the metadata in the folder, if there is one; warn if not."""
         if self.index_cache is None or not isinstance(self.source, RemoteBytes):
             return
-        from nczarr_fsspec.ranges.memory import store
+        from nczarr_fsspec.ranges.index_memory import store
 
         try:
             store(self.index_cache, self.source)
@@ -233,7 +233,7 @@ def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
 
 def _parsed(source: RemoteBytes) -> dict[Any, Any]:
     """Return what parsers have made of a file, by `_parsed_by`."""
-    from nczarr_fsspec.ranges.memory import memory
+    from nczarr_fsspec.ranges.index_memory import memory
 
     return memory.of(source).parsed
 

@@ -182,7 +182,7 @@ def _hint(target: object) -> str:
     """Return what to do about a URL that is the page of a dataset on a known kind of server."""
     if not isinstance(target, str) or not is_url(target):
         return ""  # (importing fails where no more files can be opened)
-    from nczarr_fsspec.places.thredds import hint
+    from nczarr_fsspec.places.names import hint
 
     return hint(target)
 

@@ -10,7 +10,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.url import is_url
-from nczarr_fsspec.ranges.open import open_local
+from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores.references import File, LocalReferences, Origin, RemoteReferences
 

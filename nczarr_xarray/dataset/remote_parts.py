@@ -7,9 +7,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self
 
-from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, gather_or_cancel
 from nczarr_fsspec.keystore import OnLoop
-from nczarr_fsspec.transport.budget import Budget
 from nczarr_xarray.chunks.threads import in_pool
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment

@@ -2,7 +2,8 @@
 
 A change by this package replaces the root's ``.zgroup`` before it moves or removes a chunk. So each
 read looks at that and, if it is another one, at what describes the array. Other programs may leave
-the root as it was: what describes the array is looked at where chunks are missing, too.
+the root as it was: what describes the array is looked at where chunks are missing, too, or were
+written after it was opened; if it is at hand, after each read.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of, root_of_remote
+from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of
 from nczarr_fsspec.changes.journal import COVER, base_of, with_changes
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.stores.missing_chunks import changed
@@ -62,6 +64,8 @@ class AsOpened:
         self._must_be_there = known and not trusted
         #: of the last state in which the array was the same; all changes have the same `COVER`
         self._root: Hashable = None if mark.busy else mark.root
+        #: of what describes the array, when it was looked at last
+        self._stamp: Hashable = None
 
     def check(self, store: LocalStore) -> None:
         """Raise `StoreError` if what was read of a store may be of another array.
@@ -70,9 +74,23 @@ class AsOpened:
         """
         store.check_place()
         base = base_of(store)
-        assert isinstance(base, LocalStore)
-        if self._may_change(base) and root_of(base) != self._root:
+        if self._may_change(base) and at_once(root_of(base)) != self._root:
             self._compare(base)
+        elif self._must_be_there and not base.steady:
+            self._look_again(base)
+
+    def _look_again(self, store: KeyStore) -> None:
+        """Compare what describes the array, if it may be another one than at the last look."""
+        key = self._document
+        stamp = store.stamp(key)
+        if stamp is not None and stamp == self._stamp:
+            return
+        data = at_once(store.fetch(key, most=store.max_metadata))
+        if data is None:
+            raise StoreError(store.url, f"{key} is not there any more")
+        if data != self._was[key]:
+            self._recognize(store, key, data)
+        self._stamp = stamp
 
     async def watch(self, store: RemoteStore) -> None:
         """Do as `check` on the loop of a store, at the same time as what fetches chunks.
@@ -87,8 +105,7 @@ class AsOpened:
         if self._unchecked:
             await self._compare_consolidated(store)
         base = base_of(store)
-        assert isinstance(base, RemoteStore)
-        if self._may_change(base) and await root_of_remote(base) != self._root:
+        if self._may_change(base) and await root_of(base) != self._root:
             await in_pool(self._compare, base)
 
     def _may_change(self, store: KeyStore) -> bool:

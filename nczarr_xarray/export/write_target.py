@@ -12,14 +12,12 @@ from typing import Any
 
 from nczarr_fsspec.changes.create import (
     ROOTS,
-    Change,
-    NewArchive,
     NewObjects,
     NewTree,
     can_be_renamed,
     refuse_foreign,
 )
-from nczarr_fsspec.changes.edit import Boxes, Edit
+from nczarr_fsspec.changes.edit import Boxes, Change, Edit
 from nczarr_fsspec.changes.journal import (
     INCOMPLETE,
     JOURNAL,
@@ -188,9 +186,9 @@ def begin_edit(target: Destination, boxes: Boxes = None) -> Change:
 
 def _archive(
     target: Destination, *, base: bool, replace: bool = False, resumption: Resumption | None = None
-) -> NewArchive:
+) -> NewTree:
     if target.path is None:  # the next writer would not find it: it is never continued
-        tree, resumption = NewTree(target.url, tempfile.mkdtemp(prefix="nczarr-")), None
+        tree = NewTree(target.url, tempfile.mkdtemp(prefix="nczarr-"))
     else:
         tree = NewTree.begin(os.path.realpath(target.path), resumption)
     with on_error(tree.abort):
@@ -199,8 +197,7 @@ def _archive(
         if before not in (None, there):
             reason = _EXISTS if ROOTS & set(dataset_keys(target.keys())) else _OTHER_ARCHIVE
             raise DatasetExistsError(target.url, reason)
-        pack_it = partial(_pack, target, base=base, before=before)
-        return NewArchive.begin(target.url, tree.partial, pack_it, resumption)
+        return tree.packed(target.url, partial(_pack, target, base=base, before=before))
 
 
 def _foreign(keys: list[str]) -> list[str]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.changes.consistent_reading import stamped
-from nczarr_fsspec.changes.create import Change, NewObjects
-from nczarr_fsspec.changes.edit import complete_template
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.edit import Change, complete_template
 from nczarr_fsspec.changes.journal import ROOT, Incomplete, is_chunk_of
 from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.changes.resumption import Notes, Resumption

@@ -20,8 +20,9 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.places.url import parse_url, redact
-from nczarr_fsspec.ranges.obspec import ObspecFileSystem
-from nczarr_fsspec.ranges.open import open_local, open_source
+from nczarr_fsspec.ranges.filesystem import ObspecFileSystem
+from nczarr_fsspec.ranges.local import open_local
+from nczarr_fsspec.ranges.remote import open_source
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS
 from nczarr_xarray.formats.open_options import OpenOptions

@@ -25,11 +25,10 @@ from nczarr_fsspec.keystore import (
     ALL,
     ZARR_METADATA,
     KeyStore,
-    LocalStore,
     RemoteStore,
     WritableStore,
 )
-from nczarr_fsspec.stores.missing_chunks import LocalPresence, Presence
+from nczarr_fsspec.stores.missing_chunks import Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
 _Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
@@ -51,8 +50,8 @@ class StoreView(Store):
     ----------
     most : int or None
         Bytes that an object may have that holds no metadata; None if that is not known.
-    presence : Presence or LocalPresence or None
-        Of the only array that is read, behind a network; None for a whole tree.
+    presence : Presence or None
+        Of the only array that is read; None for a whole tree.
 
     Raises
     ------
@@ -70,7 +69,7 @@ class StoreView(Store):
         super().__init__(read_only=True)
         self.keys = keys
         self.most: int | None = None
-        self.presence: Presence | LocalPresence | None = None
+        self.presence: Presence | None = None
         self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -120,16 +119,16 @@ class StoreView(Store):
         back = _Back(asyncio.get_running_loop())
         pairs = builtins.list(zip(wishes, futures, strict=True))
         presence = self.presence
-        if isinstance(keys, LocalStore):
-            assert not isinstance(presence, Presence)
-            for at in range(0, len(pairs), IN_A_ROW):
-                some = pairs[at : at + IN_A_ROW]
-                back.loop.run_in_executor(None, _get_local, keys, some, back, presence)
-        else:
-            assert isinstance(keys, RemoteStore)
-            assert not isinstance(presence, LocalPresence)
+        if isinstance(keys, RemoteStore):
             # at once, so that it sees what can be merged
-            asyncio.run_coroutine_threadsafe(_get_remote(keys, pairs, back, presence), keys.loop)
+            asyncio.run_coroutine_threadsafe(_get(keys, pairs, back, presence), keys.loop)
+            return
+
+        def answer(some: builtins.list[_Pair]) -> None:
+            keys.run(_get(keys, some, back, presence))
+
+        for at in range(0, len(pairs), IN_A_ROW):
+            back.loop.run_in_executor(None, answer, pairs[at : at + IN_A_ROW])
 
     async def get_partial_values(
         self,
@@ -205,28 +204,12 @@ class _Back:
             answer()
 
 
-def _get_local(
-    keys: LocalStore, pairs: list[_Pair], back: _Back, presence: LocalPresence | None
-) -> None:
-    for wish, future in pairs:
-        try:
-            data = keys.get(*wish)
-            if data is None and presence is not None:
-                presence.check()
-            answer = partial(settle, future, data)
-        except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            answer = partial(fail, future, error)
-        back.take(answer)
-
-
-async def _get_remote(
-    keys: RemoteStore, pairs: list[_Pair], back: _Back, presence: Presence | None
-) -> None:
+async def _get(keys: KeyStore, pairs: list[_Pair], back: _Back, presence: Presence | None) -> None:
     missing: list[asyncio.Future[bytes | None]] = []
 
     async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
         try:
-            data = await keys.get(*wish)
+            data = await keys.fetch(*wish)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
             back.take(partial(fail, future, error))
             return
@@ -235,7 +218,7 @@ async def _get_remote(
         else:
             back.take(partial(settle, future, data))
 
-    await asyncio.gather(*(get(*pair) for pair in pairs))
+    await keys.together(*(get(*pair) for pair in pairs))
     removed: BaseException | None = None
     try:
         if missing and presence is not None:

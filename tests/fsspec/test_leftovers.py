@@ -14,8 +14,7 @@ from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.stores.references import read_json
 from nczarr_fsspec.transport.fsspec import FsspecTransport
-from nczarr_fsspec.transport.request import Answer, Extent, Request
-from nczarr_fsspec.transport.version import FileVersion
+from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
 from tests.support.servers.virtualnet import run
 
 URL = "https://h.org/x.nc"

@@ -12,15 +12,15 @@ from fsspec import AbstractFileSystem
 from fsspec.asyn import get_loop
 from fsspec.implementations.chained import ChainedFileSystem
 
-from nczarr_fsspec.ranges import memory
-from nczarr_fsspec.ranges.memory import IndexMemory
+from nczarr_fsspec.ranges import index_memory
+from nczarr_fsspec.ranges.index_memory import IndexMemory
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from tests.support.faults.locks import LastUsed
 
 
 def test_what_is_remembered_of_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST_FILES", 2)
+    monkeypatch.setattr(index_memory, "MOST_FILES", 2)
     remembered = IndexMemory()
     files = remembered._files = LastUsed(remembered._lock)
     for name in ("a", "b", "b", "c"):

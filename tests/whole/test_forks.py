@@ -33,8 +33,7 @@ import zarr
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock, cached_property
-from nczarr_fsspec.ranges.local import FileObjectBytes, OpenFileBytes
-from nczarr_fsspec.ranges.open import open_file_object
+from nczarr_fsspec.ranges.local import FileObjectBytes, OpenFileBytes, open_file_object
 from nczarr_xarray import open_store, to_cfa, to_nczarr
 from nczarr_xarray.views.references import references
 from tests.support.faults.locks import is_held

@@ -122,7 +122,7 @@ OPENING = {
     *under(
         "nczarr_fsspec",
         "concurrency forks keystore local_files place places places.names places.s3netcdf4 "
-        "places.url ranges ranges.local ranges.open ranges.source stores text transport "
+        "places.url ranges ranges.local ranges.source stores text transport "
         "transport.policy transport.recording transport.request",
     ),
     *under(
@@ -140,7 +140,6 @@ PRINTING = {
         "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
     ),
     "nczarr_xarray.formats.format",
-    "nczarr_fsspec.transport.preload",
 }
 #: What each format takes; all of ours below the first name.
 FORMATS = {
@@ -248,7 +247,7 @@ READING = {
         "cache decoder engine grid part pieces plan scatter sources strides threads",
     ),
     *under("nczarr_xarray.dataset", "presentation replaced_arrays variable"),
-    *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text transport.preload"),
+    *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
     *NUMCODECS,  # unshuffles the coordinate

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from tests.support.builders.remotefiles import FORMATS, expected, write_chunks
 from tests.support.marks import slow_but
 from tests.support.servers.clusters import two_processes

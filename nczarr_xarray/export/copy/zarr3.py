@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from nczarr_fsspec.changes.create import Change
+from nczarr_fsspec.changes.edit import Change
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import WritableStore

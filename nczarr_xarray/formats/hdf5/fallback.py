@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
-from nczarr_fsspec.ranges.file_object import ByteRangeFile
+from nczarr_fsspec.ranges.filesystem import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.chunks.pieces import BoundingBox, Index

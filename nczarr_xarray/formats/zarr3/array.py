@@ -17,8 +17,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence, changed
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.stores.missing_chunks import Document, Presence, changed
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
@@ -124,7 +124,8 @@ class ZarrReader:
     def __init__(self, store: KeyStore, array: Zarr3Array) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
-        self._zarr = _readable(store, array)
+        self._store = store
+        self._zarr, self._presence = _readable(store, array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
@@ -134,14 +135,22 @@ class ZarrReader:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         try:
             data = np.asarray(self._points(key) if points else self._outer(key))
+            self._check()
         except (NCZarrError, IndexError):
             raise
         except Exception as error:  # zarr and the codecs raise whatever they like
             if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
                 reason = "cannot be read any more: Python is ending, and zarr's threads have ended"
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
+            self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
         return data.astype(object) if data.dtype.kind == "T" else data
+
+    def _check(self) -> None:
+        """Raise `StoreError` if what was read may be of another array."""
+        presence = self._presence
+        if presence is not None and presence.doubtful:
+            self._store.run(presence.check(missing=False))
 
     def _outer(self, key: tuple[Any, ...]) -> Any:
         if not key:
@@ -202,27 +211,26 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _readable(store: KeyStore, described: Zarr3Array) -> Any:
-    """Make zarr-python's array for reading."""
+def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | None]:
+    """Make zarr-python's array for reading, and what finds out whether it is still there."""
     from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
     path, metadata = described.path, json.loads(described.metadata)
     if isinstance(store, ZarrKeyStore):
-        return array_in(store.store, path, metadata)
+        return array_in(store.store, path, metadata), None
     view = StoreView(store)
     array = array_in(view, path, with_whole_blosc(metadata))
     view.most = _most_stored(described)
     # those of the root may have a copy, and be the only ones
     own = Document(f"{path}/{FILE}".lstrip("/"), partial(_recognize, path, metadata))
     others = (Document(FILE),) if path else ()
-    if isinstance(store, RemoteStore):
-        view.presence = Presence(store, own, *others)
-    elif isinstance(store, LocalStore):
+    if isinstance(store, LocalStore):  # which of them is there costs nothing to ask
         there = store.get(own.key, slice(0, 1)) is not None
-        view.presence = LocalPresence(store, own if there else Document(FILE))
-    return array
+        own, others = (own if there else Document(FILE)), ()
+    view.presence = Presence(store, own, *others)
+    return array, view.presence
 
 
 def _recognize(path: str, metadata: dict[str, Any], store: KeyStore, data: bytes) -> None:

@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.places.thredds import hint
+from nczarr_fsspec.places.names import hint
 from tests.support.servers.httpserver import Request, Server
 
 FILE = "/thredds/fileServer/d/x.nc"

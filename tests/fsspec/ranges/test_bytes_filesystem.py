@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec import ByteRangeFileSystem, StoreError, URLError
 from nczarr_fsspec.place import open_keystore
-from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
+from nczarr_fsspec.ranges.filesystem import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_fsspec.ranges.open import open_source
+from nczarr_fsspec.ranges.remote import open_source
 from tests.support.faults.locks import is_held
 from tests.support.servers.realservers import RangeServer, range_server
 
@@ -340,7 +340,7 @@ class TestFile:
         assert server.control("stats")["bytes"] <= 1.03 * len(CONTENT)
 
     def test_blocks_are_bounded(self, monkeypatch: pytest.MonkeyPatch, server: RangeServer) -> None:
-        monkeypatch.setattr("nczarr_fsspec.ranges.file_object.BLOCKS", 8)
+        monkeypatch.setattr("nczarr_fsspec.ranges.filesystem.BLOCKS", 8)
         with open_file(server) as file:
             for at in range(0, len(CONTENT), 70_001):
                 assert file.read_at(at, at + 9) == CONTENT[at : at + 9]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.disk_cache import DiskCache, _locked
+from nczarr_fsspec.ranges.whole_files import DiskCache, _locked
 from tests.support.marks import slow_but
 
 

@@ -1,10 +1,10 @@
-"""`nczarr_fsspec.ranges.obspec`: files of obstore, as fsspec reads them."""
+"""`nczarr_fsspec.ranges.filesystem`: files of obstore, as fsspec reads them."""
 
 from __future__ import annotations
 
 import pytest
 
-from nczarr_fsspec.ranges.obspec import ObspecFileSystem
+from nczarr_fsspec.ranges.filesystem import ObspecFileSystem
 
 obstore = pytest.importorskip("obstore")
 stores = pytest.importorskip("obstore.store")

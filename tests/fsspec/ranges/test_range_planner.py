@@ -14,9 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from nczarr_fsspec.concurrency import Budget
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.ranges import index_memory as sparse_module
 from nczarr_fsspec.ranges import reader as reader_module
-from nczarr_fsspec.ranges import sparse as sparse_module
+from nczarr_fsspec.ranges.index_memory import SparseBytes, join, subtract
 from nczarr_fsspec.ranges.planner import (
     LEAST_PART,
     LEAST_SHARE,
@@ -31,8 +33,6 @@ from nczarr_fsspec.ranges.planner import (
 )
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import Limits
-from nczarr_fsspec.ranges.sparse import SparseBytes, join, subtract
-from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.request import Extent
 from tests.support.examples import examples
 from tests.support.servers.virtualnet import VirtualBytes, cases, check, perform, run

@@ -27,9 +27,9 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
-from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
-from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source
+from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, open_file_object, open_local
 from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.remote import open_source
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport import answers as _answers
 from nczarr_fsspec.transport import bodies as _bodies
@@ -39,9 +39,8 @@ from nczarr_fsspec.transport import http as _http
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.bodies import LARGE
 from nczarr_fsspec.transport.policy import RequestLimits, Timeout, TransientError, most_connections
-from nczarr_fsspec.transport.request import Extent
+from nczarr_fsspec.transport.request import Extent, FileVersion
 from nczarr_fsspec.transport.throttle import RECOVERY, Throttle
-from nczarr_fsspec.transport.version import FileVersion
 from tests.support.faults.locks import is_held
 from tests.support.servers.httpserver import Server
 from tests.support.servers.realservers import (

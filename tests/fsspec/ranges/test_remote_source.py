@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges import memory, reader
+from nczarr_fsspec.ranges import index_memory, reader
+from nczarr_fsspec.ranges.index_memory import SparseBytes
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits
-from nczarr_fsspec.ranges.sparse import SparseBytes
-from nczarr_fsspec.transport.request import Answer, Extent, Request
-from nczarr_fsspec.transport.version import FileVersion
+from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
 from tests.support.servers.virtualnet import VirtualBytes, run
 
 DATA = bytes(range(256)) * 2000
@@ -158,7 +157,7 @@ def test_an_index_of_another_file_is_not_used(tmp_path: Path) -> None:
     header = json.dumps({"identity": "a", "url": "x", "size": 9, "validator": "1"}).encode()
     data = header + b"\n" + remembered.dump()
     for name in "ab":
-        (tmp_path / f"{name}.index").write_bytes(memory._digest(data) + data)
-    index = memory.IndexMemory()
+        (tmp_path / f"{name}.index").write_bytes(index_memory._digest(data) + data)
+    index = index_memory.IndexMemory()
     assert index.known("a", tmp_path) == (9, "1")
     assert index.known("b", tmp_path) is None

@@ -11,10 +11,9 @@ import pytest
 
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.place import Place
-from nczarr_fsspec.ranges.disk_cache import DiskCache
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-from nczarr_fsspec.ranges.whole_files import Keeping, KeptFileBytes
+from nczarr_fsspec.ranges.whole_files import DiskCache, Keeping, KeptFileBytes
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.faults.locks import is_held
 from tests.support.servers.realservers import RangeServer, range_server

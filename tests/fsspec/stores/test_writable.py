@@ -53,7 +53,7 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter, _folders
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
-from nczarr_fsspec.transport.version import FileVersion
+from nczarr_fsspec.transport.request import FileVersion
 from nczarr_xarray.zarr.adopted import ZarrWriter
 from tests.support.builders.archives import DATASET, HOSTILE, write_zip
 from tests.support.examples import examples

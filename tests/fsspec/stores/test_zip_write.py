@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec import RemoteZipStore, StoreError, ZipStore
-from nczarr_fsspec.ranges.open import open_source
+from nczarr_fsspec.ranges.remote import open_source
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores import zipwrite
 from nczarr_fsspec.stores.write_directory import DirectoryWriter

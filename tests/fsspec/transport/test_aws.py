@@ -18,7 +18,12 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.places.rc import Entry
 from nczarr_fsspec.places.url import parse_url
-from nczarr_fsspec.transport.aws import choose_profile, choose_region, credentials, storage_options
+from nczarr_fsspec.transport.options import (
+    choose_profile,
+    choose_region,
+    credentials,
+    storage_options,
+)
 from tests.support.servers.ports import free_port
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hunter2"}
@@ -262,7 +267,7 @@ def test_configuration_of_fsspec_counts_as_given(monkeypatch: pytest.MonkeyPatch
         "endpoint_url": "http://127.0.0.1:1",
         "client_kwargs": {"region_name": "eu1", "endpoint_url": "http://127.0.0.1:1"},
     }
-    monkeypatch.setattr("nczarr_fsspec.transport.aws.fsspec_config", {"s3": configured})
+    monkeypatch.setattr("nczarr_fsspec.transport.options.fsspec_config", {"s3": configured})
     assert options("s3://b/k") == {
         "client_kwargs": configured["client_kwargs"],
         "config_kwargs": POOL,

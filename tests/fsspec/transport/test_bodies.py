@@ -14,9 +14,8 @@ from nczarr_fsspec.errors import StoreError, TooLargeError
 from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.bodies import _INFLATED, at_most, exactly, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
-from nczarr_fsspec.transport.request import Answer, Extent, Request
+from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
 from nczarr_fsspec.transport.route import Route
-from nczarr_fsspec.transport.version import FileVersion
 
 DATA = bytes(range(256)) * 1000
 

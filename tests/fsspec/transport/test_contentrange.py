@@ -6,7 +6,7 @@ import pytest
 
 from nczarr_fsspec.transport.answers import retry_after
 from nczarr_fsspec.transport.contentrange import content_range, unsatisfied_size
-from nczarr_fsspec.transport.version import FileVersion, moment
+from nczarr_fsspec.transport.request import FileVersion, moment
 
 LONG = "9" * 5000
 

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.transport.logins import Cookies
+from nczarr_fsspec.transport.request_options import Cookies
 
 HEAD = b"# Netscape HTTP Cookie File\n"
 LINE = b"a.org\tFALSE\t/\tFALSE\t4000000000\tname\tvalue\n"

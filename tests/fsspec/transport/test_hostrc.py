@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.transport.aws import storage_options
+from nczarr_fsspec.transport.options import storage_options
 from tests.support.servers.certificates import PASSWORD, Certificates, make_certificates
 from tests.support.servers.httpserver import Request, Server
 from tests.support.servers.loginserver import USER, Archive, name_hosts

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec import FormatError, StoreError
-from nczarr_fsspec.ranges.open import open_source
+from nczarr_fsspec.ranges.remote import open_source
 from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.open import open_hierarchy

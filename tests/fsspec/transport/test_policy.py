@@ -235,7 +235,7 @@ class TestOption:
         import s3fs
         from fsspec.implementations.http import HTTPFileSystem
 
-        from nczarr_fsspec.transport.s3connections import Connections
+        from nczarr_fsspec.transport.s3client import Connections
 
         config = {"connect_timeout": 3, "read_timeout": 4, "retries": {"max_attempts": 9}}
         fs = s3fs.S3FileSystem(config_kwargs=config, anon=True, skip_instance_cache=True)

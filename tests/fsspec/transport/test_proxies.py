@@ -15,9 +15,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
 from nczarr_fsspec.place import Place
-from nczarr_fsspec.transport.request import Extent, Request
+from nczarr_fsspec.transport.request import Extent, FileVersion, Request
 from nczarr_fsspec.transport.s3 import S3Transport
-from nczarr_fsspec.transport.version import FileVersion
 from tests.support.servers.certificates import Certificates, make_certificates
 from tests.support.servers.httpserver import Server
 from tests.support.servers.ports import free_port

@@ -17,10 +17,9 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import ATTEMPTS
-from nczarr_fsspec.transport.recording import Record, Try, caused_by, recorded
+from nczarr_fsspec.transport.recording import Record, Try, Watch, caused_by, masked, recorded
 from nczarr_fsspec.transport.request import END, Extent, Request
 from nczarr_fsspec.transport.throttle import Throttle
-from nczarr_fsspec.transport.watch import Watch, masked
 from tests.support.servers.virtualhttp import Make, Reply, Session, empty, serving
 from tests.support.servers.virtualnet import run
 

@@ -16,9 +16,9 @@ from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError, RedirectError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.transport.answers import refusal
 from nczarr_fsspec.transport.http import address
 from nczarr_fsspec.transport.policy import Timeout
-from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request_options import RequestOptions
 from tests.support.servers.httpserver import Server
 

@@ -14,7 +14,7 @@ from nczarr_fsspec.gs3 import GS3FileSystem
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.transport.aws import storage_options
+from nczarr_fsspec.transport.options import storage_options
 from tests.support.servers.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 
 KEY = "data/x"

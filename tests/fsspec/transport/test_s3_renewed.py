@@ -25,10 +25,10 @@ from nczarr_fsspec.place import Place, open_filesystem, open_keystore
 from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.transport import s3session
-from nczarr_fsspec.transport.aws import storage_options
+from nczarr_fsspec.transport import s3client
+from nczarr_fsspec.transport.options import storage_options
 from nczarr_fsspec.transport.request import Extent
-from nczarr_fsspec.transport.s3session import _seconds, session_of
+from nczarr_fsspec.transport.s3client import _seconds, session_of
 from tests.support.servers.httpserver import Request, Server
 from tests.support.servers.s3proxy import proxy_to
 from tests.support.servers.s3server import S3Server
@@ -145,7 +145,7 @@ class TestFunctions:
         self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         now = 1000.0
-        monkeypatch.setattr(s3session, "time", SimpleNamespace(time=lambda: now))
+        monkeypatch.setattr(s3client, "time", SimpleNamespace(time=lambda: now))
         make, made = function(2000)
         source = opened(bucket, credentials=make)
         count = len(made)

@@ -27,7 +27,7 @@ from botocore.loaders import JSONFileLoader
 from nczarr_fsspec import FsspecStore, RemoteBytes, StoreError, open_source
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.transport import s3connections
+from nczarr_fsspec.transport import s3client
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
@@ -418,7 +418,7 @@ class TestRequests:
                 return SimpleNamespace(status=200, headers={})
 
         connected: Any = Connected()
-        asyncio.run(s3connections._Session(connected).request(method, headers={header: "x"}))
+        asyncio.run(s3client._Session(connected).request(method, headers={header: "x"}))
         assert asked["allow_redirects"] is follows
 
     def test_checksums(

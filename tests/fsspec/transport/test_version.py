@@ -11,9 +11,8 @@ import pytest
 from nczarr_fsspec.errors import StoreError, TooLargeError
 from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.policy import Clock, Timeout
-from nczarr_fsspec.transport.request import END, Answer, Extent, Request
+from nczarr_fsspec.transport.request import END, Answer, Extent, FileVersion, Request
 from nczarr_fsspec.transport.s3form import condition
-from nczarr_fsspec.transport.version import FileVersion
 
 NOON = "Sun, 06 Nov 1994 12:00:00 GMT"
 LATER = "Sun, 06 Nov 1994 12:00:59 GMT"

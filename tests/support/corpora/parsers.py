@@ -30,9 +30,9 @@ from nczarr_fsspec.changes.journal import Incomplete, Journal
 from nczarr_fsspec.errors import NCZarrError, UnsupportedError, URLError
 from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.places.address import is_absolute, locate, parse_address
+from nczarr_fsspec.places.names import hint
 from nczarr_fsspec.places.rc import find, lookup, parse_rc
 from nczarr_fsspec.places.s3netcdf4 import parse_config
-from nczarr_fsspec.places.thredds import hint
 from nczarr_fsspec.places.url import parse_url, redact
 from nczarr_fsspec.stores import zipformat
 from nczarr_fsspec.stores.ownership import Owner, parse_json, writer_of
@@ -40,11 +40,11 @@ from nczarr_fsspec.stores.referencefolder import FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import JSONReferences, References
 from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.answers import read_answer
-from nczarr_fsspec.transport.logins import Cookies, Logins
+from nczarr_fsspec.transport.logins import Logins
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 from nczarr_fsspec.transport.recording import Kind, Record, Try
-from nczarr_fsspec.transport.request import Extent, Request
-from nczarr_fsspec.transport.version import FileVersion
+from nczarr_fsspec.transport.request import Extent, FileVersion, Request
+from nczarr_fsspec.transport.request_options import Cookies
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.dataset.units import conversion
 from nczarr_xarray.formats.cfa.decode import WRITABLE, decode
@@ -519,7 +519,7 @@ def _cookies(data: bytes) -> None:
 
 
 def _profiles(data: bytes) -> None:
-    from nczarr_fsspec.transport.aws import _read_profiles
+    from nczarr_fsspec.transport.options import _read_profiles
 
     named = {"AWS_CONFIG_FILE": "", "AWS_SHARED_CREDENTIALS_FILE": "/nowhere"}
     with _as_file(data) as path, mock.patch.dict(os.environ, {**named, "AWS_CONFIG_FILE": path}):

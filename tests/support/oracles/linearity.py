@@ -41,7 +41,7 @@ def _open(target: Any) -> Action:
     from nczarr_xarray.dataset.open import open_hierarchy
 
     def action() -> None:
-        from nczarr_fsspec.ranges.memory import memory
+        from nczarr_fsspec.ranges.index_memory import memory
 
         memory.clear()
         with open_hierarchy(target) as opened:

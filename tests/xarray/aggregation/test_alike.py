@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.dataset.open_fragments import open_begun

@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.aggregation import from_files, write_references
 from nczarr_xarray.aggregation.api import aggregate, convert_references

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation import reading

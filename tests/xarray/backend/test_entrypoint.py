@@ -35,7 +35,7 @@ def test_errors_of_local_targets_import_no_hints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error may be that no more files can be opened, and an import would raise it raw."""
-    name = "nczarr_fsspec.places.thredds"
+    name = "nczarr_fsspec.places.names"
     monkeypatch.delitem(sys.modules, name, raising=False)
     with pytest.raises(DatasetNotFoundError):
         xr.open_dataset(tmp_path / "none.nc", engine="nczarr")

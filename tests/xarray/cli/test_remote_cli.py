@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from tests.support.builders.remotefiles import FORMATS, expected

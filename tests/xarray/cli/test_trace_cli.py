@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools.trace.trace import Trace
 from tests.support.builders.remotefiles import write_file

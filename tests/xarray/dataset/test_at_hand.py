@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.dataset import variable

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec import StoreError
-from nczarr_fsspec.ranges import memory as memory_module
-from nczarr_fsspec.ranges.memory import Remembered, memory
+from nczarr_fsspec.ranges import index_memory
+from nczarr_fsspec.ranges.index_memory import Remembered, memory
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known
 from nczarr_xarray import NCZarrWarning
 from tests.support.builders.remotefiles import FORMATS, check, expected, write_chunks, write_file
@@ -231,7 +231,7 @@ class TestMemory:
                     found.add(name)
             return found
 
-        monkeypatch.setattr(memory_module, "MOST_FILES", 2)
+        monkeypatch.setattr(index_memory, "MOST_FILES", 2)
         for name, url in urls.items():
             check(url, root / name)
         assert len(memory._files) == 2
@@ -242,12 +242,12 @@ class TestMemory:
         for name in ("c1.nc", "c5.nc", "c1.nc"):
             opened(urls[name])
         assert statuses(server) == [304] * 3
-        monkeypatch.setattr(memory_module, "MOST_FILES", 100)
-        monkeypatch.setattr(memory_module, "MOST_BYTES", 1)
+        monkeypatch.setattr(index_memory, "MOST_FILES", 100)
+        monkeypatch.setattr(index_memory, "MOST_BYTES", 1)
         for name, url in urls.items():
             check(url, root / name)
             assert len(memory._files) == 1  # that which is in use
-        monkeypatch.setattr(memory_module, "MOST_BYTES", 1 << 28)
+        monkeypatch.setattr(index_memory, "MOST_BYTES", 1 << 28)
         for url in urls.values():
             opened(url)
         assert remembered() == set(FORMATS)
@@ -256,7 +256,7 @@ class TestMemory:
         parsed = Remembered(Known(1, "v")).parsed
         for number in range(100):
             parsed[number, False] = number
-        assert list(parsed.values()) == list(range(100))[-memory_module.MOST_PARSED :]
+        assert list(parsed.values()) == list(range(100))[-index_memory.MOST_PARSED :]
 
 
 class TestDisk:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray import to_nczarr
 from tests.support.builders.treereads import tree_reads

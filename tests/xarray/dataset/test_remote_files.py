@@ -24,7 +24,7 @@ import xarray as xr
 
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.errors import AccessDeniedError
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import ALL, RemoteStore
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.ranges.planner import SMALL_GAP
 from nczarr_fsspec.stores import zipformat
 from nczarr_xarray import to_nczarr

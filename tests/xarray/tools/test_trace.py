@@ -17,7 +17,7 @@ import xarray as xr
 
 import nczarr_xarray
 from nczarr_fsspec.errors import StoreError, URLError
-from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.transport import policy, recording
 from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.tools.trace.trace import Trace

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import pathlib, sys, threading
-from nczarr_fsspec.transport.preload import preload
+from nczarr_xarray.import_hooks import preload
 if sys.argv[2] == "missing":
     sys.modules["aiohttp"] = None
 preload(eval(sys.argv[1]))

@@ -1,17 +1,30 @@
-"""The bytes of one version of a file that are known so far."""
+"""What is remembered of remote files: the bytes of their metadata, by place and version.
+
+A file that is opened again costs one conditional request, or, if its server
+has no such, the first one; the rest of its metadata is here. What is remembered
+is bytes and not what was made of them, so it means the same to every version of
+this package, also on disk.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
-from bisect import bisect_left, bisect_right, insort
+import json
+import os
+import threading
+import uuid
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.ranges.source import Known, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
 
 _MAGIC = b"NCSPARSE\x01\0\0\0\0\0\0\0"
@@ -175,54 +188,144 @@ def join(extents: Iterable[Extent]) -> list[Extent]:
     return joined
 
 
-# -- requests under way --------------------------------------------------------------------------
-# Which bytes the requests that are under way bring.
+#: Bytes of metadata of all files together.
+MOST_BYTES = 1 << 28
+#: Files, whose parsed metadata take memory too.
+MOST_FILES = 256
+#: What is kept of a file in parsed form: its groups that were opened last.
+MOST_PARSED = 8
+
+
+class _Last(dict[Any, Any]):
+    """The entries that were made last. Safe in threads."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        for old in list(self)[:-MOST_PARSED]:
+            self.pop(old, None)
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
-    """A request for metadata on its way, how many wait for it, and what it alone brings."""
+class Remembered:
+    """What is known of one version of a file.
 
-    task: asyncio.Task[None]
-    waiters: int = 0
-    entries: list[tuple[int, int]] = field(default_factory=list)
+    Attributes
+    ----------
+    known
+        The version.
+    sparse
+        Bytes of its metadata.
+    parsed
+        What a parser has made of them; stays in this process.
+    stored
+        How many bytes the disk has.
+    """
+
+    known: Known
+    sparse: SparseBytes = field(default_factory=SparseBytes)
+    parsed: dict[Any, Any] = field(default_factory=_Last)
+    stored: int = 0
 
 
-class Flights:
-    """The requests on their way, by the bytes they bring: intervals that do not overlap."""
-
-    __slots__ = ("_flights", "_starts", "_stops")
+class IndexMemory:
+    """The files of this process that were opened last. Safe in threads."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-        self._flights: dict[int, Flight] = {}
+        self.begin()
 
-    def missing(self, extents: Iterable[Extent]) -> list[Extent]:
-        """Return what of `extents` none of them brings."""
-        return subtract(extents, self._starts, self._stops)
+    def begin(self) -> None:
+        """Start empty: at first, and in a fork, whose parent's threads may have held the lock."""
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, Remembered] = OrderedDict()
 
-    def add(self, flight: Flight, extents: Iterable[Extent]) -> None:
-        """Enter a flight that has set off; what others bring of `extents` stays theirs."""
-        for start, stop in self.missing(extents):
-            insort(self._starts, start)
-            insort(self._stops, stop)
-            self._flights[start] = flight
-            flight.entries.append((start, stop))
+    def known(self, identity: str, folder: Path | None = None) -> Known | None:
+        """Return the version of a file that was seen last, in this process or by the disk cache."""
+        with self._lock:
+            if (found := self._files.get(identity)) is not None:
+                return found.known
+        loaded = _load(folder, identity) if folder is not None else None
+        if loaded is None:
+            return None
+        with self._lock:
+            return self._files.setdefault(identity, loaded).known
 
-    def remove(self, flight: Flight) -> None:
-        """Remove a request, for which nothing may wait any more. It need not be there."""
-        for start, _ in flight.entries:
-            at = bisect_left(self._starts, start)
-            del self._starts[at], self._stops[at], self._flights[start]
-        flight.entries = []
+    def of(self, source: RemoteBytes) -> Remembered:
+        """Return what is known of the version that `source` reads; nothing yet for a new one."""
+        known = Known(source.size, source.validator)
+        if not source.validator or not source.identity:
+            return Remembered(known)  # nothing would tell when to forget it
+        with self._lock:
+            found = self._files.get(source.identity)
+            if found is not None and found.known == known:
+                self._files.move_to_end(source.identity)
+                return found
+            found = self._files[source.identity] = Remembered(known)
+            self._files.move_to_end(source.identity)
+            total = sum(file.sparse.nbytes for file in self._files.values())
+            while len(self._files) > 1 and (total > MOST_BYTES or len(self._files) > MOST_FILES):
+                _, oldest = self._files.popitem(last=False)
+                total -= oldest.sparse.nbytes
+            return found
 
-    def bringing(self, extents: Iterable[Extent]) -> list[Flight]:
-        """Return those that bring some of `extents`, each once."""
-        found: dict[int, Flight] = {}
-        for start, stop in extents:
-            begin = bisect_right(self._stops, start)
-            for low in self._starts[begin : bisect_left(self._starts, stop)]:
-                flight = self._flights[low]
-                found[id(flight)] = flight
-        return list(found.values())
+    def clear(self) -> None:
+        """Forget everything (the disk does not)."""
+        with self._lock:
+            self._files.clear()
+
+
+#: The memory of this process.
+memory = IndexMemory()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=memory.begin)
+
+
+def store(folder: Path, source: RemoteBytes) -> None:
+    """Write what is known of a file to `folder`, for other processes of this user.
+
+    Raises
+    ------
+    OSError
+        If that cannot be done.
+    """
+    from nczarr_fsspec.local_files import whole_file
+
+    found = memory.of(source)
+    if not source.validator or found.stored == found.sparse.nbytes:
+        return
+
+    async def dump() -> tuple[int, bytes]:
+        """Run on the loop, where bytes are added, so that none is added meanwhile."""
+        return found.sparse.nbytes, found.sparse.dump()
+
+    nbytes, body = source.run(dump())
+    header = json.dumps({"identity": source.identity, "url": source.url, **found.known._asdict()})
+    data = header.encode() + b"\n" + body
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = str(folder / f"{source.identity}.index")
+    part = str(folder / f"{source.identity}.{uuid.uuid4().hex}")  # others may write the same one
+    opener = partial(os.open, mode=0o600)
+    with whole_file(path, part), open(part, "xb", opener=opener) as file:
+        file.write(_digest(data) + data)
+    found.stored = nbytes
+
+
+def _load(folder: Path, identity: str) -> Remembered | None:
+    """Return what `store` wrote; None if there is nothing, or nothing that can be used."""
+    try:
+        stored = (folder / f"{identity}.index").read_bytes()
+        digest, data = stored[:_DIGEST], stored[_DIGEST:]
+        if digest != _digest(data):
+            return None
+        header, _, body = data.partition(b"\n")
+        fields = json.loads(header)
+        if fields["identity"] != identity:
+            return None
+        sparse = SparseBytes.load(body)
+        known = Known(int(fields["size"]), str(fields["validator"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Remembered(known, sparse, stored=sparse.nbytes)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST).digest()
