@@ -20,8 +20,8 @@ from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import check_is_zarr
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.zarr_tree import Tree

@@ -21,11 +21,11 @@ from nczarr_xarray.export.form.storage import netcdf_text, note_text, stored_as,
 from nczarr_xarray.export.options import AS_IN_SOURCE, AS_IT_IS, CopyOptions, WriteOptions
 from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import WriteTask, plan_contents
-from nczarr_xarray.formats.format import NCZARR
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
 from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.registry import NCZARR
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable, bytes_of
 
 

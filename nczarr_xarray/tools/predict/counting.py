@@ -39,14 +39,13 @@ from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.cfa.variables import is_master
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, caught
 from nczarr_xarray.formats.rounds import together as in_rounds
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkTable, Variable
-from nczarr_xarray.tools.doctor.network import Network, Request, Round, together
+from nczarr_xarray.tools.predict.network import Network, Request, Round, together
 from nczarr_xarray.tools.survey import VariableStorage, sizes_of
 
 T = TypeVar("T")
@@ -358,7 +357,7 @@ class CountedTree(Counted):
             if not isinstance(variable.array, ZarrArray):
                 others.append((variable, key))
                 continue
-            from nczarr_xarray.tools.doctor.counting_zarr import rounds_of_zarr
+            from nczarr_xarray.tools.predict.counting_zarr import rounds_of_zarr
 
             try:
                 reads.append(rounds_of_zarr(self, variable.array, key))
