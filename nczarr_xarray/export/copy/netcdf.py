@@ -12,7 +12,7 @@ from nczarr_fsspec.destination import FilePlace
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import Contents, StoredSource
 from nczarr_xarray.export.copy.classic import as_classic
 from nczarr_xarray.export.copy.request import CopyRequest

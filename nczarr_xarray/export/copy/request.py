@@ -17,7 +17,7 @@ from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.dataset.dataset import Opened
     from nczarr_xarray.export.copy.selection import Selection
     from nczarr_xarray.export.write_task import WriteTask
 

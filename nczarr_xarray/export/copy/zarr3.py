@@ -14,7 +14,7 @@ from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.copy.zarr2 import contents_of, refuse

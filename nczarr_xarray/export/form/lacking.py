@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import (
     StoreError,
     caller_level,
 )
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.derived import BytesArray
 from nczarr_xarray.export.form.storage import stored_as
 from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS, is_list_of_one

@@ -13,7 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.codecs.registry import as_zarr, codec, encoding_keys, of_zarr3
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form.chunk_shapes import cut_to, default_chunk_shape, largest_block, suits
 from nczarr_xarray.export.form.codecs import asked_codecs, inherited_codecs, kept_codecs
 from nczarr_xarray.formats.nczarr.fills import fill_element
