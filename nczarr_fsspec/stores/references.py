@@ -11,13 +11,14 @@ import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
+from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore, check_key
@@ -37,8 +38,6 @@ from nczarr_fsspec.stores.referencefolder import MAX_FILE, FolderReferences, Row
 from nczarr_fsspec.stores.referenceformat import JSONReferences, Part, References, Row
 from nczarr_fsspec.stores.referencesigns import CONSOLIDATED
 from nczarr_fsspec.transport.shared import background_loop
-
-T = TypeVar("T")
 
 #: Where references are: one file of JSON, a folder of Parquet, or a mapping of the caller.
 Origin: TypeAlias = ByteSource | KeyStore | Mapping[str, Any]
@@ -272,14 +271,18 @@ class RemoteReferences(_Keys, RemoteStore):
     """
 
     concurrency = _TOGETHER
-    _under_way: _UnderWay | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._once: Once[Any] = Once()
+        self._batches: OrderedDict[int, Batches] = OrderedDict()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return background_loop()
 
     def close(self) -> None:
-        self._under_way = None  # a read that is under way goes on
+        self._batches = OrderedDict()  # a read that is under way goes on
         super().close()
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
@@ -291,7 +294,7 @@ class RemoteReferences(_Keys, RemoteStore):
             file = self._file(found.address)
             if isinstance(file, LocalBytes):
                 return read_here(file, found, part, most)
-            return await read_part(file, self._current().batches(file), found, part, most)
+            return await read_part(file, self._batches_of(file), found, part, most)
         except NCZarrError as error:
             raise self._explained(error, key) from error
 
@@ -305,18 +308,19 @@ class RemoteReferences(_Keys, RemoteStore):
     async def _find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
         return [await self._find(key) for key in keys]
 
-    def _current(self) -> _UnderWay:
-        """Return what is under way on this loop: after a fork, nothing."""
-        loop = asyncio.get_running_loop()
-        current = self._under_way
-        if current is None or current.loop is not loop:
-            current = self._under_way = _UnderWay(loop)
-        return current
+    def _batches_of(self, file: RemoteFileBytes) -> Batches:
+        """Return what reads a file."""
+        found = self._batches.get(id(file))
+        if found is None:
+            found = self._batches[id(file)] = Batches(file)
+            while len(self._batches) > _OPEN_ELSEWHERE:
+                self._batches.popitem(last=False)
+        return found
 
     async def _ready(self) -> References:
         known = self._remembered()
         if known is None:
-            known = await self._current().once("", self._load)
+            known = await self._once.ask(self._load)
         return known
 
     async def _load(self) -> References:
@@ -337,7 +341,7 @@ class RemoteReferences(_Keys, RemoteStore):
             return found
         rows = self._rows.get(found.file)
         if rows is None:
-            rows = await self._current().once(found.file, partial(self._read_rows, found.file))
+            rows = await self._once.ask(partial(self._read_rows, found.file), found.file)
         return rows.find(found.number, self._named(key))
 
     async def _read_rows(self, file: str) -> Rows:
@@ -350,32 +354,6 @@ class RemoteReferences(_Keys, RemoteStore):
         rows = await asyncio.to_thread(Rows.parse, data, f"{self.url}/{file}")
         self._keep_rows(file, rows)
         return rows
-
-
-class _UnderWay:
-    """What a store waits for on one event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._readers: OrderedDict[int, Batches] = OrderedDict()
-        self._once: dict[str, asyncio.Task[Any]] = {}
-
-    def batches(self, file: RemoteFileBytes) -> Batches:
-        """Return what reads a file."""
-        found = self._readers.get(id(file))
-        if found is None:
-            found = self._readers[id(file)] = Batches(file)
-            while len(self._readers) > _OPEN_ELSEWHERE:
-                self._readers.popitem(last=False)
-        return found
-
-    async def once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what `make` returns, which is awaited once for all that ask at the same time."""
-        task = self._once.get(name)
-        if task is None:
-            task = self._once[name] = self.loop.create_task(make())
-            task.add_done_callback(lambda _: self._once.pop(name, None))
-        return await asyncio.shield(task)
 
 
 def _file_of(folder: LocalStore, file: str) -> bytes | None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
-from nczarr_fsspec.concurrency import AskedOnce
+from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
@@ -120,7 +120,7 @@ class RemoteZipStore(RemoteStore):
         self.source = source
         self.url = source.url
         self._opened: tuple[Archive, bytes] | None = None
-        self._opening: AskedOnce[tuple[Archive, bytes]] = AskedOnce()
+        self._opening: Once[tuple[Archive, bytes]] = Once()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

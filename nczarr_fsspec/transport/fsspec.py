@@ -91,11 +91,9 @@ class FsspecTransport(Transport):
             extents = [Extent(max(0, version.size - request.tail), version.size)]
         parts = await self._parts(path, extents)
         if request.route is not None and extents and not is_in_front(self.shared.fs):
-            question = request.route.question
-            await question.told()  # one that began before these bytes had come proves nothing
-            version = version.agreeing(
-                await question.ask(partial(self._version, path)), request.shown
-            )
+            # an answer that was asked for before these bytes had come proves nothing
+            now = await request.route.asking.ask(partial(self._version, path), after=True)
+            version = version.agreeing(now, request.shown)
         for (start, stop), part in zip(extents, parts, strict=True):
             if version.size >= 0 and len(part) != max(0, min(stop, version.size) - start):
                 raise TransientError(f"{len(part)} bytes came of {start}-{stop - 1}")

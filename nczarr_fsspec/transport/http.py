@@ -108,6 +108,11 @@ class HTTPTransport(Transport):
         if route is None or route.target is None:
             return await self._exchange(request, left, None)
         end = now() + left
+        answers = []
+
+        async def ask_again() -> None:
+            answers.append(await self._exchange(request, end - now(), None))
+
         for _ in range(WAYS):
             via = route.target
             if via is None:
@@ -122,9 +127,10 @@ class HTTPTransport(Transport):
             except StoreError:
                 pass
             route.leave(via)  # where a redirect led may be good for a while only
-            await route.question.told()
-        with route.question.asking():
-            return await self._exchange(request, end - now(), None)
+            await route.asking.ask(ask_again)
+            if answers:  # it was not another's that told where to go now
+                return answers[0]
+        return await self._exchange(request, end - now(), None)
 
     async def _exchange(self, request: Request, left: float, via: str | None) -> Answer | None:
         path, route = request.path, request.route

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Coroutine
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import Turn, fail, settle
+from nczarr_fsspec.concurrency import Coalescer, Question, gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
@@ -18,9 +18,6 @@ from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.zarr_tree import Tree
-
-Numbers: TypeAlias = "list[int]"
-Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"
 
 
 class FileKeys(KeyStore):
@@ -134,9 +131,8 @@ class RemoteFileKeys(FileKeys, RemoteStore):
 
     def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         super().__init__(file, hierarchy, scattered)
-        self._lookups: dict[str, Turn[int, tuple[int, int, int]]] = {}
-        self._bytes: Turn[tuple[int, int], bytes] = Turn(self._fetch)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._lookups: dict[str, Coalescer[int, tuple[int, int, int]]] = {}
+        self._bytes: Coalescer[tuple[int, int], bytes] = Coalescer(self._fetch)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -162,53 +158,37 @@ class RemoteFileKeys(FileKeys, RemoteStore):
     async def list(self, prefix: str) -> frozenset[str]:
         return await self.file.parse_remote(self.names(prefix))
 
-    def _lookup(self, view: ArrayView) -> Turn[int, tuple[int, int, int]]:
+    def _lookup(self, view: ArrayView) -> Coalescer[int, tuple[int, int, int]]:
         path = view.array.path
         if path not in self._lookups:
-
-            def look_up(numbers: Numbers, futures: Futures) -> None:
-                self._run(self._locate(view, numbers, futures), futures)
-
-            self._lookups[path] = Turn(look_up)
+            self._lookups[path] = Coalescer(partial(self._locate, view))
         return self._lookups[path]
 
-    async def _locate(self, view: ArrayView, numbers: Numbers, futures: Futures) -> None:
-        ids, where = np.unique(np.array(numbers, dtype=np.int64), return_inverse=True)
+    async def _locate(
+        self, view: ArrayView, questions: builtins.list[Question[int, tuple[int, int, int]]]
+    ) -> None:
+        numbers = np.array([question.wish for question in questions], dtype=np.int64)
+        ids, where = np.unique(numbers, return_inverse=True)
         try:
             table = await self.file.parse_remote(view.locate(ids))
-        except NCZarrError:
+        except NCZarrError as error:
             if len(ids) == 1:
-                raise
+                for question in questions:
+                    question.fail(error)
+                return
             # one of them fails: read them one by one to find it
-            for number, future in zip(numbers, futures, strict=True):
-                self._run(self._locate(view, [number], [future]), [future])
+            await gather_or_cancel(*(self._locate(view, [question]) for question in questions))
             return
-        for at, future in zip(where.tolist(), futures, strict=True):
-            settle(future, (int(table.start[at]), int(table.size[at]), int(table.mask[at])))
+        for at, question in zip(where.tolist(), questions, strict=True):
+            question.settle((int(table.start[at]), int(table.size[at]), int(table.mask[at])))
 
-    def _fetch(
-        self, extents: builtins.list[tuple[int, int]], futures: builtins.list[asyncio.Future[bytes]]
-    ) -> None:
+    async def _fetch(self, questions: builtins.list[Question[tuple[int, int], bytes]]) -> None:
         ranges = self.file.ranges
         assert ranges is not None
-        bounds = np.array(extents, dtype=np.int64)
+        starts, stops = np.array([question.wish for question in questions], dtype=np.int64).T
 
         async def receive(numbers: Any, parts: Any) -> None:
             for number, data in zip(numbers.tolist(), parts, strict=True):
-                settle(futures[number], bytes(data))
+                questions[number].settle(bytes(data))
 
-        self._run(ranges.read_data(bounds[:, 0], bounds[:, 1], receive), futures)
-
-    def _run(self, work: Coroutine[Any, Any, None], futures: builtins.list[Any]) -> None:
-        """Run `work`; its errors are set in those of `futures` that are not done."""
-
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - what waits for it must get it
-                for future in futures:
-                    fail(future, error)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)  # the loop itself keeps no reference to it
-        task.add_done_callback(self._tasks.discard)
+        await ranges.read_data(starts, stops, receive)

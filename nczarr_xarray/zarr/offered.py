@@ -19,7 +19,7 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
-from nczarr_fsspec.concurrency import Turn, fail, gather_or_cancel, settle
+from nczarr_fsspec.concurrency import Coalescer, Question, gather_or_cancel
 from nczarr_fsspec.errors import StoreError, refuse_pointer
 from nczarr_fsspec.keystore import (
     ALL,
@@ -31,7 +31,7 @@ from nczarr_fsspec.keystore import (
 from nczarr_fsspec.stores.missing_chunks import LocalPresence, Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
-_Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
+_Question: TypeAlias = Question[_Wish, bytes | None]
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -70,7 +70,7 @@ class StoreView(Store):
         self.keys = keys
         self.most: int | None = None
         self.presence: Presence | LocalPresence | None = None
-        self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
+        self._reads: Coalescer[_Wish, bytes | None] = Coalescer(self._read)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoreView) and other.keys == self.keys
@@ -108,27 +108,26 @@ class StoreView(Store):
 
     async def _get(self, key: str, part: slice) -> bytes | None:
         if key.rpartition("/")[2] in ZARR_METADATA:
-            return await self._turn.ask((key, part, self.keys.max_metadata))
-        return await self._turn.ask((key, part, self.most))
+            return await self._reads.ask((key, part, self.keys.max_metadata))
+        return await self._reads.ask((key, part, self.most))
 
-    def _send(
-        self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]
-    ) -> None:
-        """Have all `wishes` of a turn answered; handing them over one by one takes longer."""
+    async def _read(self, questions: builtins.list[_Question]) -> None:
+        """Have all reads of a turn done; handing them over one by one takes longer."""
         keys = self.keys
         back = _Back(asyncio.get_running_loop())
-        pairs = builtins.list(zip(wishes, futures, strict=True))
         presence = self.presence
         if isinstance(keys, LocalStore):
             assert not isinstance(presence, Presence)
-            for at in range(0, len(pairs), IN_A_ROW):
-                some = pairs[at : at + IN_A_ROW]
+            for at in range(0, len(questions), IN_A_ROW):
+                some = questions[at : at + IN_A_ROW]
                 back.loop.run_in_executor(None, _get_local, keys, some, back, presence)
         else:
             assert isinstance(keys, RemoteStore)
             assert not isinstance(presence, LocalPresence)
             # at once, so that it sees what can be merged
-            asyncio.run_coroutine_threadsafe(_get_remote(keys, pairs, back, presence), keys.loop)
+            asyncio.run_coroutine_threadsafe(
+                _get_remote(keys, questions, back, presence), keys.loop
+            )
 
     async def get_partial_values(
         self,
@@ -205,41 +204,42 @@ class _Back:
 
 
 def _get_local(
-    keys: LocalStore, pairs: list[_Pair], back: _Back, presence: LocalPresence | None
+    keys: LocalStore, questions: list[_Question], back: _Back, presence: LocalPresence | None
 ) -> None:
-    for wish, future in pairs:
+    for question in questions:
         try:
-            data = keys.get(*wish)
+            data = keys.get(*question.wish)
             if data is None and presence is not None:
                 presence.check()
-            answer = partial(settle, future, data)
+            answer = partial(question.settle, data)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            answer = partial(fail, future, error)
+            answer = partial(question.fail, error)
         back.take(answer)
 
 
 async def _get_remote(
-    keys: RemoteStore, pairs: list[_Pair], back: _Back, presence: Presence | None
+    keys: RemoteStore, questions: list[_Question], back: _Back, presence: Presence | None
 ) -> None:
-    missing: list[asyncio.Future[bytes | None]] = []
+    missing: list[_Question] = []
 
-    async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
+    async def get(question: _Question) -> None:
         try:
-            data = await keys.get(*wish)
+            data = await keys.get(*question.wish)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            back.take(partial(fail, future, error))
+            back.take(partial(question.fail, error))
             return
         if data is None:
-            missing.append(future)
+            missing.append(question)
         else:
-            back.take(partial(settle, future, data))
+            back.take(partial(question.settle, data))
 
-    await asyncio.gather(*(get(*pair) for pair in pairs))
+    await asyncio.gather(*map(get, questions))
     removed: BaseException | None = None
     try:
         if missing and presence is not None:
             await presence.check()
     except BaseException as error:  # noqa: BLE001 - as above
         removed = error
-    for future in missing:
-        back.take(partial(fail, future, removed) if removed else partial(settle, future, None))
+    for question in missing:
+        failing = removed and partial(question.fail, removed)
+        back.take(failing or partial(question.settle, None))

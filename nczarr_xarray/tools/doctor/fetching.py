@@ -11,9 +11,8 @@ import numpy as np
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.ranges.small_reads import Receive
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.file import DataFile
