@@ -33,7 +33,7 @@ from data import field as field_of
 from harness import LIMIT, OURS, Goal, Options, Row, Timed, Work, measure
 from hdf5_readers import Apart, works
 
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 
 ENGINES = {OURS: "nczarr", "hidefix": "hidefix", "netcdf4": "netcdf4", "h5netcdf": "h5netcdf"}
 #: Chunks from which on ours is to lead by more: below, the time is that of Python's.

@@ -40,8 +40,7 @@ from programs import programs
 
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.ranges.reader import HELD_BYTES
-from nczarr_xarray.chunks.processors import processors
-from nczarr_xarray.chunks.threads import BATCH_BYTES
+from nczarr_xarray.chunks.threads import BATCH_BYTES, processors
 
 T = TypeVar("T")
 Program: TypeAlias = Callable[[], Any]

@@ -33,7 +33,7 @@ from data import field as smooth
 from harness import LONG, OURS, Goal, Options, heading, insert, machine
 
 from nczarr_xarray import open_hierarchy
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 
 ABOUT = (
     "Copies in bounded memory: maps become points, and compressed chunks are moved. Each program "

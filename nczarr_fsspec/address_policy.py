@@ -34,7 +34,7 @@ from nczarr_fsspec.places.rc import load_rc
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
 from nczarr_fsspec.ranges.whole_files import REMOTE_OPTIONS
-from nczarr_fsspec.stores.inside import FOLLOW_OPTION
+from nczarr_fsspec.stores.directory import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     REDIRECTS_OPTION,

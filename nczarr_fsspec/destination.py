@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.place import Place, innermost
 from nczarr_fsspec.places.address import HOSTLESS
 from nczarr_fsspec.places.names import (
@@ -26,9 +27,8 @@ from nczarr_fsspec.places.names import (
     says_zip,
 )
 from nczarr_fsspec.places.url import parse_url
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
 if TYPE_CHECKING:

@@ -17,15 +17,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.local_files import FileRange
+from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.local_files import FileRange, temporary_file
 from nczarr_fsspec.transport.policy import most_connections
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.concurrency import Budget
+    from typing_extensions import Buffer
+
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -290,8 +293,6 @@ class RemoteStore(KeyStore, OnLoop):
 
     def room(self) -> Budget:
         """Return what bounds the chunks that all reads have in flight to `in_flight_bytes`."""
-        from nczarr_fsspec.concurrency import Budget
-
         room = self._of_loop("_room", lambda: Budget(self.in_flight_bytes))
         room.limit = self.in_flight_bytes
         return room
@@ -356,3 +357,144 @@ def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:
         return function(argument)
     except StoreError as error:
         return error
+
+
+def child_names(keys: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the names directly below every prefix that `keys` imply; ``""`` is the root.
+
+    Parameters
+    ----------
+    keys
+        Paths without a leading slash; a directory may be among them.
+    """
+    children: dict[str, set[str]] = {"": set()}
+    for key in keys:
+        while key:
+            parent, _, name = key.rpartition("/")
+            siblings = children.setdefault(parent, set())
+            if name in siblings:
+                break  # so its ancestors are known as well
+            siblings.add(name)
+            key = parent
+    return {prefix: frozenset(names) for prefix, names in children.items()}
+
+
+def chunk_number(words: Sequence[str], grid: Sequence[int]) -> int | None:
+    """Return the number of a chunk in its grid, by the `words` of its name; None for other names.
+
+    The chunk of a scalar is called 0.
+    """
+    if not grid:
+        return 0 if [*words] == ["0"] else None
+    if len(words) != len(grid):
+        return None
+    number = 0
+    for word, count in zip(words, grid, strict=True):
+        if not (word.isascii() and word.isdigit() and len(word) <= 19):
+            return None
+        position = int(word)
+        if position >= count or str(position) != word:
+            return None
+        number = number * count + position
+    return number
+
+
+#: held by `WritableStore.create` of stores that have no atomic creation
+creating = ProcessLock()
+
+
+class WritableStore(ABC):
+    """Keys and bytes of one dataset that can be changed.
+
+    Picklable, safe in threads and in processes. Every method raises `StoreError`, which names the
+    object and the cause; so does a key that leads out of the dataset.
+
+    Attributes
+    ----------
+    url : str
+        How messages name the dataset; free of secrets.
+    parallel : int
+        How many puts are worth having in flight at a time; 1 if the store answers at once, so that
+        what counts is the number of processors.
+    stamps : bool
+        Whether an object that is replaced can be told from the one before, even if it
+        holds the same bytes (`LocalStore.stamp`).
+    """
+
+    url: str
+    parallel: ClassVar[int]
+    stamps: ClassVar[bool] = False
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that one request may take in all, its further tries included."""
+        return math.inf
+
+    @abstractmethod
+    def reader(self) -> KeyStore:
+        """Return a read-only store of the same keys."""
+
+    @abstractmethod
+    def put(self, key: str, data: Buffer) -> None:
+        """Store `data` under `key`, and replace what is there.
+
+        A reader sees all of the old bytes or all of the new ones, and after an
+        error there is no part of the new ones.
+        """
+
+    def put_file(self, key: str, fill: Callable[[str], None]) -> None:
+        """Store a file under `key`, as `put` does, and without holding it in memory if possible.
+
+        Parameters
+        ----------
+        fill
+            Makes the file, given the path of one that does not exist.
+        """
+        with temporary_file() as path:
+            fill(path)
+            self.put(key, Path(path).read_bytes())
+
+    def put_range(self, key: str, part: FileRange) -> None:
+        """Store bytes of a file under `key`, as `put` does, and without reading if possible."""
+        self.put(key, part.read())
+
+    @abstractmethod
+    def create(self, key: str, data: Buffer) -> bool:
+        """Store `data` unless `key` exists; tell whether it was stored.
+
+        If several callers create the same key, one gets True. Each store documents
+        whether that holds among processes, or in this process only.
+        """
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete `keys`; missing ones are no error.
+
+        Local directories that become empty are removed, too.
+        """
+
+    @abstractmethod
+    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Rename keys, given as ``(source, target)``; a target that exists is replaced.
+
+        A source that is missing while its target exists was moved before, so an
+        interrupted move may be repeated. Pairs go in any order: no target may be
+        the source of another pair.
+        """
+
+    @abstractmethod
+    def keys_below(self, prefix: str) -> list[str]:
+        """Return every full key below `prefix` (``""`` is the root), at any depth, sorted."""
+
+    @abstractmethod
+    def child(self, prefix: str) -> WritableStore:
+        """Return a store whose root is `prefix` of this one, for objects that are not read yet.
+
+        Its `put` need not be atomic.
+        """
+
+    def close(self) -> None:
+        """Release connections. The store connects by itself if it is used again."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"

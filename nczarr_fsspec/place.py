@@ -563,7 +563,7 @@ def split_local_options(
     if not options:
         return False
     from nczarr_fsspec.ranges.whole_files import REMOTE_OPTIONS
-    from nczarr_fsspec.stores.inside import FOLLOW_OPTION
+    from nczarr_fsspec.stores.directory import FOLLOW_OPTION
 
     rest = dict(options)
     follow = rest.pop(FOLLOW_OPTION, False)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nczarr_fsspec.changes.edit import Edit
+from nczarr_fsspec.changes.edit import OVER, Edit, Lock, conflict
 from nczarr_fsspec.changes.journal import (
     COVER,
     HELD,
@@ -18,6 +18,8 @@ from nczarr_fsspec.changes.journal import (
     STAGED,
     WRITERS,
     Incomplete,
+    dataset_keys,
+    removable,
 )
 from nczarr_fsspec.changes.leftovers import (
     leftovers,
@@ -25,15 +27,12 @@ from nczarr_fsspec.changes.leftovers import (
     remove_leftovers,
     remove_partial,
 )
-from nczarr_fsspec.changes.locks import OVER, Lock, conflict
-from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError, on_error
-from nczarr_fsspec.keystore import ZARR_METADATA
+from nczarr_fsspec.keystore import ZARR_METADATA, WritableStore
 from nczarr_fsspec.local_files import exchange, keep_access
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner
-from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 
 #: Objects at the root that show that there is a dataset.

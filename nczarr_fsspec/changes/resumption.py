@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from nczarr_fsspec.changes.journal import PRIVATE
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 
 #: Below this key is what is kept of work that can be continued: the plan of it, the numbers of what
 #: is done, as names of objects, and chunks between two passes.

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.keystore import ALL, Listing, LocalStore, check_key
+from nczarr_fsspec.keystore import (
+    ALL,
+    Listing,
+    LocalStore,
+    WritableStore,
+    check_key,
+    child_names,
+    creating,
+)
 from nczarr_fsspec.places.url import redact
-from nczarr_fsspec.stores.names import child_names
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class MappingStore(LocalStore):
@@ -62,3 +73,96 @@ class MappingStore(LocalStore):
     def _keys(self) -> Iterator[str]:
         # nothing is remembered: the mapping may change under us
         return (key for key in self.mapping if isinstance(key, str))
+
+
+class MappingWriter(WritableStore):
+    """Keys and bytes of any mapping that can be changed.
+
+    `create` is atomic in this process.
+
+    Parameters
+    ----------
+    mapping
+        Gets `bytes`.
+    url
+        How messages name it.
+    """
+
+    parallel = 1
+
+    def __init__(self, mapping: MutableMapping[str, Any], url: str = "mapping") -> None:
+        self.mapping = mapping
+        self.url = url
+
+    def reader(self) -> MappingStore:
+        return MappingStore(self.mapping, self.url)
+
+    def put(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        with self._named(key, "written"):
+            self.mapping[key] = memoryview(data).tobytes()
+
+    def create(self, key: str, data: Buffer) -> bool:
+        check_key(key)
+        with creating:
+            with self._named(key, "read"):
+                if key in self.mapping:
+                    return False
+            self.put(key, data)
+        return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in map(check_key, keys):
+            with self._named(key, "deleted"), suppress(KeyError):
+                del self.mapping[key]
+
+    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            check_key(source)
+            check_key(target)
+            with self._named(source, f"moved to {target}"):
+                if source != target and (source in self.mapping or target not in self.mapping):
+                    self.mapping[target] = self.mapping[source]
+                    del self.mapping[source]
+
+    def keys_below(self, prefix: str) -> list[str]:
+        start = f"{check_key(prefix)}/" if prefix else ""
+        with self._named(prefix, "listed"):
+            found = list(self.mapping)
+        return sorted(key for key in found if isinstance(key, str) and key.startswith(start))
+
+    def child(self, prefix: str) -> MappingWriter:
+        return MappingWriter(_Below(self.mapping, f"{check_key(prefix)}/"), f"{self.url}/{prefix}")
+
+    @contextmanager
+    def _named(self, key: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a mapping is foreign code
+            cause = "there is no such key" if isinstance(error, KeyError) else repr(error)
+            raise StoreError(f"{self.url}/{key}", f"cannot be {what}: {cause}") from error
+
+
+class _Below(MutableMapping[str, Any]):
+    """The part of a mapping whose keys begin with a prefix, without it."""
+
+    def __init__(self, mapping: MutableMapping[str, Any], prefix: str) -> None:
+        self._mapping = mapping
+        self._prefix = prefix
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mapping[self._prefix + key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._mapping[self._prefix + key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._mapping[self._prefix + key]
+
+    def __iter__(self) -> Iterator[str]:
+        start = self._prefix
+        keys = [key for key in self._mapping if isinstance(key, str) and key.startswith(start)]
+        return iter([key.removeprefix(start) for key in keys])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

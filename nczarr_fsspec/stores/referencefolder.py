@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
-from nczarr_fsspec.keystore import ZARR_METADATA
-from nczarr_fsspec.stores.names import child_names, chunk_number
-from nczarr_fsspec.stores.referenceformat import Found, Part, References, Row, part
-from nczarr_fsspec.stores.referencesigns import CONSOLIDATED
+from nczarr_fsspec.keystore import ZARR_METADATA, child_names, chunk_number
+from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Found, Part, References, Row, part
 
 #: Bytes of one file of references at most, as it is and unpacked.
 MAX_FILE = 1 << 26

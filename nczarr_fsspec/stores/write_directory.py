@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import check_key
+from nczarr_fsspec.keystore import WritableStore, check_key
 from nczarr_fsspec.local_files import FileRange, rename_to_new, whole_file
-from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.inside import Inside
+from nczarr_fsspec.stores.directory import DirectoryStore, Inside
 from nczarr_fsspec.stores.ownership import Owner, temporary_name, writer_of
-from nczarr_fsspec.stores.writable import WritableStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -15,11 +15,10 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
+from nczarr_fsspec.keystore import KeyStore, WritableStore, check_key, creating, is_safe_name
 from nczarr_fsspec.local_files import temporary_file
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 from nczarr_fsspec.stores.ownership import temporary_name, writer_of
-from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,

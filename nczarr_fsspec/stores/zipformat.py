@@ -25,8 +25,14 @@ from typing import TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.keystore import ALL, MAX_METADATA, ZARR_METADATA, check_key, is_safe_name
-from nczarr_fsspec.stores.names import child_names
+from nczarr_fsspec.keystore import (
+    ALL,
+    MAX_METADATA,
+    ZARR_METADATA,
+    check_key,
+    child_names,
+    is_safe_name,
+)
 
 # -- inflate -------------------------------------------------------------------------------------
 # The compression methods of zip, undone within bounds.

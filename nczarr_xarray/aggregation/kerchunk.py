@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.referenceformat import inline_text
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
 from nczarr_xarray.export.cfa.master import without_enum

@@ -26,10 +26,10 @@ from nczarr_xarray.dataset.opened import Opened, gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.alike import HierarchyPattern, movable, moved
-from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import read_pattern
+from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import Attribute, Hierarchy, Variable
 
 # -- files ---------------------------------------------------------------------------------------

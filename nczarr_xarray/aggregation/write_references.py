@@ -13,8 +13,8 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError, on_error
+from nczarr_fsspec.keystore import chunk_number
 from nczarr_fsspec.local_files import exchange
-from nczarr_fsspec.stores.names import chunk_number
 from nczarr_fsspec.stores.referenceformat import inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated

@@ -39,8 +39,8 @@ from nczarr_xarray.dataset.presentation import (
     shown_name,
 )
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import (
     Dimension,
     Group,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xarray.backends.common import BackendEntrypoint
@@ -56,8 +58,6 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Tell whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys."""
         if isinstance(filename_or_obj, (str, os.PathLike)):
-            from nczarr_xarray.backend.guess_can_open import is_ours
-
             return is_ours(os.fspath(filename_or_obj))
         return False
 
@@ -205,6 +205,50 @@ def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
         # the message says all; a hundred lines of our calls above it would hide the user's own
         logging.getLogger(__name__).debug("cannot be opened", exc_info=True)
         raise error.with_traceback(None)  # noqa: B904 - it is the same error, with its cause
+
+
+def is_ours(target: str) -> bool:
+    """Tell whether a path or URL is one that only this engine reads right.
+
+    True for a URL whose fragment names the mode ``nczarr``, ``zarr`` or ``bytes``, for the
+    suffixes ``.nczarr`` and ``.nca``, and for a local tree or zip whose root carries NCZarr
+    keys. Everything else is left to other engines. No network is touched.
+    """
+    from nczarr_fsspec.errors import NCZarrError
+
+    if "://" in target:
+        from nczarr_fsspec.places.url import parse_url
+
+        path, _, fragment = target.partition("#")
+        try:
+            if fragment and parse_url(target).mode & {"nczarr", "zarr", "bytes"}:
+                return True
+        except NCZarrError:
+            return False
+        return bool(re.search(r"\.(nczarr|nca)/?$", path.partition("?")[0]))
+    if not Path(target).exists():
+        return False
+    if target.rstrip("/").endswith((".nczarr", ".nca")):
+        return True
+    if not Path(target).is_dir():
+        with Path(target).open("rb") as file:
+            if file.read(2) != b"PK":
+                return False
+    from nczarr_fsspec.place import open_keystore
+    from nczarr_xarray.formats.nczarr import spellings
+    from nczarr_xarray.formats.nczarr.jsontext import loads
+
+    try:
+        store = open_keystore(target)
+        try:
+            files = {file for file, _ in spellings.SUPERBLOCK.values()}
+            objects = zip(files, store.get_many(list(files)), strict=True)
+            root = {file: loads(data, file) for file, data in objects if isinstance(data, bytes)}
+            return spellings.detect(root) is not None
+        finally:
+            store.close()
+    except NCZarrError:
+        return False
 
 
 def _leave_out_of_others(arguments: dict[str, Any]) -> None:

@@ -19,8 +19,7 @@ import numpy as np
 
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.missing_chunks import Document
-from nczarr_xarray.chunks.grid import Grid
-from nczarr_xarray.chunks.grid_read import GridPieces, GridRead
+from nczarr_xarray.chunks.grid import Grid, GridPieces, GridRead
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.sources import (
@@ -33,7 +32,7 @@ from nczarr_xarray.chunks.sources import (
     RemoteSource,
     source_of,
 )
-from nczarr_xarray.chunks.strided import RunPieces, Strided, StridedRead
+from nczarr_xarray.chunks.strides import RunPieces, Strided, StridedRead
 from nczarr_xarray.chunks.threads import BATCH_BYTES, ON_LOOP_BYTES, in_threads, share
 from nczarr_xarray.model import Array, ChunkTable
 

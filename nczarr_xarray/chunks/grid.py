@@ -1,22 +1,37 @@
-"""A chunk grid: what all reads of it have in common, and how a single chunk is read."""
+"""A chunk grid: what all reads of it have in common, how a single chunk is read, and many of them.
+
+Chunks of a selection come in windows (`nczarr_xarray.chunks.plan`). Those of a window come in
+segments, rows of chunks that are decoded and scattered together if they are small.
+"""
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Coroutine, Hashable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.part import PartsRead, may_be_sparse
-from nczarr_xarray.chunks.plan import ChunkTask, Plan
+from nczarr_xarray.chunks.part import ChunkPart, PartsRead, in_parts, may_be_sparse
+from nczarr_xarray.chunks.plan import (
+    LOCAL_WINDOW,
+    ONLY_CHUNK,
+    WINDOW,
+    ChunkTask,
+    GridNumbers,
+    Plan,
+    Segment,
+    Window,
+)
 from nczarr_xarray.chunks.scatter import Scatter, allocate, fill_element
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
-from nczarr_xarray.chunks.windows import LOCAL_WINDOW, ONLY_CHUNK, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
 
@@ -166,3 +181,283 @@ class Grid:
                 self.name(numbers[worst]),
                 f"is stated to have {int(sizes[worst])} bytes, and can have {most} at most",
             )
+
+
+# -- one read --------------------------------------------------------------------------------------
+# Which chunks it wants, where they are, and what becomes of their bytes.
+
+
+#: Reads of fewer decoded bytes are mostly done by one thread.
+SHARED_BYTES = 1 << 21
+#: How often a part of a chunk of plain elements takes the interpreter's lock: when it is read, when
+#: an array is made of it, and when some elements are copied. Little is done without the lock.
+_PART_TURNS = 3
+
+
+class GridRead:
+    """One read of what a plan selects of a grid.
+
+    Parameters
+    ----------
+    result
+        What is filled, of shape `plan.shape`.
+    remember, local
+        As of `nczarr_xarray.chunks.engine.ChunkReader.read`, and whether chunks are at hand.
+
+    Attributes
+    ----------
+    known
+        Chunks that are remembered, if any are to be.
+    together
+        What decodes several chunks by one call; None if they are decoded one by one.
+    sparse
+        Whether parts of chunks may be enough.
+    """
+
+    def __init__(
+        self, grid: Grid, plan: Plan, result: np.ndarray, *, remember: bool, local: bool
+    ) -> None:
+        self.grid = grid
+        self.plan = plan
+        # what is not compressed is in memory anyway, in the system's cache
+        remember = remember and not (local and grid.decoder.is_plain)
+        dtype = grid.array.dtype
+        self.known = grid.known.for_read(plan, grid.nbytes, dtype) if remember else None
+        self.local = local
+        self.result = result
+        self.fill = fill_element(grid.array)
+        # what one thread decodes alone is inflated sooner chunk by chunk
+        shared = self.known is None and plan.count * grid.nbytes >= SHARED_BYTES
+        self.together = grid.decoder.together if shared else None
+        self.sparse = grid.is_sparse(plan)
+
+    def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
+        """Yield windows of chunks, and before each what has to be located for it."""
+        return self.grid.windows(self.plan, local=self.local)
+
+    def pieces(
+        self, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
+    ) -> GridPieces:
+        """Return the chunks of a window, located.
+
+        Parameters
+        ----------
+        parts
+            Whether the selection is sparse, and parts of chunks cost less than these.
+        """
+        grid, table = self.grid, self.grid.located(wanted, window, table)
+        if parts:
+            divided, located, found = in_parts(grid.array, grid.nbytes, self.plan, window, table)
+            remembers = found is not None and self.known is not None
+            if not (remembers and grid.parts_read.add(divided.ids, located.size)):
+                return GridPieces(self, divided, located, found)
+        return GridPieces(self, window, table, None)
+
+
+class GridPieces:
+    """Chunks of a window.
+
+    Attributes
+    ----------
+    table
+        Where they are.
+    groups
+        Number of segments: threads take a few of these at a time.
+    nbytes
+        Bytes that what is fetched of a chunk becomes.
+    group_nbytes, group_chunks
+        The same bytes of a segment, and its chunks.
+    most
+        Bytes that a chunk may have as stored.
+    """
+
+    def __init__(
+        self, read: GridRead, window: Window, table: ChunkTable, parts: list[ChunkPart] | None
+    ) -> None:
+        self._read = read
+        #: what of each chunk is read; None if they are read whole, and then remembered
+        self._wanted = parts
+        self._known = read.known
+        self._window = window
+        self.table = table
+        self.groups = len(window.segments)
+        self.group_chunks = -(-len(window.ids) // self.groups)
+        self.nbytes = read.grid.nbytes if parts is None else int(table.size.max())
+        self.most = read.grid.decoder.most
+        self.group_nbytes = self.group_chunks * self.nbytes
+
+    @cached_property
+    def _all_stored(self) -> bool:
+        return bool((self.table.start >= 0).all())
+
+    @cached_property
+    def _mask(self) -> int | None:
+        """The mask of all chunks; None if they differ."""
+        masks = self.table.mask
+        return int(masks[0]) if len(masks) and (masks == masks[0]).all() else None
+
+    def turns(self, *, joins: bool) -> int:
+        """Return how often a group takes the interpreter's lock.
+
+        Parameters
+        ----------
+        joins
+            As of `LocalSource`.
+        """
+        if self._wanted is not None:
+            return _PART_TURNS
+        together = self._read.together is not None and joins
+        return 1 if together else self.group_chunks
+
+    def take(self, source: LocalSource, groups: Sequence[int]) -> None:
+        """Fetch, decode and scatter consecutive segments."""
+        read, grid, first, ids = self._read, self._read.grid, self._window.first, self._window.ids
+        if self._wanted is None and (len(ids) == 1 or not grid.decoder.in_rows):
+            axes, result = read.plan.axes, read.result
+            for row in groups:  # segments of one chunk
+                table, task = self.table.of(slice(row, row + 1)), self._window.segments[row].first
+                grid.take(source, table, int(ids[row]), task, axes, result, self._known)
+            return
+        rows = np.arange(first[groups[0]], first[groups[-1] + 1])
+        table = self.table.of(slice(first[groups[0]], first[groups[-1] + 1]))
+        left = self._missing(rows, table)
+        versions: Sequence[Any] = ()
+        if self._known is not None:
+            if len(left) < len(rows):
+                table = self.table.of(left)
+            versions = source.versions(ids[left].tolist(), table)  # before they are read
+            left, versions = self._scatter_known(left, versions)
+        if len(left):
+            table = table if len(left) == len(table.start) else self.table.of(left)
+            self.scatter(left, source.fetch(table, self.most), versions)
+
+    def left(self) -> np.ndarray:
+        """Scatter what need not be fetched, for it is not stored or it is remembered.
+
+        Returns
+        -------
+        The rows that are left.
+        """
+        left = self._missing(np.arange(len(self._window.ids)), self.table)
+        if self._known is not None:
+            left, _ = self._scatter_known(left, self._window.ids[left].tolist())
+        return left
+
+    def scatter(self, rows: np.ndarray, data: Sequence[Any], versions: Sequence[Any] = ()) -> None:
+        """Decode and scatter some chunks, in any order.
+
+        Parameters
+        ----------
+        versions
+            What they are remembered as, if not as their numbers.
+        """
+        if None in data:
+            absent = [i for i, stored in enumerate(data) if stored is None]
+            self._fill(rows[absent])
+            there = [i for i, stored in enumerate(data) if stored is not None]
+            rows, data = rows[there], [data[i] for i in there]
+            versions = versions and [versions[i] for i in there]
+        if self._wanted is not None:
+            for row, stored in zip(rows.tolist(), data, strict=True):
+                self._scatter_part(row, self._wanted[row], stored)
+            return
+        mask = self._mask
+        if mask is None and len(rows) > 1:
+            for i in range(len(rows)):
+                self.scatter(rows[i : i + 1], data[i : i + 1], versions[i : i + 1])
+            return
+        if mask is None:
+            mask = int(self.table.mask[rows[0]]) if len(rows) else 0
+        read, ids = self._read, self._window.ids
+        if read.together is not None and not mask:
+            block = read.together(data)
+            if block is not None:
+                self._scatter(read.grid.scatter_elements, rows, block)
+                return
+        decoder, scatter = read.grid.decoder_of(mask)
+        step = max(1, len(rows)) if decoder.in_rows else 1  # large ones are not held side by side
+        for part in (slice(at, at + step) for at in range(0, len(rows), step)):
+            own = rows[part]
+            chunks = decoder.decode(data[part], partial(self._name, own))
+            if self._known is not None and not mask:
+                self._known.put(versions[part] or ids[own].tolist(), chunks, read.grid.nbytes)
+            self._scatter(scatter, own, chunks)
+
+    def _scatter_part(self, row: int, part: ChunkPart, stored: Any) -> None:
+        if memoryview(stored).nbytes != part.stop - part.start:
+            name = self._read.grid.name(self._window.ids[row])
+            raise FormatError(
+                name, f"has no byte {part.stop - 1} of {self._read.grid.nbytes}: truncated?"
+            )
+        part.scatter(stored, self._read.grid.array.dtype, self._read.result)
+
+    def _name(self, rows: np.ndarray, i: int) -> str:
+        return self._read.grid.name(self._window.ids[rows[i]])
+
+    def _scatter(self, scatter: Scatter, rows: np.ndarray, chunks: Sequence[Any]) -> None:
+        axes, result = self._read.plan.axes, self._read.result
+        alone: list[Any] = []
+        tasks: list[ChunkTask] = []
+        in_rows = self._read.grid.decoder.in_rows
+        together: list[tuple[Segment, int, int]] = []
+        for segment, low, high in self._parts(rows):
+            if in_rows and segment.step and high > low + 1:
+                together.append((segment, low, high))
+            else:
+                alone.extend(chunks[low:high])
+                tasks += segment.tasks()
+        if together and not scatter.rows(chunks, together, result):
+            for segment, low, high in together:
+                alone.extend(chunks[low:high])
+                tasks += segment.tasks()
+        scatter.many(alone, tasks, axes, result)
+
+    def _fill(self, rows: np.ndarray) -> None:
+        for segment, _, _ in self._parts(rows):
+            for task in segment.tasks() if not segment.step else ():
+                self._read.result[task.target] = self._read.fill
+            if segment.step:
+                self._read.result[segment.target] = self._read.fill
+
+    def _parts(self, rows: np.ndarray) -> Iterator[tuple[Segment, int, int]]:
+        """Yield rows as parts of segments, as long as can be, with their bounds in `rows`."""
+        first, segments = self._window.first, self._window.segments
+        numbers: list[int] = rows.tolist()
+        ends = [len(numbers)]
+        if len(numbers) > 1:  # rows that do not follow each other begin another part
+            ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), *ends]
+        at = 0
+        for end in ends:
+            while at < end:
+                row = numbers[at]
+                which = bisect.bisect_right(first, row) - 1
+                stop = min(end, at + first[which + 1] - row)
+                begin = row - first[which]
+                yield segments[which].part(begin, begin + stop - at), at, stop
+                at = stop
+
+    def _missing(self, rows: np.ndarray, table: ChunkTable) -> np.ndarray:
+        """Fill what is not stored; the other rows."""
+        if self._all_stored:
+            return rows
+        there = table.start >= 0
+        self._fill(rows[~there])
+        return rows[there]
+
+    def _scatter_known(
+        self, rows: np.ndarray, versions: Sequence[Any]
+    ) -> tuple[np.ndarray, Sequence[Any]]:
+        """Scatter what is remembered; the other rows, and what they are to be remembered as."""
+        assert self._known is not None
+        found = self._known.get(versions)
+        hits = [i for i, chunk in enumerate(found) if chunk is not None]
+        if not hits:
+            return rows, versions
+        if self._wanted is None:
+            self._scatter(self._read.grid.scatter, rows[hits], [found[i] for i in hits])
+        else:
+            for i in hits:
+                part, chunk = self._wanted[rows[i]], np.frombuffer(found[i], np.uint8)
+                self._scatter_part(rows[i], part, chunk[part.start : part.stop])
+        left = [i for i, chunk in enumerate(found) if chunk is None]
+        return rows[left], [versions[i] for i in left]

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_xarray.chunks.pieces import Piece, Positions, as_indexer, as_list, as_slice, bounded
-from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
-from nczarr_xarray.chunks.windows import Window
+from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment, Window
 from nczarr_xarray.model import Array, ChunkTable
 
 #: A part of a chunk is read where it is at most this share of its bytes: a larger one saves little.

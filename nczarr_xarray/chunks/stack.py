@@ -9,12 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nczarr_xarray.chunks.grid import Grid
-from nczarr_xarray.chunks.grid_read import GridRead
-from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.grid import Grid, GridRead
+from nczarr_xarray.chunks.plan import Plan, Window, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.sources import EncodedChunk
-from nczarr_xarray.chunks.windows import Window
 from nczarr_xarray.model import Array, ChunkTable, CodecConfig, grid_of
 
 #: Members of a stack: more than are ever read at a time.

@@ -165,7 +165,7 @@ def _values(values: tuple[int, ...]) -> dict[str, Any]:
 
 def _nbit(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
     """Make the step that undoes a filter of which few files have one."""
-    from nczarr_xarray.codecs.nbit import nbit_step
+    from nczarr_xarray.codecs.hdf5 import nbit_step
 
     return nbit_step(config, array, size)
 

@@ -29,7 +29,7 @@ from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import FragmentReading, needs_names, reading_of
 from nczarr_xarray.dataset.remote_parts import RemoteParts
-from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
 
 #: Threads that read other fragments behind a network, such as trees.

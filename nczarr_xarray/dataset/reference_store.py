@@ -12,8 +12,7 @@ from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.source import RemoteBytes
-from nczarr_fsspec.stores.referencefiles import File
-from nczarr_fsspec.stores.references import LocalReferences, Origin, RemoteReferences
+from nczarr_fsspec.stores.references import File, LocalReferences, Origin, RemoteReferences
 
 #: Addresses, and files of addresses, that are looked at to find out where most files are.
 _MOST_LOOKED_AT = 64

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import nullcontext
+from typing import Any
 
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.transport.policy import RequestLimits
 from nczarr_xarray.formats.open_options import OpenOptions
+
+#: A folder behind a network that may be one of these.
+_FOLDER_NAME = re.compile(r"\.(parq|parquet)/?\Z", re.IGNORECASE)
 
 
 def as_references(target: object, data: object, options: OpenOptions) -> KeyStore | None:
@@ -38,3 +42,32 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
     if limits.max_metadata is not None:
         store.max_metadata = limits.max_metadata
     return store
+
+
+def are_references(data: ByteSource | KeyStore | Mapping[Any, Any]) -> bool:
+    """Tell from what is there whether it is a set of references, as far as that costs little.
+
+    A folder behind a network has to be called ``.parq`` or ``.parquet``: else every tree would
+    have to be asked first.
+    """
+    if isinstance(data, ByteSource):
+        return _begins_like_references(bytes(data.head))
+    if isinstance(data, Mapping):
+        return _is_references(data)
+    if not isinstance(data, LocalStore) and not _FOLDER_NAME.search(data.url):
+        return False
+    (metadata,) = data.get_many([".zmetadata"])
+    return isinstance(metadata, bytes) and b'"record_size"' in metadata
+
+
+def _begins_like_references(head: bytes) -> bool:
+    """Tell whether a file that begins so can be references as JSON, and is none of our formats."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
+
+
+def _is_references(document: Mapping[Any, Any]) -> bool:
+    """Tell whether a mapping that a caller has is a set of references, not of bytes."""
+    from nczarr_fsspec.stores.referenceformat import is_version_0
+
+    return isinstance(document.get("refs"), Mapping) or is_version_0(document)

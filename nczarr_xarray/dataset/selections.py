@@ -20,8 +20,7 @@ from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.dataset.variable import Selection, in_sequence
-from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.formats.rounds import caught, together
+from nczarr_xarray.formats.rounds import caught, collection_paused, together
 
 #: Selections that are begun together. Their requests are on the way while the next are begun, ...
 _AT_A_TIME = 64

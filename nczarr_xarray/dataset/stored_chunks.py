@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
 from nczarr_xarray.dataset.file import loop_of

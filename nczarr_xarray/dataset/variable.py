@@ -18,8 +18,7 @@ from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_fsspec.stores.missing_chunks import CHANGED, Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
-from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
-from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.chunks.pieces import Index, PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5

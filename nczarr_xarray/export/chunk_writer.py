@@ -14,13 +14,12 @@ import numpy as np
 
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore, WritableStore
 from nczarr_fsspec.stores.missing_chunks import Document
-from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.export.form.integers import as_integers
 from nczarr_xarray.export.gate import ArrayWriter

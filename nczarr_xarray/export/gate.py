@@ -16,7 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.model import Array
 
 T = TypeVar("T")

@@ -9,8 +9,8 @@ from nczarr_fsspec.errors import ExportError, UsageError
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.ranges.reader import HELD_BYTES
 from nczarr_fsspec.text import format_size
-from nczarr_xarray.chunks.processors import processors
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.contents import StoredSource, chunk_lengths

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from nczarr_fsspec.changes.journal import HELD, INCOMPLETE, Incomplete
-from nczarr_fsspec.changes.owned import dataset_keys
+from nczarr_fsspec.changes.journal import HELD, INCOMPLETE, Incomplete, dataset_keys
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,

@@ -15,7 +15,7 @@ from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.write_options import WriteOptions, array_of, shares_chunks
 from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
-from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.profiles import Profile
 

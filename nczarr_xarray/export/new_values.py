@@ -10,7 +10,7 @@ from itertools import islice, product
 import xarray as xr
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, on_error
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter

@@ -9,8 +9,8 @@ from typing import Any
 from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.places.names import says_file
-from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim

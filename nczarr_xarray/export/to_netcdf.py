@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from nczarr_fsspec.changes.create import NewObjects
-from nczarr_fsspec.changes.locks import OVER
+from nczarr_fsspec.changes.edit import OVER
 from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.export.api import plan
 from nczarr_xarray.export.gate import ArrayWriter

@@ -17,11 +17,16 @@ from nczarr_fsspec.changes.create import (
     can_be_renamed,
     refuse_foreign,
 )
-from nczarr_fsspec.changes.edit import Edit
-from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
+from nczarr_fsspec.changes.edit import Boxes, Edit
+from nczarr_fsspec.changes.journal import (
+    INCOMPLETE,
+    JOURNAL,
+    PRIVATE,
+    dataset_keys,
+    is_chunk_of,
+    removable,
+)
 from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
-from nczarr_fsspec.changes.locks import Boxes
-from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import finish_journal, pending_in
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
@@ -32,8 +37,7 @@ from nczarr_fsspec.errors import (
     StoreError,
     on_error,
 )
-from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import KeyStore, WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys

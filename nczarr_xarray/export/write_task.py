@@ -16,13 +16,12 @@ import numpy as np
 from nczarr_fsspec.changes.consistent_reading import stamped
 from nczarr_fsspec.changes.create import Change, NewObjects
 from nczarr_fsspec.changes.edit import complete_template
-from nczarr_fsspec.changes.journal import ROOT, Incomplete
-from nczarr_fsspec.changes.owned import is_chunk_of
+from nczarr_fsspec.changes.journal import ROOT, Incomplete, is_chunk_of
 from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.stores.ownership import Owner
-from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.contents import Item, StoredSource

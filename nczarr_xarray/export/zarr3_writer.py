@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.export.gate import ArrayWriter, Gate
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
@@ -59,7 +59,7 @@ class Zarr3Writer(ArrayWriter):
         self.check_lasts(self.store.url)
         if 0 in values.shape:
             return 0
-        from nczarr_xarray.zarr.sink import StoreSink
+        from nczarr_xarray.zarr.offered import StoreSink
 
         first = first or (0,) * values.ndim
         part = tuple(slice(at, at + size) for at, size in zip(first, values.shape, strict=True))

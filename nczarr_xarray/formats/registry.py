@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
-from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import SNIFFED, Format, PatternFormat, Source
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.rounds import ReadRound, read_some
+from nczarr_xarray.formats.rounds import ReadRound, collection_paused, read_some
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.plugins import added
 

@@ -28,8 +28,8 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.format import check_is_zarr
-from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
-from nczarr_xarray.formats.nczarr.consolidated import lost_copies, only_copies
+from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import problems

@@ -25,8 +25,7 @@ from nczarr_fsspec.stores.referenceformat import inline_text
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkTable, Variable
 from nczarr_xarray.views.file_arrays import ArrayView
-from nczarr_xarray.views.file_keys import FileKeys
-from nczarr_xarray.views.open import open_view
+from nczarr_xarray.views.file_keys import FileKeys, open_view
 
 #: Bytes of a chunk that may be part of the references, at most.
 INLINE_BYTES = 500

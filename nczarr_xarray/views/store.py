@@ -11,8 +11,7 @@ from zarr.abc.store import Store
 from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.errors import NCZarrWarning, caller_level
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.views.file_keys import FileKeys
-from nczarr_xarray.views.open import open_view
+from nczarr_xarray.views.file_keys import FileKeys, open_view
 from nczarr_xarray.zarr.offered import StoreView
 
 

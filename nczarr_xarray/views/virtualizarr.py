@@ -28,8 +28,7 @@ from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
 from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
-from nczarr_xarray.views.file_keys import FileKeys
-from nczarr_xarray.views.open import keys_of_file
+from nczarr_xarray.views.file_keys import FileKeys, keys_of_file
 from nczarr_xarray.views.references import inlined
 from nczarr_xarray.views.zarr_tree import Tree
 

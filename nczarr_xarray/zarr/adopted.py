@@ -25,11 +25,10 @@ from zarr.storage import LocalStore as ZarrLocalStore
 from zarr.storage import ZipStore as ZarrZipStore
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
-from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, check_key
+from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, WritableStore, check_key, creating
 from nczarr_fsspec.place import open_keystore
 from nczarr_fsspec.places.names import about_icechunk
 from nczarr_fsspec.places.url import redact
-from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_xarray.zarr.offered import StoreView
 
 if TYPE_CHECKING:

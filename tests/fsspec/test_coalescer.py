@@ -38,7 +38,7 @@ class Doubler:
 
 async def began(count: int, ask: Callable[[int], Awaitable[int]]) -> list[asyncio.Future[int]]:
     """Return that many questions, of which all are sent."""
-    waiting = [asyncio.ensure_future(ask(number)) for number in range(count)]
+    waiting: list[asyncio.Future[int]] = [asyncio.ensure_future(ask(n)) for n in range(count)]
     for _ in range(4):
         await asyncio.sleep(0)
     return waiting

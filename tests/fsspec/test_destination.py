@@ -15,7 +15,7 @@ from nczarr_fsspec.destination import open_destination, open_file_place
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.place import Place
-from nczarr_fsspec.stores.write_mapping import MappingWriter
+from nczarr_fsspec.stores.mapping import MappingWriter
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

@@ -17,8 +17,8 @@ from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from tests.support.examples import examples
 from tests.support.faults.disks import tiny_disk
 

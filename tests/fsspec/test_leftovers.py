@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.stores.referencefiles import read_json
+from nczarr_fsspec.stores.references import read_json
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
 from tests.support.servers.virtualnet import run

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec import local_files
 from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.directory import birth_of
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 
 DATA = bytes(range(256)) * 40
 

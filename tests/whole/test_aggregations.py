@@ -22,7 +22,7 @@ import zarr
 import nczarr_xarray
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, NCZarrError
-from nczarr_xarray.backend.guess_can_open import is_ours
+from nczarr_xarray.backend.entrypoint import is_ours
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.model import FragmentArray
 from tests.support.builders.selections import indexers

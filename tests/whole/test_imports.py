@@ -122,14 +122,14 @@ OPENING = {
     *under(
         "nczarr_fsspec",
         "concurrency forks keystore local_files place places places.names places.s3netcdf4 "
-        "places.url ranges ranges.local ranges.source stores stores.referencesigns "
-        "text transport transport.policy transport.recording transport.request",
+        "places.url ranges ranges.local ranges.source stores text transport "
+        "transport.policy transport.recording transport.request",
     ),
     *under(
         "nczarr_xarray",
         "dataset dataset.file dataset.open dataset.opened dataset.references dataset.targets "
-        "formats formats.builtin formats.cfa formats.cfa.variables formats.collection "
-        "formats.format formats.objects formats.open_options formats.registry formats.rounds "
+        "formats formats.cfa formats.cfa.variables "
+        "formats.format formats.open_options formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
     ),
     "numpy",
@@ -147,12 +147,10 @@ FORMATS = {
     "tree": (
         "nczarr_xarray.formats.nczarr",
         {
-            *under("nczarr_xarray.formats", "implied strangers"),
             *under(
                 "nczarr_fsspec",
-                "births changes changes.consistent_reading changes.journal stores.directory "
-                "stores.inflate stores.inside stores.names stores.ownership stores.zip "
-                "stores.zipformat transport.asked_once",
+                "changes changes.consistent_reading changes.journal stores.directory "
+                "stores.ownership stores.zip stores.zipformat",
             ),
         },
     ),
@@ -162,7 +160,7 @@ FORMATS = {
             "nczarr_xarray.codecs",
             *under(
                 "nczarr_xarray.codecs",
-                "codec compress decompress filters frames hdf5 libhdf5 registry shuffle szip",
+                "codec compress decompress filters hdf5 libhdf5 registry shuffle",
             ),
             *("deflate", "zstandard"),
         },
@@ -176,8 +174,7 @@ NUMCODECS = (
 #: Modules of a format that few of its datasets need, and the samples do not.
 SELDOM = under(
     "nczarr_xarray.formats.hdf5",
-    "alike chunkindex_arrays chunkindex_extensible chunkindex_fixed conversions fallback fractal "
-    "virtual",
+    "alike chunkindex_arrays fallback fractal virtual",
 ) | under("nczarr_xarray.formats.classic", "alike")
 
 
@@ -247,8 +244,7 @@ READING = {
     *under("nczarr_xarray.backend", "compat data_store encoding lazy_array"),
     *under(
         "nczarr_xarray.chunks",
-        "cache decoder engine grid grid_read padding part pieces plan processors records "
-        "result scatter sources strided strides threads windows",
+        "cache decoder engine grid part pieces plan scatter sources strides threads",
     ),
     *under("nczarr_xarray.dataset", "presentation replaced_arrays variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
@@ -288,7 +284,7 @@ NOT_OF_HTTP = (
         "nczarr_fsspec.places.address",
         "nczarr_fsspec.ranges.whole_files",
     ),
-    *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.stores.names", "nczarr_fsspec.stores.zip"),
+    *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.keystore", "nczarr_fsspec.stores.zip"),
     *("nczarr_fsspec.stores.directory", "nczarr_fsspec.stores.references"),
     "nczarr_fsspec.stores.write",
 )

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nczarr_fsspec.changes.locks import OVER
-from nczarr_fsspec.changes.succession import Succession
+from nczarr_fsspec.changes.edit import OVER
+from nczarr_fsspec.changes.recovery import Succession
 from nczarr_fsspec.errors import ConflictError, StoreError, on_error
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
 from nczarr_xarray.export.cfa.existing_master import referred_keys

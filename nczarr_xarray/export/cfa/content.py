@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.local_files import temporary_file
-from nczarr_fsspec.stores.writable import WritableStore
 from nczarr_xarray.backend.compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.classic_types import (

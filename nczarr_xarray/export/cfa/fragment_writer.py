@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_tree
 from nczarr_xarray.export.cfa.master_place import FragmentFormat

@@ -14,7 +14,7 @@ import numpy as np
 
 from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.

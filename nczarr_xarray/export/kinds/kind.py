@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import NCZarrWarning, UsageError, caller_level, on_err
 from nczarr_fsspec.places.names import TREES
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray._version import __version__
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:

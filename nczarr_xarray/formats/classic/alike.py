@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.alike import FARTHEST, HierarchyPattern
-from nczarr_xarray.formats.classic.header import read_header
-from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
+from nczarr_xarray.formats.classic.hierarchy import read_header, read_hierarchy
 from nczarr_xarray.formats.rounds import read
 
 

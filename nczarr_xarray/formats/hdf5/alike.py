@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.alike import FARTHEST, HierarchyPattern
+from nczarr_xarray.formats.hdf5.header import SIGNATURE
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
-from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
 from nczarr_xarray.formats.rounds import all_of, read
 
 #: A superblock of version 2 or 3 at the beginning of the file: behind what comes first are where

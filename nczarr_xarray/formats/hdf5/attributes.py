@@ -17,10 +17,15 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
-from nczarr_xarray.formats.hdf5.messages import decode_attribute_info
+from nczarr_xarray.formats.hdf5.messages import (
+    Decoded,
+    Found,
+    SharedMessages,
+    decode_attribute_info,
+    whole,
+)
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, bits_of, is_plain, value_type
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
-from nczarr_xarray.formats.hdf5.shared_messages import Decoded, Found, SharedMessages, whole
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import Attribute, text_of
 

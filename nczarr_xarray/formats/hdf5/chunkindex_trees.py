@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigned
-from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, HUGE, ChunkGrid, HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.chunkindex import CHUNK, HUGE, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.rounds import all_of
 
 #: Children of a version 1 node unless the superblock states a number: the bytes to read.

@@ -12,7 +12,13 @@ from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.messages import decode_fill, decode_old_fill
+from nczarr_xarray.formats.hdf5.messages import (
+    Found,
+    SharedMessages,
+    decode_fill,
+    decode_old_fill,
+    whole,
+)
 from nczarr_xarray.formats.hdf5.objects import (
     Address,
     ChunkedLayout,
@@ -25,7 +31,6 @@ from nczarr_xarray.formats.hdf5.objects import (
     Layout,
     OtherLayout,
 )
-from nczarr_xarray.formats.hdf5.shared_messages import Found, SharedMessages, whole
 from nczarr_xarray.model import CodecConfig
 
 # -- filters -------------------------------------------------------------------------------------

@@ -21,9 +21,8 @@ from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.chunks.pieces import BoundingBox, Index
 from nczarr_xarray.codecs.libhdf5 import only_user
-from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.formats.hdf5.conversions import decoded
-from nczarr_xarray.formats.hdf5.netcdf_types import Bits
+from nczarr_xarray.formats.hdf5.netcdf_types import Bits, decoded
+from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import LibraryArray, mapped
 
 T = TypeVar("T")

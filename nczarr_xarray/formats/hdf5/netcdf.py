@@ -32,6 +32,7 @@ from nczarr_xarray.formats.hdf5.dimensions import (
     list_lengths,
     reference_size,
 )
+from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.netcdf_storage import (
     Node,
     array_of,
@@ -48,7 +49,6 @@ from nczarr_xarray.formats.hdf5.objects import (
     H5NamedType,
     OtherLayout,
 )
-from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import (

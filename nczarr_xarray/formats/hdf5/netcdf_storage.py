@@ -12,10 +12,16 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.chunkindex import ChunkGrid, HDF5ChunkIndex, NoIndex, SingleIndex
 from nczarr_xarray.formats.hdf5.datasets import codecs_of
 from nczarr_xarray.formats.hdf5.dimensions import is_scale, list_lengths, read_classes
-from nczarr_xarray.formats.hdf5.netcdf_types import ValueType, bits_of, is_plain
+from nczarr_xarray.formats.hdf5.netcdf_types import (
+    Values,
+    ValueType,
+    bits_of,
+    decode_texts,
+    is_plain,
+)
 from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
     CompactLayout,
@@ -37,7 +43,7 @@ from nczarr_xarray.model import (
     join,
 )
 
-# -- netcdf nodes --------------------------------------------------------------------------------
+# -- groups --------------------------------------------------------------------------------------
 # The groups of an HDF5 file that netCDF sees, and in which order.
 #
 # Source: netCDF-C 4.10.1, read and observed.
@@ -96,47 +102,7 @@ def depends_on_all(nodes: list[Node]) -> bool:
     return False
 
 
-# -- netcdf storage ------------------------------------------------------------------------------
-
-
-# -- chunkindex ----------------------------------------------------------------------------------
-# Chunk indexes of HDF5 datasets: one class for each kind that a layout can name.
-
-
-class NoIndex(HDF5ChunkIndex):
-    """Nothing has been written: no chunk exists."""
-
-    async def find(self, ids: np.ndarray) -> np.ndarray:
-        return self.pick(np.empty(0, dtype=CHUNK), ids)
-
-
-class SingleIndex(HDF5ChunkIndex):
-    """The dataset is one chunk; `size` and `mask` are stated where there are filters."""
-
-    def __init__(self, grid: ChunkGrid, address: int, size: int | None, mask: int) -> None:
-        super().__init__(grid, address)
-        self._size = grid.chunk_bytes if size is None else size
-        self._mask = mask
-
-    async def find(self, ids: np.ndarray) -> np.ndarray:
-        chunk = (0, min(self.address, 1 << 61), min(self._size, 1 << 61), self._mask)
-        return np.full(len(ids), np.array(chunk, dtype=CHUNK))
-
-
-class ImplicitIndex(HDF5ChunkIndex):
-    """All chunks of the largest shape, one behind the other."""
-
-    async def find(self, ids: np.ndarray) -> np.ndarray:
-        from nczarr_xarray.formats.hdf5.chunkindex_arrays import element_numbers
-
-        size, end = self.grid.chunk_bytes, self.grid.frame.end
-        numbers = element_numbers(self.grid, ids)
-        if self.address + (int(numbers.max()) + 1) * size > end:
-            raise self.grid.error(f"its chunks are not all within the file, which ends at {end}")
-        chunks = np.zeros(len(ids), dtype=CHUNK)
-        chunks["address"] = self.address + numbers * size
-        chunks["size"] = size
-        return chunks
+# -- arrays --------------------------------------------------------------------------------------
 
 
 def chunk_index(frame: Frame, dataset: H5Dataset, path: str) -> ChunkIndex:
@@ -188,22 +154,17 @@ def chunk_index(frame: Frame, dataset: H5Dataset, path: str) -> ChunkIndex:
 
 def _class_of(kind: str) -> type[HDF5ChunkIndex]:
     """Return the class of a chunk index; most files have one kind, and the others stay unread."""
-    if kind == "implicit":
-        return ImplicitIndex
-    if kind == "fixed":
-        from nczarr_xarray.formats.hdf5.chunkindex_fixed import FixedArrayIndex
+    if kind in ("implicit", "fixed", "extensible"):
+        from nczarr_xarray.formats.hdf5 import chunkindex_arrays as arrays
 
-        return FixedArrayIndex
-    if kind == "extensible":
-        from nczarr_xarray.formats.hdf5.chunkindex_extensible import ExtensibleArrayIndex
-
-        return ExtensibleArrayIndex
+        return {
+            "implicit": arrays.ImplicitIndex,
+            "fixed": arrays.FixedArrayIndex,
+            "extensible": arrays.ExtensibleArrayIndex,
+        }[kind]
     from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index, BTree2Index
 
     return BTree1Index if kind == "btree1" else BTree2Index
-
-
-# -- netcdf storage ------------------------------------------------------------------------------
 
 
 #: numpy's lengths, and the chunk engine's numbers, have 63 bits.
@@ -298,7 +259,6 @@ def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> C
     text = type_.kind == "string" and value.nc_type == "string"
     if is_plain(type_) and type_.kind != "compound" and not text:
         return None
-    from nczarr_xarray.formats.hdf5.conversions import Values
 
     return Values(path, frame, type_)
 
@@ -324,8 +284,6 @@ def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path
         if fill is not None:
             return bits_of(dataset.type).values(np.asarray(fill))[()]
     if value.nc_type == "string":
-        from nczarr_xarray.formats.hdf5.conversions import decode_texts
-
         return "" if fill is None else decode_texts([bytes(fill)], path)[0]
     if fill is not None:
         return fill

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr import dtypes, spellings
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
-from nczarr_xarray.formats.nczarr.documents import Nodes
+from nczarr_xarray.formats.nczarr.documents import Nodes, first
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.zarray import default_chunk_nbytes, parse_array
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
+    AmbiguousNameError,
     Attribute,
     ChunkedArray,
     Dimension,
@@ -27,10 +28,80 @@ from nczarr_xarray.model import (
     text_of,
 )
 
+# -- implied dimensions ----------------------------------------------------------------------------
+# Those that no group declares: names and lengths follow from the variables.
+
+
+class ImpliedDimensions:
+    """Collects the dimensions that the variables of one dataset imply.
+
+    A name stands for the length that its group declares, or that most variables have; where others
+    have another one (sizes of one image, in OME-Zarr), that is part of the name: ``x_512``.
+
+    Parameters
+    ----------
+    dropped
+        Names of variables that do not matter, as nobody will see them.
+    """
+
+    def __init__(self, dropped: Collection[str] = ()) -> None:
+        self._dropped = dropped
+        self._votes: dict[int, dict[str, Counter[int]]] = {}
+        self._uses: list[tuple[Variable, list[tuple[Group, str, int]]]] = []
+
+    def use(self, variable: Variable, lengths: list[tuple[Group, str, int]]) -> None:
+        """Note the dimensions of `variable`, each as (group that it belongs to, name, length)."""
+        self._uses.append((variable, lengths))
+        dropped = variable.name in self._dropped
+        for group, name, length in lengths:
+            votes = self._votes.setdefault(id(group), {})
+            if name in group.dimensions and name not in votes:
+                continue  # declared, so that the variables do not decide
+            counts = votes.setdefault(name, Counter())
+            # coordinates break a tie, else the first variable does
+            counts[length] += 0 if dropped else 3 if name == variable.name else 2
+            size, _ = counts.most_common(1)[0]
+            group.dimensions[name] = Dimension(name, size, size == 0, group.path)
+
+    def settle(self) -> list[AmbiguousNameError]:
+        """Give every variable its dimensions; return the groups where some are called otherwise."""
+        others: dict[tuple[int, str, int], Dimension] = {}
+        renamed: dict[str, dict[str, None]] = {}
+        for variable, lengths in self._uses:
+            for group, name, length in lengths:
+                dimension = group.dimensions[name]
+                if dimension.size != length:
+                    key = id(group), name, length
+                    dimension = others[key] = others.get(key) or _renamed(group, name, length)
+                    if variable.name not in self._dropped:
+                        renamed.setdefault(group.path, {})[repr(dimension.name)] = None
+                variable.dimensions += (dimension,)
+        return [
+            AmbiguousNameError(
+                path,
+                "variables have one name for dimensions of different lengths: those that fewer "
+                f"have are called {first([*names])}; drop_variables= leaves a name to the others",
+            )
+            for path, names in renamed.items()
+        ]
+
+
+def _renamed(group: Group, name: str, length: int) -> Dimension:
+    """Declare the dimension of variables that have another length than `name` stands for."""
+    other = f"{name}_{length}"
+    while other in group.dimensions or other in group.variables:
+        other += "_"
+    group.dimensions[other] = Dimension(other, length, length == 0, group.path)
+    return group.dimensions[other]
+
+
 #: Attributes that say that numbers were packed, so that a default fill value is meant as one.
 _PACKING = frozenset({"scale_factor", "add_offset"})
 #: netCDF-C's marks of a scalar in ``_ARRAY_DIMENSIONS``: 4.8.1-4.9.0, 4.9.1 and later.
 SCALAR_MARKS: tuple[list[str], ...] = ([], ["_scalar_"])
+
+
+# -- hierarchy -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,18 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.keystore import is_safe_name
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.nczarr.consolidated import Consolidated
-from nczarr_xarray.formats.nczarr.documents import Documents, GroupNode, Nodes, WalkOptions, key_of
+from nczarr_xarray.formats.nczarr.documents import (
+    Consolidated,
+    Documents,
+    GroupNode,
+    Nodes,
+    WalkOptions,
+    about_strangers,
+    key_of,
+    no_metadata,
+    only_groups,
+)
 from nczarr_xarray.formats.nczarr.jsontext import JSON
-from nczarr_xarray.formats.strangers import about_strangers, no_metadata, only_groups
 from nczarr_xarray.model import HarmlessError
 
 #: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,

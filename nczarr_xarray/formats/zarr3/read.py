@@ -18,14 +18,13 @@ import numpy as np
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, Listing, Object, is_safe_name
-from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
-from nczarr_xarray.formats.nczarr.build import Naming
+from nczarr_xarray.formats.nczarr.build import ImpliedDimensions, Naming
+from nczarr_xarray.formats.nczarr.documents import about_strangers, only_groups
 from nczarr_xarray.formats.nczarr.dtypes import MARK, restore
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
-from nczarr_xarray.formats.strangers import about_strangers, only_groups
 from nczarr_xarray.formats.zarr3.array import FILE, Zarr3Array, describe, fill_value, plain
 from nczarr_xarray.model import NC_TYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
 

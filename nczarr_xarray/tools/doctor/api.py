@@ -15,7 +15,7 @@ from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.formats.nczarr.consolidated import KEY
+from nczarr_xarray.formats.nczarr.documents import KEY
 from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.doctor.aggregations import Aggregation, sample_of
 from nczarr_xarray.tools.doctor.cmip7 import cmip7_failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.tools.doctor.patterns import Key
 from nczarr_xarray.tools.survey import VariableStorage, codec_name

@@ -11,9 +11,9 @@ from nczarr_fsspec.keystore import ALL, KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, Origin, RemoteReferences
-from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.transport.request import END, Data
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.tools.doctor.contents import (
     RANGES,
     AggregationContent,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.nczarr.consolidated import KEY, Consolidated
+from nczarr_xarray.formats.nczarr.documents import KEY, Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads, same
 from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.metadata import dimensions

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.nczarr.consolidated import KEY
+from nczarr_xarray.formats.nczarr.documents import KEY
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import AmbiguousNameError

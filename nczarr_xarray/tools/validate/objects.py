@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from nczarr_fsspec.changes.owned import dataset_keys
+from nczarr_fsspec.changes.journal import dataset_keys
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.format import ZARR
 from nczarr_xarray.formats.nczarr import spellings

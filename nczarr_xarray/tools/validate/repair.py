@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
+from nczarr_fsspec.changes.edit import Lock
 from nczarr_fsspec.changes.leftovers import remove_leftovers
-from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.errors import on_error

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE, base_of
-from nczarr_fsspec.changes.owned import METADATA, is_chunk_of
+from nczarr_fsspec.changes.journal import JOURNAL, METADATA, PRIVATE, base_of, is_chunk_of
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,

@@ -11,8 +11,8 @@ from nczarr_fsspec.changes.create import NewObjects, NewTree
 from nczarr_fsspec.changes.journal import COVER, INCOMPLETE, ROOT, STATE_KEYS, with_changes
 from nczarr_fsspec.changes.recovery import recover
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 NEW = {ROOT: b"{}", "v/.zarray": b"{}", "v/0": b"new"}
 

@@ -21,7 +21,7 @@ from fsspec.asyn import get_loop
 from hypothesis import given, settings
 
 from nczarr_fsspec.changes import recovery
-from nczarr_fsspec.changes.edit import Edit, complete_template
+from nczarr_fsspec.changes.edit import Edit, Lock, complete_template
 from nczarr_fsspec.changes.journal import (
     COVER,
     HELD,
@@ -36,15 +36,13 @@ from nczarr_fsspec.changes.journal import (
     State,
     with_changes,
 )
-from nczarr_fsspec.changes.locks import Lock
-from nczarr_fsspec.changes.succession import Succession
+from nczarr_fsspec.changes.recovery import Succession
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.stores import ownership
-from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.formats.open_options import OpenOptions
 from tests.support.corpora.samples import CONSOLIDATED

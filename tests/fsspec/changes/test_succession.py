@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nczarr_fsspec.changes.succession import Succession
+from nczarr_fsspec.changes.recovery import Succession
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 DEAD = replace(Owner.here(), started="before")
 #: of another machine: nobody can tell whether it has ended

@@ -32,13 +32,16 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_fsspec.stores import referencefiles, referencetemplates
 from nczarr_fsspec.stores import references as references_module
-from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
+from nczarr_fsspec.stores.referenceformat import (
+    MAX_GENERATED,
+    JSONReferences,
+    Part,
+    Templates,
+)
 from nczarr_fsspec.stores.references import LocalReferences
-from nczarr_fsspec.stores.referencesigns import are_references
-from nczarr_fsspec.stores.referencetemplates import Templates
 from nczarr_xarray.dataset.reference_store import open_references
+from nczarr_xarray.dataset.references import are_references
 from tests.support.examples import examples
 from tests.support.faults.locks import LastUsed
 from tests.support.servers.httpserver import Request, Server
@@ -309,7 +312,7 @@ def test_templates_that_do_more_are_refused_at_once(text: str) -> None:
 
 
 def test_of_many_templates_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(referencetemplates, "_MOST_REMEMBERED", 3)
+    monkeypatch.setattr("nczarr_fsspec.stores.referenceformat._MOST_REMEMBERED", 3)
     templates = Templates({"u": "x"})
     for number in range(10):
         assert templates.expand(f"{number}{{{{u}}}}") == f"{number}x"
@@ -512,7 +515,7 @@ def test_what_references_are_is_known_by_their_file(tmp_path: Path) -> None:
 def test_a_file_of_json_that_is_too_large_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(referencefiles, "MAX_JSON", 10)
+    monkeypatch.setattr(references_module, "MAX_JSON", 10)
     with pytest.raises(StoreError, match="write so many of them as Parquet"):
         local(tmp_path, {})
 

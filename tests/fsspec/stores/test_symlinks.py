@@ -16,8 +16,7 @@ import xarray as xr
 from nczarr_fsspec import open_keystore
 from nczarr_fsspec.errors import NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
-from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.inside import Inside
+from nczarr_fsspec.stores.directory import DirectoryStore, Inside
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main

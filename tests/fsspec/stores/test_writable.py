@@ -44,13 +44,13 @@ from nczarr_fsspec import (
     ZipStore,
 )
 from nczarr_fsspec.destination import open_destination
+from nczarr_fsspec.keystore import WritableStore, creating
 from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.stores import write_directory, write_fsspec
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.ownership import Owner, writer_of
-from nczarr_fsspec.stores.writable import WritableStore, creating
 from nczarr_fsspec.stores.write_directory import DirectoryWriter, _folders
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.request import FileVersion

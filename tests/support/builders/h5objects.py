@@ -11,6 +11,7 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5o, h5p, h5s, h5t
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
     CompactLayout,
@@ -22,7 +23,6 @@ from nczarr_xarray.formats.hdf5.objects import (
     H5NamedType,
     OtherLayout,
 )
-from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from tests.support.builders.h5drive import Driven, drive
 

@@ -6,7 +6,7 @@ import asyncio
 
 from zarr.core.buffer import Buffer
 
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.zarr.offered import StoreView
 
 

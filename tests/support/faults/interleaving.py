@@ -15,12 +15,11 @@ from unittest import mock
 
 from fsspec.asyn import get_loop
 
-from nczarr_fsspec.keystore import ALL, RemoteStore
+from nczarr_fsspec.keystore import ALL, RemoteStore, child_names
 from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.names import child_names
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_xarray.formats.hdf5 import chunkindex_base
+from nczarr_xarray.formats.hdf5 import chunkindex
 from nczarr_xarray.formats.hdf5.binary import lookup3
 from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index
 from tests.support.builders.h5drive import Driven, drive
@@ -357,7 +357,7 @@ def test_nodes_are_read_once(many: Callable[[str], Loaded], index: str) -> None:
 def test_little_memory_is_enough(
     many: Callable[[str], Loaded], index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunkindex_base, "MEMORY", 3000)
+    monkeypatch.setattr(chunkindex, "MEMORY", 3000)
     loaded = many(index)
     one = loaded.index
     everything = np.arange(math.prod(GRID))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec import FormatError
-from nczarr_xarray.chunks.padding import padded_selection
+from nczarr_xarray.chunks.pieces import padded_selection
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nczarr_xarray.chunks.processors import processors, quota
+from nczarr_xarray.chunks.threads import processors, quota
 
 NONE = sys.maxsize
 SLICE = "sys/fs/cgroup/user.slice"
@@ -93,7 +93,7 @@ def test_quota_bounds_the_affinity(tmp_path: Path) -> None:
 
 
 def test_what_python_is_told() -> None:
-    code = "from nczarr_xarray.chunks.processors import processors; print(processors())"
+    code = "from nczarr_xarray.chunks.threads import processors; print(processors())"
     environment = {**os.environ, "PYTHON_CPU_COUNT": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
@@ -102,6 +102,6 @@ def test_what_python_is_told() -> None:
 
 
 def test_files_are_read_in_an_encoding_that_is_stated() -> None:
-    code = "from nczarr_xarray.chunks.processors import quota; assert quota('/') > 0"
+    code = "from nczarr_xarray.chunks.threads import quota; assert quota('/') > 0"
     command = [sys.executable, "-X", "warn_default_encoding", "-W", "error::EncodingWarning"]
     subprocess.run([*command, "-c", code], check=True)

@@ -24,10 +24,10 @@ from nczarr_fsspec.changes.create import NewObjects
 from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numcodecs import Fletcher32, Shuffle
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks import grid_read
+from nczarr_xarray.chunks import grid
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.codecs import decompress
 from nczarr_xarray.codecs.registry import codec
@@ -210,7 +210,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return counted
 
     monkeypatch.setattr("nczarr_xarray.chunks.decoder.together", counting)
-    monkeypatch.setattr(grid_read, "SHARED_BYTES", 0)
+    monkeypatch.setattr(grid, "SHARED_BYTES", 0)
     return counts
 
 

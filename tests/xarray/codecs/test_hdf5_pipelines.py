@@ -264,7 +264,7 @@ def test_masks_of_chunks_that_are_decoded_together_or_remembered(
     masks: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What undoes all chunks at once, and what is kept of one, is about those with all filters."""
-    monkeypatch.setattr("nczarr_xarray.chunks.grid_read.SHARED_BYTES", 0)
+    monkeypatch.setattr("nczarr_xarray.chunks.grid.SHARED_BYTES", 0)
     path = tmp_path / "v.h5"
     direct(path, [SHUFFLE, DEFLATE], masks)
     with xr.open_dataset(path, engine="nczarr", cache=False) as dataset:

@@ -10,7 +10,7 @@ import pytest
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import Size
 from nczarr_xarray.codecs.compress import blosc
-from nczarr_xarray.codecs.nbit import nbit_step
+from nczarr_xarray.codecs.hdf5 import nbit_step
 
 NUMBER = (1, 4, 0, 12, 0)  # 12 bits of 4 bytes
 

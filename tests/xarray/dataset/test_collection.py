@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.rounds import collection_paused
 
 
 @pytest.fixture(params=[True, False], autouse=True)

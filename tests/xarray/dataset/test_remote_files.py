@@ -28,7 +28,7 @@ from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
-from nczarr_xarray.chunks.grid_read import GridPieces
+from nczarr_xarray.chunks.grid import GridPieces
 from nczarr_xarray.chunks.threads import BATCH_BYTES
 from tests.support.builders.remotefiles import FORMATS, STEPS, check, expected, write_file
 from tests.support.builders.trees import read_tree

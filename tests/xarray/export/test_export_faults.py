@@ -18,10 +18,10 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.targets import find_destination

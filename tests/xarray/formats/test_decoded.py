@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.hdf5 import shared_messages
+from nczarr_xarray.formats.hdf5 import messages
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
-from nczarr_xarray.formats.hdf5.shared_messages import Decoded
+from nczarr_xarray.formats.hdf5.messages import Decoded
 
 #: An integer of 4 bytes, little-endian and signed, of version 1.
 INT = bytes([0x10, 0x08, 0, 0, 4, 0, 0, 0, 0, 0, 32, 0])
@@ -28,9 +28,9 @@ def test_sizes_of_lengths_keep_messages_apart() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_messages, "_MOST", 3)
-    monkeypatch.setattr(shared_messages, "_known", {})
-    known = shared_messages._known
+    monkeypatch.setattr(messages, "_MOST", 3)
+    monkeypatch.setattr(messages, "_known", {})
+    known = messages._known
     for size in range(1, 10):
         body = bytes([0x13, 0, 0, 0, *size.to_bytes(4, "little")])
         assert Decoded(Frame("a.nc")).datatype(body, "v").size == size

@@ -14,9 +14,11 @@ import pytest
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5 import fractal
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.chunkindex_base import HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.chunkindex import HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.chunkindex_arrays import ImplicitIndex
 from nczarr_xarray.formats.hdf5.datasets import decode_layout
 from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
     decode_dataspace,
@@ -26,7 +28,7 @@ from nczarr_xarray.formats.hdf5.messages import (
     decode_link_info,
     decode_symbol_table,
 )
-from nczarr_xarray.formats.hdf5.netcdf_storage import ImplicitIndex, array_of, chunk_index
+from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, chunk_index
 from nczarr_xarray.formats.hdf5.netcdf_types import value_type
 from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
@@ -38,7 +40,6 @@ from nczarr_xarray.formats.hdf5.objects import (
     H5Group,
     Member,
 )
-from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.formats.hdf5.virtual import _mappings
 from tests.support.builders.h5drive import drive

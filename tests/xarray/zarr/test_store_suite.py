@@ -19,10 +19,10 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 from zarr.testing.store import StoreTests
 from zarr.testing.strategies import keys as zarr_keys
 
-from nczarr_fsspec.stores.writable import WritableStore
+from nczarr_fsspec.keystore import WritableStore
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.write_mapping import MappingWriter
 from tests.support.builders.zarrwriting import WritingView
 from tests.support.servers.filesystems import own_memory
 from tests.support.servers.s3server import S3Server

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nczarr_xarray
-from nczarr_xarray.chunks.processors import processors
+from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs import registry
 from nczarr_xarray.tools.doctor.decoding import touched
 from nczarr_xarray.tools.doctor.rehearsal import Cost

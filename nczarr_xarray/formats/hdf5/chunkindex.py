@@ -1,8 +1,9 @@
-"""The common part of HDF5's chunk indexes: the grid, the table of chunks, the cache of nodes.
+"""What HDF5's chunk indexes have in common: the grid, the table of chunks, the cache of nodes.
 
 Positions of chunks are "scaled" offsets (specification: offsets divided by the
 chunk's shape). The chunks of a dataset are numbered in C order over the grid of
-its *current* shape; indexes order them by other rules, each in its own module.
+its *current* shape; indexes order them by other rules. Those that need no structure
+in the file are here, the others in `chunkindex_trees.py` and `chunkindex_arrays.py`.
 """
 
 from __future__ import annotations
@@ -230,3 +231,23 @@ class HDF5ChunkIndex(ABC):
         hit = known[at] == numbers
         picked[hit] = chunks[at[hit]]
         return picked
+
+
+class NoIndex(HDF5ChunkIndex):
+    """Nothing has been written: no chunk exists."""
+
+    async def find(self, ids: np.ndarray) -> np.ndarray:
+        return self.pick(np.empty(0, dtype=CHUNK), ids)
+
+
+class SingleIndex(HDF5ChunkIndex):
+    """The dataset is one chunk; `size` and `mask` are stated where there are filters."""
+
+    def __init__(self, grid: ChunkGrid, address: int, size: int | None, mask: int) -> None:
+        super().__init__(grid, address)
+        self._size = grid.chunk_bytes if size is None else size
+        self._mask = mask
+
+    async def find(self, ids: np.ndarray) -> np.ndarray:
+        chunk = (0, min(self.address, 1 << 61), min(self._size, 1 << 61), self._mask)
+        return np.full(len(ids), np.array(chunk, dtype=CHUNK))
