@@ -148,7 +148,7 @@ class HTTPTransport(Transport):
             async with get(shared, path, headers, left, via) as (response, clock):
                 waited = now() - began
                 answer = await read_answer(response, clock, request)
-                self.led = str(response.url.origin())
+                self.led = str(response.url.with_user(None).with_query(None).with_fragment(None))
                 said = response.headers.get("Accept-Ranges", "").strip().lower()
                 if response.status == 206 or said == "bytes":
                     self.serves_ranges = True
