@@ -149,7 +149,7 @@ class SimulatedTransport(Transport):
         return self.content.list(path)
 
     async def _attempt(self, request: Request, left: float) -> Answer | None:
-        content, path, route = self.content, request.path, request.route
+        content, path, server = self.content, request.path, request.server
         size = content.size(path)
         if size is None:
             await self._carry(0)
@@ -164,14 +164,14 @@ class SimulatedTransport(Transport):
         opened = await self._begin()
         try:
             body = self._body(parts, nbytes + several * _PART_HEADER * len(parts))
-            if route is None or several or not parts:
+            if server is None or several or not parts:
                 await body
             else:
-                await route.timed(body)
+                await server.timed(body)
         finally:
             self._idle += 1
-        if route is not None:
-            route.arrived("", "", self.network.latency + opened)
+        if server is not None:
+            server.arrived("", "", self.network.latency + opened)
         self.nbytes += nbytes
         return Answer(parts, _VERSION._replace(size=size))
 

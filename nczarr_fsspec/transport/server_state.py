@@ -1,4 +1,4 @@
-"""The way to one file: where a redirect led, how fast its bytes come, and whether in ranges."""
+"""How a server sends one file: from where, how fast, and whether in ranges."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FASTEST = 1e9
 _SHARED = 50e6
 
 
-class Route:
-    """What the requests for one file learn, for those that follow.
+class ServerState:
+    """What the requests for one file learn of its server, for those that follow.
 
     Parameters
     ----------
