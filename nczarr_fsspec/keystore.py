@@ -259,6 +259,15 @@ class RemoteStore(KeyStore, OnLoop):
     #: when its metadata were read, by `time.monotonic` of this process
     seen: float = -math.inf
 
+    @property
+    def younger_by(self) -> float:
+        """Seconds from the first answer to when the youngest object was written that has come.
+
+        Both by the clock of the server. Below 0, nothing has come that was written since the store
+        was opened, as far as that is known.
+        """
+        return -math.inf
+
     @abstractmethod
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         """Return `part` of `key`, None if it is missing; see `LocalStore.get`."""

@@ -301,6 +301,10 @@ class _ChangedRemote(_Changed, RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.base.loop
 
+    @property
+    def younger_by(self) -> float:
+        return self.base.younger_by
+
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         for place in self.places(key):
             data = await self.base.get(place, part, most)

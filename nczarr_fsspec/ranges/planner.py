@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -48,6 +48,14 @@ LEAST_PART, MOST_PART = 1 << 20, 1 << 22
 RAMP = 12
 #: Requests are not made shorter than this to use more connections.
 LEAST_SHARE = 1 << 18
+#: Metadata are asked for in no smaller pieces: the next ones are often near.
+LEAST_METADATA = 1 << 12
+#: Where metadata lie together, up to this much around what is wanted is read with it, ...
+MOST_AROUND = 1 << 16
+#: and no more than a connection carries in this share of a round trip, ...
+_AROUND_SHARE = 1 / 40
+#: and not around more than so many places at a time.
+_PLACES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +106,27 @@ def longest(limits: Limits) -> int:
     """
     carried = limits.latency * limits.bandwidth
     return int(min(max(carried, LEAST_PART), MOST_PART))
+
+
+def widened(fresh: Sequence[Extent], size: int, limits: Limits, *, around: bool) -> list[Extent]:
+    """Return extents of metadata with what is read beside them, since it may be wanted next.
+
+    Parameters
+    ----------
+    fresh
+        What is wanted and not known.
+    size
+        Of the file.
+    around
+        Whether what is wanted next is likely to lie near.
+    """
+    block = int(min(MOST_AROUND, _AROUND_SHARE * limits.latency * limits.bandwidth))
+    if around and len(fresh) <= _PLACES and block > LEAST_METADATA:
+        # up to the bounds of blocks: what belongs to a page of the file lies on both sides
+        return [
+            Extent(start - start % block, min(size, stop + -stop % block)) for start, stop in fresh
+        ]
+    return [Extent(start, max(stop, min(size, start + LEAST_METADATA))) for start, stop in fresh]
 
 
 def plan_requests(

@@ -23,6 +23,7 @@ from nczarr_fsspec.ranges.planner import (
     by_owner,
     longest,
     plan_requests,
+    widened,
 )
 from nczarr_fsspec.ranges.source import HEAD_BYTES, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
@@ -35,14 +36,6 @@ _Pieces: TypeAlias = tuple[Integers, Integers]
 #: Reads of data of no more bytes go out together with others of the same turn of the event loop.
 SMALL_READ = 1 << 18
 
-#: Metadata are asked for in no smaller pieces: the next ones are often near.
-LEAST_METADATA = 1 << 12
-#: Where metadata lie together, up to this much around what is wanted is read with it, ...
-MOST_AROUND = 1 << 16
-#: and no more than a connection carries in this share of a round trip, ...
-_AROUND_SHARE = 1 / 40
-#: and not around more than so many places at a time.
-_PLACES = 8
 #: Bytes of metadata that are remembered; beyond, they are forgotten and begun anew.
 MOST_METADATA = 1 << 28
 #: Bytes of data that are being fetched or that `receive` has not finished with.
@@ -390,19 +383,7 @@ class RangeReader:
 
     def _plan_metadata(self, wanted: list[Extent], around: bool) -> None:
         limits, size = self.source.limits, self.source.size
-        fresh = self._unsent(wanted)
-        block = int(min(MOST_AROUND, _AROUND_SHARE * limits.latency * limits.bandwidth))
-        if around and len(fresh) <= _PLACES and block > LEAST_METADATA:
-            # up to the bounds of blocks: what belongs to a page of the file lies on both sides
-            fresh = [
-                Extent(start - start % block, min(size, stop + -stop % block))
-                for start, stop in fresh
-            ]
-        else:
-            fresh = [
-                Extent(start, max(stop, min(size, start + LEAST_METADATA))) for start, stop in fresh
-            ]
-        fresh = self._unsent(fresh)
+        fresh = self._unsent(widened(self._unsent(wanted), size, limits, around=around))
         if not fresh:
             return
         bounds = np.asarray(fresh, dtype=np.int64)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -15,7 +17,7 @@ from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
 from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
-from nczarr_fsspec.transport.request import END, Extent, Request
+from nczarr_fsspec.transport.request import END, Answer, Extent, Request, moment
 
 
 class FsspecStore(RemoteStore):
@@ -51,6 +53,8 @@ class FsspecStore(RemoteStore):
         self._root = root
         self.url = url or self.transport.describe(root)
         self.can_list = self.transport.can_list
+        #: when the first answer was sent, and the youngest object was written that has come
+        self._opened, self._youngest = math.inf, -math.inf
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -59,6 +63,10 @@ class FsspecStore(RemoteStore):
     @property
     def led(self) -> str:
         return self.transport.led
+
+    @property
+    def younger_by(self) -> float:
+        return self._youngest - self._opened
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         transport = self.transport
@@ -75,7 +83,16 @@ class FsspecStore(RemoteStore):
             extent = Extent(start or 0, END if stop is None else stop)
             request = Request(path, shown, [extent], most=most if stop is None else None)
         answer = await transport.fetch(request)
-        return None if answer is None else bytes(answer.parts[0] or b"")
+        if answer is None:
+            return None
+        self._note_times(answer)
+        return bytes(answer.parts[0] or b"")
+
+    def _note_times(self, answer: Answer) -> None:
+        if self._opened == math.inf and answer.sent:
+            self._opened = _seconds(answer.sent) or math.inf
+        if answer.version.modified:
+            self._youngest = max(self._youngest, _seconds(answer.version.modified) or -math.inf)
 
     async def divides(self, keys: Iterable[str]) -> bool:
         # a server that ignores ranges would send a file from its beginning for each of its parts
@@ -115,7 +132,15 @@ class FsspecStore(RemoteStore):
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.transport.recipe, self._root, self.url, self.transport.limits
-        return type(self), arguments, {"max_metadata": self.max_metadata}
+        state = {"max_metadata": self.max_metadata, "_opened": self._opened}
+        return type(self), arguments, state
+
+
+@lru_cache(1024)
+def _seconds(header: str) -> float | None:
+    """Return the time that a header states."""
+    found = moment(header)
+    return None if found is None else found.timestamp()
 
 
 class SyncFsspecStore(LocalStore):

@@ -1,4 +1,4 @@
-"""Finding out whether an array is still there, where chunks are missing."""
+"""Finding out whether an array is still there, where chunks are missing or were written anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 
-#: Seconds for which a remote array is believed to be there though chunks are missing.
+#: Seconds for which a remote array is believed to be there, and the same.
 _BELIEVED = 1.0
 
 #: Ends an error that comes of a change by others.
@@ -43,7 +43,7 @@ class Document(NamedTuple):
 
 
 class Presence:
-    """Finds out whether a remote array is still there, where chunks are missing.
+    """Finds out whether a remote array is still there, where its chunks give reason to doubt it.
 
     Parameters
     ----------
@@ -59,14 +59,23 @@ class Presence:
         #: when one of them was seen last
         self._seen = -math.inf
 
-    async def check(self) -> None:
+    @property
+    def doubtful(self) -> bool:
+        """Whether objects have come that were written after the array was opened."""
+        return self._store.younger_by >= 0
+
+    async def check(self, *, missing: bool = True) -> None:
         """Raise `StoreError` if the array was removed, or is another one.
 
-        All of its chunks would be fill values. Runs on the store's loop; the array is believed to
-        be there for a while.
+        Nothing is asked if no chunk is `missing` and it is not `doubtful`. Runs on the store's
+        loop; the array is believed to be there for a while.
         """
         store = self._store
-        if time.monotonic() <= max(self._seen, store.seen) + _BELIEVED:
+        if not (missing or self.doubtful):
+            return
+        # times are in seconds: what was written in that of the opening may be older than it
+        seen = self._seen if store.younger_by > 0 else max(self._seen, store.seen)
+        if time.monotonic() <= seen + _BELIEVED:
             return
         found = await store.gather_objects([document.key for document in self._documents])
         for document, data in zip(self._documents, found, strict=True):
@@ -75,7 +84,7 @@ class Presence:
             if data is not None and document.recognize is not None:
                 document.recognize(store, data)
         if found and found == [None] * len(found):
-            raise removed(store, self._documents[0].key)
+            raise removed(store, self._documents[0].key, missing=missing)
         self._seen = time.monotonic()
 
 
@@ -88,7 +97,7 @@ class LocalPresence:
         #: the stamp and the bytes of the document when it was recognized last
         self._seen: tuple[Hashable, bytes | None] = None, None
 
-    def check(self) -> None:
+    def check(self, *, missing: bool = True) -> None:
         """Raise `StoreError` if the array was removed, or is another one."""
         store, document = self._store, self._document
         if document is None or not document.needed:
@@ -99,15 +108,16 @@ class LocalPresence:
         data = store.get(document.key, most=store.max_metadata)
         store.check_place()  # whose reason says more
         if data is None:
-            raise removed(store, document.key)
+            raise removed(store, document.key, missing=missing)
         if document.recognize is not None and data != self._seen[1]:
             document.recognize(store, data)
         self._seen = stamp, data
 
 
-def removed(store: KeyStore, document: str) -> StoreError:
+def removed(store: KeyStore, document: str, *, missing: bool = True) -> StoreError:
     """Return the error for an array that is not there any more."""
-    return StoreError(store.url, f"{document} is not there any more, and chunks are missing")
+    chunks = ", and chunks are missing" if missing else ""
+    return StoreError(store.url, f"{document} is not there any more{chunks}")
 
 
 def changed(store: KeyStore, document: str, how: str) -> StoreError:

@@ -372,7 +372,7 @@ def _parsed(origin: KeyStore | Mapping[str, Any], shown: str) -> References:
 File: TypeAlias = LocalBytes | RemoteFileBytes
 
 #: JSON from a network comes in pieces of so many bytes.
-_PIECE = 1 << 23
+PIECE = 1 << 23
 
 
 def read_here(file: LocalBytes, found: Part, which: slice, most: int | None) -> bytes:
@@ -419,8 +419,8 @@ async def read_json(origin: ByteSource) -> bytes | memoryview:
         return origin.read(0, origin.size)
     assert isinstance(origin, RemoteBytes)
     size, head = origin.size, origin.head[: origin.size]
-    starts = range(len(head), size, _PIECE)
-    pieces = [Extent(start, min(start + _PIECE, size)) for start in starts]
+    starts = range(len(head), size, PIECE)
+    pieces = [Extent(start, min(start + PIECE, size)) for start in starts]
     found = await gather_or_cancel(*(origin.fetch([piece]) for piece in pieces))
     return b"".join((head, *(data for (data,) in found)))
 

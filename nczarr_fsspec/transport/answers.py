@@ -70,6 +70,11 @@ async def read_answer(response: Response, clock: Clock, request: Request) -> Ans
     StoreError
         If it is not what was asked for, or about another version.
     """
+    answer = await _read(response, clock, request)
+    return None if answer is None else answer._replace(sent=response.headers.get("Date", ""))
+
+
+async def _read(response: Response, clock: Clock, request: Request) -> Answer | None:
     status, several = response.status, len(request.extents or ()) > 1
     if status in MISSING and request.server is None:
         return None

@@ -192,10 +192,13 @@ class Answer(NamedTuple):
         the server cannot send in this way. Empty if nothing was to be sent.
     version
         What the answer says of the version of the file, its size included.
+    sent
+        When it was sent, by the clock of the server (``Date``); ``""`` if that is not known.
     """
 
     parts: Sequence[Data | None]
     version: FileVersion
+    sent: str = ""
 
 
 def range_text(request: Request) -> str:

@@ -20,6 +20,11 @@ FASTEST = 1e9
 _SHARED = 50e6
 
 
+def tells_bandwidth(nbytes: int, seconds: float) -> bool:
+    """Tell whether a body of so many bytes, which took so long, shows how fast bytes come."""
+    return nbytes >= _TELLING or (nbytes >= _TELLING // 8 and seconds > _SLOW)
+
+
 class ServerState:
     """What the requests for one file learn of its server, for those that follow.
 
@@ -100,7 +105,7 @@ class ServerState:
         finally:
             self._bodies -= 1
         took, count = clock() - began, len(data)
-        if count >= _TELLING or (count >= _TELLING // 8 and took > _SLOW):
+        if tells_bandwidth(count, took):
             speed = min(count / max(took, 1e-9), FASTEST)
             least = 0.0 if alone and not self._bodies else _SHARED
             self.bandwidth = max(self.bandwidth or least, speed)

@@ -171,22 +171,24 @@ class ChunkReader:
             return None
         return SmallRead(array, plan, room, read, *windows[0])
 
-    async def fetch_remote(self, plan: Plan) -> None:
-        """Fetch what `read_remote` fetches, and nothing more: for those that count or time it.
+    async def located(self, plan: Plan) -> list[ChunkTable]:
+        """Find out what `read_remote` would fetch, window by window: for those that count it.
+
+        Awaits what `Array.locate` awaits.
 
         Raises
         ------
         FormatError, StoreError
-            As `read_remote`, but for what only decoding shows.
+            As `read_remote`, but for what only fetching and decoding show.
         """
-        source = self._source
-        assert isinstance(source, RemoteSource)
         nowhere = np.empty(0, self._array.dtype)  # which takes any element
         read = self._begin(plan, nowhere, remember=False, local=False)
+        tables = []
         for wanted, window in read.windows():
-            pieces = await self._locate(source, read, wanted, window)
-            there = pieces.table.of(pieces.table.start >= 0)
-            await source.fetch(there, pieces.most, pieces.nbytes, _let_go)
+            table = await self._array.locate(wanted)
+            pieces = read.pieces(wanted, window, table, parts=read.sparse)
+            tables.append(pieces.table.of(pieces.table.start >= 0))
+        return tables
 
 
 class SmallRead:
@@ -240,7 +242,3 @@ class SmallRead:
     def values(self) -> np.ndarray | None:
         """Return what `ChunkReader.read` returns; None if something of it has not come."""
         return None if self._missing else self._plan.finish(self._room)
-
-
-async def _let_go(rows: Any, data: Sequence[Any]) -> None:
-    """Receive what is not needed."""

@@ -275,8 +275,7 @@ class RemoteKeys(RemoteSource):
         if not keys:
             return
         await self._watched(*(work() for _ in range(in_flight)))
-        if lacking:
-            await self._presence.check()
+        await self._presence.check(missing=lacking)
 
     async def fetch_one(self, table: ChunkTable, most: int) -> EncodedChunk:
         """Fetch the only chunk of a table, a small one; None if there is no such key."""
@@ -287,8 +286,7 @@ class RemoteKeys(RemoteSource):
                 return await self._store.get(key, part, most)
 
         (data,) = await self._watched(get())
-        if data is None:
-            await self._presence.check()
+        await self._presence.check(missing=data is None)
         return data
 
     async def _watched(self, *fetching: Coroutine[Any, Any, T]) -> list[T]:
@@ -395,13 +393,13 @@ def source_of(store: KeyStore | File, document: Document | None) -> LocalSource 
     return RemoteFile(store)
 
 
-def at_once(locating: Locating) -> ChunkTable:
-    """Run `Array.locate` of an array that reads nothing for it."""
+def at_once(locating: Coroutine[Any, Any, T]) -> T:
+    """Run `Array.locate`, or what awaits it, of an array that reads nothing for it."""
     try:
         locating.send(None)
     except StopIteration as stop:
-        table: ChunkTable = stop.value
-        return table
+        found: T = stop.value
+        return found
     raise TypeError("chunks in a store of keys are located without reading")
 
 

@@ -76,11 +76,7 @@ class DatasetsOfFragments:
         return RemoteVariable(*found, options_for(path, None, entire=entire), path)
 
 
-async def open_begun(
-    source: RemoteFileBytes,
-    options: OpenOptions,
-    file_of: Callable[[RemoteFileBytes], DataFile] = DataFile,
-) -> Opened | None:
+async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
     """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
 
     Returns
@@ -95,7 +91,7 @@ async def open_begun(
     """
     if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
         return None
-    file = file_of(source)
+    file = DataFile(source)
     opened = Opened(file, await file.hierarchy_remote(options))
     return None if find(opened.hierarchy) else opened
 
@@ -108,7 +104,6 @@ class RemoteVariable:
     known: Known | None
     options: OpenOptions
     path: str
-    file_of: Callable[[RemoteFileBytes], DataFile] = DataFile
 
     def beside(self, name: str) -> RemoteVariable | None:
         found = find_beside(self.source, name)
@@ -119,8 +114,8 @@ class RemoteVariable:
         await source.begin(self.known)
         like = pattern()
         if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
-            return alike(self.file_of(source), like)
-        opened = await open_begun(source, self.options, self.file_of)
+            return alike(DataFile(source), like)
+        opened = await open_begun(source, self.options)
         return None if opened is None else _variable_of(opened, self.path)
 
 

@@ -2,7 +2,8 @@
 
 A change by this package replaces the root's ``.zgroup`` before it moves or removes a chunk. So each
 read looks at that and, if it is another one, at what describes the array. Other programs may leave
-the root as it was: what describes the array is looked at where chunks are missing, too.
+the root as it was: what describes the array is looked at where chunks are missing, too, or were
+written after it was opened; if it is at hand, after each read.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class AsOpened:
         self._must_be_there = known and not trusted
         #: of the last state in which the array was the same; all changes have the same `COVER`
         self._root: Hashable = None if mark.busy else mark.root
+        #: of what describes the array, when it was looked at last
+        self._stamp: Hashable = None
 
     def check(self, store: LocalStore) -> None:
         """Raise `StoreError` if what was read of a store may be of another array.
@@ -73,6 +76,21 @@ class AsOpened:
         assert isinstance(base, LocalStore)
         if self._may_change(base) and root_of(base) != self._root:
             self._compare(base)
+        elif self._must_be_there and not base.steady:
+            self._look_again(base)
+
+    def _look_again(self, store: LocalStore) -> None:
+        """Compare what describes the array, if it may be another one than at the last look."""
+        key = self._document
+        stamp = store.stamp(key)
+        if stamp is not None and stamp == self._stamp:
+            return
+        data = store.get(key, most=store.max_metadata)
+        if data is None:
+            raise StoreError(store.url, f"{key} is not there any more")
+        if data != self._was[key]:
+            self._recognize(store, key, data)
+        self._stamp = stamp
 
     async def watch(self, store: RemoteStore) -> None:
         """Do as `check` on the loop of a store, at the same time as what fetches chunks.

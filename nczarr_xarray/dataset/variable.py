@@ -23,7 +23,7 @@ from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
-from nczarr_xarray.model import Selections, Variable
+from nczarr_xarray.model import ChunkTable, Selections, Variable
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.replaced_arrays import AsOpened
@@ -261,20 +261,20 @@ class VariableReader:
             return None
         return small, lambda data: padded.finish(self._values(data))
 
-    async def fetch_remote(self, key: tuple[Index, ...] | None) -> None:
-        """Fetch what `read_remote` would, on the remote store's loop, and make nothing of it.
+    async def located(self, key: tuple[Index, ...] | None) -> list[ChunkTable]:
+        """Find out which bytes `read_remote` would fetch, as `ChunkReader.located` does.
 
         Raises
         ------
         NCZarrError
-            As `read`, but for what only decoding shows; and `FormatError` for data that another
-            library reads.
+            As `read`, but for what only fetching and decoding show; and `FormatError` for data
+            that another library reads.
         """
         reader = self.prepare()
         if not isinstance(reader, ChunkReader):
             raise FormatError(self.path, "is read by another library, or of other datasets")
         plan = self._plan(self._padded(self._full(key), points=False).key, points=False)
-        await reader.fetch_remote(plan)
+        return await reader.located(plan)
 
     def _at_hand(self) -> VariableReader | None:
         """Return what reads the same from memory; None if it is not there, or much."""

@@ -124,7 +124,8 @@ class ZarrReader:
     def __init__(self, store: KeyStore, array: Zarr3Array) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
-        self._zarr = _readable(store, array)
+        self._store = store
+        self._zarr, self._presence = _readable(store, array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
@@ -134,6 +135,7 @@ class ZarrReader:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         try:
             data = np.asarray(self._points(key) if points else self._outer(key))
+            self._check()
         except (NCZarrError, IndexError):
             raise
         except Exception as error:  # zarr and the codecs raise whatever they like
@@ -142,6 +144,15 @@ class ZarrReader:
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
             raise FormatError(self._path, f"cannot be read ({error})") from error
         return data.astype(object) if data.dtype.kind == "T" else data
+
+    def _check(self) -> None:
+        """Raise `StoreError` if what was read may be of another array."""
+        presence = self._presence
+        if isinstance(presence, LocalPresence):
+            presence.check(missing=False)
+        elif presence is not None and presence.doubtful:
+            assert isinstance(self._store, RemoteStore)
+            self._store.run(presence.check(missing=False))
 
     def _outer(self, key: tuple[Any, ...]) -> Any:
         if not key:
@@ -202,15 +213,17 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _readable(store: KeyStore, described: Zarr3Array) -> Any:
-    """Make zarr-python's array for reading."""
+def _readable(
+    store: KeyStore, described: Zarr3Array
+) -> tuple[Any, Presence | LocalPresence | None]:
+    """Make zarr-python's array for reading, and what finds out whether it is still there."""
     from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
     path, metadata = described.path, json.loads(described.metadata)
     if isinstance(store, ZarrKeyStore):
-        return array_in(store.store, path, metadata)
+        return array_in(store.store, path, metadata), None
     view = StoreView(store)
     array = array_in(view, path, with_whole_blosc(metadata))
     view.most = _most_stored(described)
@@ -222,7 +235,7 @@ def _readable(store: KeyStore, described: Zarr3Array) -> Any:
     elif isinstance(store, LocalStore):
         there = store.get(own.key, slice(0, 1)) is not None
         view.presence = LocalPresence(store, own if there else Document(FILE))
-    return array
+    return array, view.presence
 
 
 def _recognize(path: str, metadata: dict[str, Any], store: KeyStore, data: bytes) -> None:

@@ -20,8 +20,7 @@ from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.doctor.aggregations import Aggregation, sample_of
 from nczarr_xarray.tools.doctor.cmip7 import cmip7_failures
 from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose, untold
-from nczarr_xarray.tools.doctor.measure import measure_network
-from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.network import Network, measure_network
 from nczarr_xarray.tools.doctor.predict import predict, predict_opening
 from nczarr_xarray.tools.doctor.references import of_references
 from nczarr_xarray.tools.doctor.report import Report

@@ -11,9 +11,8 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import FragmentArray, Hierarchy
-from nczarr_xarray.tools.doctor.aggregations import Aggregation
-from nczarr_xarray.tools.doctor.diagnosis_fragments import of_fragments
-from nczarr_xarray.tools.doctor.rehearsal import Cost
+from nczarr_xarray.tools.doctor.aggregations import Aggregation, of_fragments
+from nczarr_xarray.tools.doctor.network import Cost
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.survey import Survey, VariableStorage, codec_name
 

@@ -9,13 +9,12 @@ from itertools import chain, repeat
 from typing import Any
 
 from nczarr_fsspec.text import counted, format_size
-from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.network import Cost, Network
 from nczarr_xarray.tools.doctor.predict import Prediction
-from nczarr_xarray.tools.doctor.rehearsal import Cost
 from nczarr_xarray.tools.finding import Finding
 
 _HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")
-_TOO_MUCH = "?: not rehearsed, for it has too many pieces, or ones too large or of unknown length"
+_TOO_MUCH = "?: not predicted, for it has too many pieces, or ones too large or of unknown length"
 _STYLE = """body {font: 16px sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em}
 table {border-collapse: collapse} td, th {padding: .2em .7em; border-bottom: 1px solid #ccc;
 text-align: right} td:nth-child(-n+3), th:nth-child(-n+3) {text-align: left}

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from typing import get_args
 
 from hypothesis import strategies as st
 
 from nczarr_fsspec.concurrency import gather_or_cancel
-from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.recording import Kind, Record, Try, caused_by
-from nczarr_fsspec.transport.request import END, Extent, Request
+from nczarr_fsspec.transport.recording import Kind, Record, Try
 
 URL = "https://h/d.nc"
 
@@ -64,8 +60,8 @@ LASTING = st.lists(
 TRACES = st.lists(records(), max_size=12)
 
 
-async def send(transport: Transport, records: Sequence[Record], paths: Sequence[str]) -> None:
-    """Send records to the files at `paths`, each when those are answered that were before it."""
+async def send(answer: Callable[[Record], Awaitable[None]], records: Sequence[Record]) -> None:
+    """Have requests answered again, each when those are answered that were before it."""
     order = sorted(range(len(records)), key=lambda i: records[i].end)
     ends = [records[i].end for i in order]
     place_of = {i: place for place, i in enumerate(order)}
@@ -78,7 +74,7 @@ async def send(transport: Transport, records: Sequence[Record], paths: Sequence[
     async def one(i: int) -> None:
         nonlocal front
         await passed[bisect_right(ends, records[i].asked)].wait()
-        await _again(transport, records[i], paths[i])
+        await answer(records[i])
         answered[place_of[i]] = True
         while front < len(order) and answered[front]:
             front += 1
@@ -86,20 +82,3 @@ async def send(transport: Transport, records: Sequence[Record], paths: Sequence[
 
     asked = sorted(range(len(records)), key=lambda i: records[i].asked)
     await gather_or_cancel(*map(one, asked))
-
-
-async def _again(transport: Transport, record: Record, path: str) -> None:
-    """Send one request, as it was."""
-    with caused_by(record.cause), suppress(NCZarrError):  # which is recorded
-        if record.kind == "list":
-            await transport.list(path)
-        else:
-            await transport.fetch(_request(transport, record, path))
-
-
-def _request(transport: Transport, record: Record, path: str) -> Request:
-    """Make the request that was recorded."""
-    extents = None
-    if record.extents is not None:
-        extents = [Extent(start, END if stop is None else stop) for start, stop in record.extents]
-    return Request(path, transport.describe(path), extents, record.tail)

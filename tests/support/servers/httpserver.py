@@ -124,6 +124,7 @@ class Server:
     tls: ssl.SSLContext | None = None
     requests: list[Request] = field(default_factory=list, repr=False)
     connections: int = 0
+    dates: list[str] = field(default_factory=list, repr=False)
 
     def __enter__(self) -> Self:
         server = self
@@ -149,6 +150,10 @@ class Server:
                     server.requests.append(request)
                     number = len(server.requests)
                 server._answer(self, request, number)
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                server.dates.append(super().date_time_string(timestamp))
+                return server.dates[-1]
 
         self._struck: set[tuple[str, str | None]] = set()
         self._http = _HTTPServer(("127.0.0.1", free_port()), Handler)

@@ -1,4 +1,4 @@
-"""A file behind a slow line, in virtual time (`nczarr_xarray.tools.doctor.network`).
+"""A slow line, and a file behind it, in virtual time.
 
 The model of requests: the first byte comes `latency` seconds after the request,
 on a new connection twice that; a connection carries one request at a time and
@@ -12,7 +12,10 @@ planner and the reader make of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import heapq
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,14 +23,13 @@ import numpy as np
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
-from nczarr_xarray.tools.doctor.network import Line, VirtualLoop
 
 T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
     """The result of `coroutine` and the virtual seconds it took; nothing may be left running."""
-    loop = VirtualLoop()
+    loop = Loop()
     try:
         result = loop.run_until_complete(coroutine)
         loop.run_until_complete(asyncio.sleep(0))  # generators that were left end in tasks
@@ -38,15 +40,107 @@ def run(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
         loop.close()
 
 
-class Loop(VirtualLoop):
-    """Decodes in place, which takes no time: threads have a time of their own."""
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop that does not wait: its clock is moved on instead."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_Selector(self))
+
+    def time(self) -> float:
+        return self.now
 
     def run_in_executor(  # type: ignore[override]  # the future of a result that is there
-        self, executor: Any, function: Callable[..., Any], *args: Any
-    ) -> Any:
-        future = self.create_future()
-        future.set_result(function(*args))
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Call what a thread would: it takes no time."""
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - what waits for it must get it
+            future.set_exception(error)
         return future
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._run(future)
+        with ThreadPoolExecutor(1) as threads:  # this thread has a loop that runs, as in Jupyter
+            return threads.submit(self._run, future).result()
+
+    def _run(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        """Run a future; after an error, end what it has begun: zarr-python leaves tasks alone."""
+        run: Callable[[Any], T] = super().run_until_complete
+        try:
+            return run(future)
+        except BaseException:
+            run(asyncio.sleep(0))  # what is to be called soon may begin tasks
+            while rest := asyncio.all_tasks(self):
+                for task in rest:
+                    task.cancel()
+                run(asyncio.gather(*rest, return_exceptions=True))
+            raise
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, loop: Loop) -> None:
+        super().__init__()
+        self.owner = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise RuntimeError("everything waits, and nothing will happen")
+        if timeout > 0:
+            # the loop's clock resolution lets it run what is due that soon
+            self.owner.now += timeout
+        return super().select(0)
+
+
+class Line:
+    """Shares `line` bytes per second among transfers of at most `rate` each."""
+
+    def __init__(self, rate: float, line: float) -> None:
+        self.rate = rate
+        self.line = line
+        self.carried = 0.0  # by each of the transfers since the beginning
+        self.since = 0.0
+        self.ends: list[tuple[float, int, asyncio.Future[None]]] = []
+        self.timer: asyncio.TimerHandle | None = None
+        self.number = 0
+
+    async def carry(self, nbytes: int) -> None:
+        """Wait until so many bytes have come through."""
+        self._advance()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.number += 1
+        heapq.heappush(self.ends, (self.carried + nbytes, self.number, done))
+        self._plan()
+        await done
+
+    def _advance(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self.ends:
+            self.carried += (now - self.since) * min(self.rate, self.line / len(self.ends))
+        self.since = now
+
+    def _plan(self) -> None:
+        if self.timer:
+            self.timer.cancel()
+        if self.ends:
+            left = max(0.0, self.ends[0][0] - self.carried)
+            speed = min(self.rate, self.line / len(self.ends))
+            self.timer = asyncio.get_running_loop().call_later(left / speed, self._end)
+
+    def _end(self) -> None:
+        self._advance()
+        # the first has come, whatever rounding says
+        self.carried = max(self.carried, self.ends[0][0])
+        while self.ends and self.ends[0][0] <= self.carried + 1e-3:
+            done = heapq.heappop(self.ends)[2]
+            if not done.done():
+                done.set_result(None)
+        self._plan()
 
 
 class VirtualBytes(RemoteBytes):

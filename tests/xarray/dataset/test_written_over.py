@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
-from tests.support.builders.trees import read_tree
+from tests.support.builders.trees import read_tree, write_tree
+from tests.support.servers.httpserver import Server
 from tests.support.servers.s3server import S3Server
 
 NUMBERS = itertools.count()
@@ -211,3 +215,151 @@ class TestOtherPrograms:
             write(2)
             with pytest.raises(StoreError, match=r"v/zarr\.json is another one now.*open it again"):
                 ds.v.load()
+
+
+Put = Callable[[Mapping[str, bytes]], None]
+#: What is said of an array that is another one.
+ANOTHER = r"v/(\.zarray|zarr\.json) is another one now.*open it again"
+
+
+def tree(folder: Path, zarr_format: Any, dtype: str, value: float = 1.0) -> dict[str, bytes]:
+    """Return what zarr-python writes, documents first."""
+    path = folder / f"{next(NUMBERS)}"
+    encoding = {"v": {"chunks": (1, 4)}}
+    made = dataset(6, value, dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Consolidated metadata is currently not part")
+        made.to_zarr(path, zarr_format=zarr_format, consolidated=True, encoding=encoding)
+    found = read_tree(path)
+    return {name: found[name] for name in sorted(found, key=lambda name: "/c/" in name)}
+
+
+def of_array(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name.startswith("v/")}
+
+
+@pytest.fixture
+def web() -> Iterator[Server]:
+    with Server({}, etag='"as the time does"') as server:
+        yield server
+
+
+def on_the_web(web: Server) -> Put:
+    def put(files: Mapping[str, bytes]) -> None:
+        if web.files:
+            web.modified = formatdate(time.time() + 2, usegmt=True)
+        web.files |= {f"/d/{name}": data for name, data in files.items()}
+
+    return put
+
+
+@pytest.fixture(params=["folder", "memory", "mapping", "http", "s3"])
+def elsewhere(request: pytest.FixtureRequest, tmp_path: Path, web: Server) -> tuple[Place, Put]:
+    """A place, and what puts objects there one by one."""
+    name = f"written-over-{next(NUMBERS)}"
+    if request.param == "folder":
+        return (tmp_path / "d", {}), lambda files: void(write_tree(tmp_path / "d", files))
+    if request.param == "mapping":
+        objects: dict[str, bytes] = {}
+        return (objects, {}), objects.update
+    if request.param == "http":
+        return (f"{web.url}/d", {}), on_the_web(web)
+    url, options = f"memory://{name}", {}
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        url, options = f"s3://{server.private}/{name}", server.signed()
+    fs, root = fsspec.url_to_fs(url, **options)
+
+    def put(files: Mapping[str, bytes]) -> None:
+        for key, data in files.items():
+            fs.pipe_file(f"{root}/{key}", data)
+
+    return (url, options), put
+
+
+def void(_: object) -> None:
+    """Return nothing."""
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("key", [slice(None), 1])
+class TestAnotherType:
+    """No chunk is missing, and each has as many bytes as before."""
+
+    def test_reading_is_an_error(
+        self, elsewhere: tuple[Place, Put], tmp_path: Path, zarr_format: int, key: Any
+    ) -> None:
+        place, put = elsewhere
+        put(tree(tmp_path, zarr_format, "i4"))
+        with opened(place) as ds:
+            assert (ds.v[0] == 1).all()
+            if str(place[0]).startswith("s3"):
+                time.sleep(1.1)  # its times are in seconds
+            put(of_array(tree(tmp_path, zarr_format, "f4", 2.0)))
+            for _ in range(2):
+                with pytest.raises(StoreError, match=ANOTHER):
+                    ds.v[key].load()
+
+    def test_other_values_are_none(
+        self, elsewhere: tuple[Place, Put], tmp_path: Path, zarr_format: int, key: Any
+    ) -> None:
+        place, put = elsewhere
+        put(tree(tmp_path, zarr_format, "i4"))
+        with opened(place) as ds:
+            put(of_array(tree(tmp_path, zarr_format, "i4", 2.0)))
+            for _ in range(2):
+                assert (ds.v[key] == 2).all()
+
+
+class TestAskedOnce:
+    """Over a network, nothing is asked while nothing is written."""
+
+    @pytest.fixture(params=[2, 3])
+    def remote(self, request: pytest.FixtureRequest, web: Server, tmp_path: Path) -> Any:
+        on_the_web(web)(tree(tmp_path, request.param, "i4"))
+        return request.param
+
+    def asked(self, web: Server) -> int:
+        """Count requests for what describes the array."""
+        return sum(r.path.endswith(("v/.zarray", "v/zarr.json")) for r in web.requests)
+
+    def test_nothing_changes(
+        self, web: Server, remote: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+        with opened((f"{web.url}/d", {})) as ds:
+            ds.v[0].load()
+            before = self.asked(web)
+            for row in range(1, 6):
+                ds.v[row].load()
+            assert self.asked(web) == before
+
+    def test_a_while_is_believed(self, web: Server, remote: int, tmp_path: Path) -> None:
+        with opened((f"{web.url}/d", {})) as ds:
+            ds.v[0].load()
+            before = self.asked(web)
+            on_the_web(web)(of_array(tree(tmp_path, remote, "i4", 2.0)))
+            for row in range(1, 6):
+                assert (ds.v[row] == 2).all()
+            assert self.asked(web) == before + 1
+
+    def test_in_the_second_of_the_opening(
+        self, web: Server, remote: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Which of the two came first is not known: it is asked when a while has passed."""
+        with opened((f"{web.url}/d", {})) as ds:
+            ds.v[0].load()
+            on_the_web(web)(of_array(tree(tmp_path, remote, "f4", 2.0)))
+            web.modified = web.dates[0]
+            ds.v[1].load()
+            monkeypatch.setattr("nczarr_fsspec.stores.missing_chunks._BELIEVED", 0)
+            with pytest.raises(StoreError, match=ANOTHER):
+                ds.v[1].load()
+
+    def test_a_worker_notices(self, web: Server, remote: int, tmp_path: Path) -> None:
+        with opened((f"{web.url}/d", {})) as ds:
+            ds.v[0].load()
+            other = pickle.dumps(ds)
+        on_the_web(web)(of_array(tree(tmp_path, remote, "f4", 2.0)))
+        with pickle.loads(other) as ds, pytest.raises(StoreError, match=ANOTHER):
+            ds.v.load()

@@ -7,6 +7,7 @@ depend on what else the machine does.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,22 +20,15 @@ from zarr import config
 import nczarr_xarray
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.ranges.index_memory import memory
-from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import Record
-from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.model import FragmentArray
-from nczarr_xarray.tools.doctor.aggregations import sample_of
-from nczarr_xarray.tools.doctor.contents import AggregationContent, FileContent, TreeContent
 from nczarr_xarray.tools.doctor.network import Network
-from nczarr_xarray.tools.doctor.patterns import selections
-from nczarr_xarray.tools.doctor.references import ReferencesContent
-from nczarr_xarray.tools.doctor.simulated import FRAGMENT, Content, SimulatedTransport
-from nczarr_xarray.tools.survey import VariableStorage, survey
+from nczarr_xarray.tools.doctor.predict import selections
 from nczarr_xarray.tools.trace.analysis import rounds
 from tests.support.builders.traces import send
 from tests.support.marks import slow_cases_but
 from tests.support.servers.realservers import RangeServer, range_server
+from tests.support.servers.virtualtransport import VirtualTransport
 from tests.xarray.tools.doctor.test_prediction import FILES, SHAPE
 
 LATENCY, RATE = 0.05, 20e6
@@ -58,7 +52,7 @@ def server(folder: Path) -> Iterator[RangeServer]:
         yield server
 
 
-def again(traces: Iterable[Iterable[Sequence[Record]]], opened: Opened) -> list[float]:
+def again(traces: Iterable[Iterable[Sequence[Record]]]) -> list[float]:
     """Send what was recorded over a simulated network; return the seconds of each trace.
 
     Parameters
@@ -66,35 +60,20 @@ def again(traces: Iterable[Iterable[Sequence[Record]]], opened: Opened) -> list[
     traces
         Of each, groups of records that do not wait for those of another.
     """
-    store = opened.store
-    content: Content
-    if isinstance(store, DataFile):
-        content = FileContent(store)
-    elif isinstance(store, (LocalReferences, RemoteReferences)):
-        content = ReferencesContent(store)
-    else:
-        content = TreeContent(opened.keys, survey(opened).facts, {})
-    variable = opened.hierarchy.root.variables["v"]
-    if isinstance(variable.array, FragmentArray):
-        sample = sample_of(VariableStorage(variable, variable.array))
-        content = AggregationContent(content, sample.content())
-    transport = SimulatedTransport(content, Network(LATENCY, RATE))
+    transport = VirtualTransport(Network(LATENCY, RATE))
+    gate = asyncio.Semaphore(most_connections())
+
+    async def answer(record: Record) -> None:
+        async with gate:
+            await transport.carry(record.nbytes)
+
     taken = []
     for groups in traces:
         begun = transport.loop.now
-        sending = (send(transport, one, [_path(record.url) for record in one]) for one in groups)
-        transport.loop.run_until_complete(gather_or_cancel(*sending))
+        transport.loop.run_until_complete(gather_or_cancel(*(send(answer, one) for one in groups)))
         taken.append(transport.loop.now - begun)
-    transport.close()
+    transport.loop.close()
     return taken
-
-
-def _path(url: str) -> str:
-    """Return what a request is for: a key of the tree, a fragment, or else the file."""
-    key = re.split(r"[.](?:nczarr|zarr|parq)/", url)[-1]
-    if "/parts/" in url:
-        return f"{FRAGMENT}{url}"
-    return f"{FRAGMENT}{key}" if "/parts." in url else key
 
 
 def _object(url: str) -> str:
@@ -143,6 +122,5 @@ def test_a_read_takes_what_was_predicted(
         assert depth >= predicted.rounds == -(-found.requests // config.get("async.concurrency"))
     else:
         assert depth == predicted.rounds
-    with nczarr_xarray.open_hierarchy(folder / name) as local:
-        took = again(([opening.records], by_file.values()), local)
+    took = again(([opening.records], by_file.values()))
     assert took == pytest.approx([report.opening.seconds, predicted.seconds], rel=0.25)

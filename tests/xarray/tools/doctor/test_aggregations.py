@@ -12,8 +12,7 @@ import xarray as xr
 import nczarr_xarray
 from nczarr_xarray import aggregate, to_nczarr
 from nczarr_xarray.model import Dimension, FragmentArray, Fragments, Variable
-from nczarr_xarray.tools.doctor.aggregations import Aggregation
-from nczarr_xarray.tools.doctor.diagnosis_fragments import of_fragments
+from nczarr_xarray.tools.doctor.aggregations import Aggregation, of_fragments
 from nczarr_xarray.tools.finding import Finding
 
 

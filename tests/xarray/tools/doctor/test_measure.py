@@ -13,32 +13,17 @@ import xarray as xr
 import nczarr_xarray
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.transport import recording
-from nczarr_fsspec.transport.request import Data
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.tools.doctor.measure import measure_network
-from nczarr_xarray.tools.doctor.network import Network
-from nczarr_xarray.tools.doctor.rehearsal import Rehearsal
-from nczarr_xarray.tools.doctor.simulated import Content
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.tools.doctor.network import Network, measure_network
 from nczarr_xarray.tools.survey import survey
 from tests.support.marks import slow_but
 from tests.support.servers.realservers import RangeServer, range_server
+from tests.support.servers.virtualtransport import VirtualFile, VirtualTransport
 
 MOST = 40_000_000
-
-
-class Zeros(Content):
-    """A real file, and behind it as many zeros as are to be there."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        super().__init__(100, can_list=False)
-        self.start, self.whole = path.read_bytes(), size
-
-    def size(self, path: str) -> int:
-        return self.whole
-
-    def read(self, path: str, start: int, stop: int) -> Data:
-        found = self.start[start:stop]
-        return found + bytes(stop - start - len(found))
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +49,14 @@ NETWORKS = (
 def test_of_a_network_that_is_known(
     folder: Path, network: Network, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = Zeros(folder / "x.nc", size)
-    with Rehearsal(content, network, "x", file=True) as rehearsal:
-        monkeypatch.setattr(recording, "now", rehearsal.transport.loop.time)
-        before = rehearsal.transport.nbytes
-        found = measure_network(rehearsal.opened, survey(rehearsal.opened))
-        assert rehearsal.transport.nbytes - before <= MOST
+    transport = VirtualTransport(network, (folder / "x.nc").read_bytes(), size)
+    file = DataFile(VirtualFile(transport))
+    opened = Opened(file, file.hierarchy(EVERYTHING))
+    monkeypatch.setattr(recording, "now", transport.loop.time)
+    before = transport.nbytes
+    found = measure_network(opened, survey(opened))
+    assert transport.nbytes - before <= MOST
+    transport.loop.close()
     assert found.latency == pytest.approx(network.latency)
     assert found.per_connection == pytest.approx(min(network.per_connection, network.bandwidth))
     fastest = min(network.bandwidth, 8 * network.per_connection)

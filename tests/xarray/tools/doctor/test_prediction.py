@@ -20,11 +20,9 @@ from nczarr_xarray import open_hierarchy
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.open_options import EVERYTHING
-from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
-from nczarr_xarray.tools.doctor.network import Network
-from nczarr_xarray.tools.doctor.patterns import PATTERNS
-from nczarr_xarray.tools.doctor.predict import cost_of
-from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
+from nczarr_xarray.tools.doctor.counting import Counted, CountedFile, CountedTree
+from nczarr_xarray.tools.doctor.network import Cost, Network
+from nczarr_xarray.tools.doctor.predict import PATTERNS, cost_of
 from nczarr_xarray.tools.survey import survey
 from tests.support.builders.trees import read_tree
 from tests.support.servers.virtualhttp import Make, Reply, Session, serving
@@ -65,7 +63,7 @@ def loop() -> Iterator[Loop]:
     loop.close()
 
 
-class Counted:
+class CountingServer:
     """A server that counts what it sends."""
 
     def __init__(self, make: Make) -> None:
@@ -79,19 +77,21 @@ class Counted:
         return reply
 
 
-def filesystem(server: Counted) -> HTTPFileSystem:
+def filesystem(server: CountingServer) -> HTTPFileSystem:
     async def get_client(**_: Any) -> Session:
         return Session(server)
 
     return HTTPFileSystem(get_client=get_client, skip_instance_cache=True)
 
 
-def spent(server: Counted, loop: Loop, before: tuple[int, int, float]) -> tuple[int, int, float]:
+def spent(
+    server: CountingServer, loop: Loop, before: tuple[int, int, float]
+) -> tuple[int, int, float]:
     return server.requests - before[0], server.nbytes - before[1], loop.now - before[2]
 
 
 async def read_file(
-    server: Counted, loop: Loop, pattern: str
+    server: CountingServer, loop: Loop, pattern: str
 ) -> tuple[tuple[int, int, float], tuple[int, int, float]]:
     """Open a file and read of it, all by the engine's own coroutines; return what each took."""
     transport = HTTPTransport(filesystem(server))
@@ -109,6 +109,14 @@ async def read_file(
     return opening, spent(server, loop, before)
 
 
+def costs_of(counted: Counted, pattern: str, network: Network) -> tuple[Cost, Cost]:
+    """What opening takes, and a read after it."""
+    counted.fetch_coordinates()
+    before = counted.rounds.copy()
+    rounds = counted.rounds_of("/v", PATTERNS[pattern](SHAPE))
+    return Cost.of(before, network), Cost.of(rounds, network, before)
+
+
 def agree(predicted: Cost, found: tuple[int, int, float]) -> None:
     assert (predicted.requests, predicted.nbytes) == found[:2]
     assert predicted.seconds == pytest.approx(found[2], rel=0.02)
@@ -118,22 +126,19 @@ def agree(predicted: Cost, found: tuple[int, int, float]) -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_of_a_file(folder: Path, loop: Loop, name: str, pattern: str) -> None:
     path = folder / name
-    server = Counted(serving({"/x": path.read_bytes()}, LATENCY, RATE))
+    server = CountingServer(serving({"/x": path.read_bytes()}, LATENCY, RATE))
     opening, selection = loop.run_until_complete(read_file(server, loop, pattern))
     with open_hierarchy(path) as opened:
-        assert isinstance(opened.store, DataFile)
-        content = FileContent(opened.store)
-        content.ranges = 1
-        with Rehearsal(content, NETWORK, "x", file=True) as rehearsal:
-            agree(rehearsal.opening, opening)
-            variable = rehearsal.variable("/v")
-            agree(rehearsal.selection(variable, PATTERNS[pattern](SHAPE)), selection)
+        counted = CountedFile(opened.file, NETWORK, ranges=1)
+        found = costs_of(counted, pattern, NETWORK)
+    for predicted, real in zip(found, (opening, selection), strict=True):
+        agree(predicted, real)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_of_a_tree(folder: Path, loop: Loop, pattern: str) -> None:
     root = folder / "tree.nczarr"
-    server = Counted(serving(read_tree(root, "/x/"), LATENCY, RATE))
+    server = CountingServer(serving(read_tree(root, "/x/"), LATENCY, RATE))
     with open_hierarchy(root) as opened:
         array = opened.hierarchy.root.variables["v"]
 
@@ -144,13 +149,11 @@ def test_of_a_tree(folder: Path, loop: Loop, pattern: str) -> None:
             return spent(server, loop, (0, 0, 0.0))
 
         found = loop.run_until_complete(read())
-        content = TreeContent(opened.keys, survey(opened).facts, {})
-        with Rehearsal(content, NETWORK, "x", file=False) as rehearsal:
-            assert rehearsal.opening.rounds <= 4
-            variable = rehearsal.variable("/v")
-            cost = rehearsal.selection(variable, PATTERNS[pattern](SHAPE))
-            agree(cost, found)
-            assert cost.rounds == 1
+        counted = CountedTree(opened.keys, survey(opened).facts)
+        opening, cost = costs_of(counted, pattern, NETWORK)
+        assert opening.rounds <= 4
+        agree(cost, found)
+        assert cost.rounds == 1
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -158,12 +161,8 @@ def test_of_a_tree(folder: Path, loop: Loop, pattern: str) -> None:
 def test_rounds(folder: Path, name: str, pattern: str) -> None:
     """They are the longest chain of requests that have to wait for each other."""
     with open_hierarchy(folder / name) as opened:
-        assert isinstance(opened.store, DataFile)
         network = Network(1, 1e15, 1e15, to_connect=0)
-        with Rehearsal(FileContent(opened.store), network, "x", file=True) as rehearsal:
-            assert rehearsal.opening.rounds == round(rehearsal.opening.seconds)
-            variable = rehearsal.variable("/v")
-            cost = rehearsal.selection(variable, PATTERNS[pattern](SHAPE))
+        for cost in costs_of(CountedFile(opened.file, network), pattern, network):
             assert cost.rounds == round(cost.seconds)
 
 

@@ -67,13 +67,13 @@ def test_chunks(tmp_path: Path) -> None:
 
 def test_what_is_too_much_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.zarr", chunks=(4, 40, 40))
-    assert "not rehearsed" not in str(nczarr_xarray.doctor(path))
+    assert "not predicted" not in str(nczarr_xarray.doctor(path))
     monkeypatch.setattr(predict, "MOST_CHUNKS", 10)
     report = nczarr_xarray.doctor(path)
     costs = report.predictions[0].costs
     assert [name for name, cost in costs.items() if cost is None] == ["series", "everything"]
-    assert "?: not rehearsed, for it has too many pieces" in str(report)
-    assert "?: not rehearsed, for it has too many pieces" in report.as_html()
+    assert "?: not predicted, for it has too many pieces" in str(report)
+    assert "?: not predicted, for it has too many pieces" in report.as_html()
 
 
 def test_a_shard_that_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
