@@ -6,13 +6,14 @@
 
 Every row is tried with a server on this machine. `python3 ci/run.py filesystems` installs them
 (``pip install '.[filesystems]'``, ``npm install azurite``) and runs this with ``--check``. The row
-of a server that is not installed stays as it is.
+of a server that is not installed stays as it is. Tests run some rows, with the environment of that.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ from nczarr_fsspec.errors import StoreError, URLError  # noqa: E402
 from tests.support.servers.fileservers import SERVERS, Files, Missing  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
+#: where `ci/run.py` puts programs
+_PROGRAMS = Path(sys.executable).parent, Path(sys.prefix) / "node_modules" / ".bin"
 #: seconds for a row
 LONGEST = 300
 #: by URL: the package that reads it, and what it was tried with
@@ -199,6 +202,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; 1 if it differs")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    os.environ["PATH"] = os.pathsep.join((*map(str, _PROGRAMS), os.environ["PATH"]))
     if args.row:
         cells = None
         try:

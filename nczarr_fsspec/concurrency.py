@@ -17,6 +17,17 @@ R = TypeVar("R")
 _Call: TypeAlias = "tuple[Future[R], Callable[[], R]]"
 
 
+def at_once(coroutine: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine that nothing suspends, in the calling thread, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: R = stop.value
+        return result
+    coroutine.close()
+    raise TypeError(f"{coroutine!r} waits for something where all has to be at hand")
+
+
 async def gather_or_cancel(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
     """Do as `asyncio.gather` does, and leave nothing running when one of them fails."""
     if len(coroutines) == 1:  # without a task of its own

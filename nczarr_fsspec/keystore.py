@@ -1,10 +1,14 @@
-"""The seam between formats and storage: a read-only map from keys to bytes.
+"""The seam between formats and storage: a map from keys to bytes, to read and to write.
 
 A key is a ``/``-separated path without a leading slash, relative to the root
-of one dataset: ``".zgroup"``, ``"g1/v/.zarray"``, ``"g1/v/0.0"``. There are two
-kinds of store, because the fastest way to read them differs: a `LocalStore`
-answers at once in the calling thread, a `RemoteStore` answers from an event
-loop, so that many requests wait together.
+of one dataset: ``".zgroup"``, ``"g1/v/.zarray"``, ``"g1/v/0.0"``. What a store can do
+are coroutines of `KeyStore`. There are two kinds: nothing suspends those of a
+`LocalStore`, so that they run to their end in the calling thread; those of a
+`RemoteStore` run on an event loop, so that many requests wait together.
+
+All calls of a `WritableStore` block. To write much, call from
+`WritableStore.parallel` threads: a remote store sends their requests at the same
+time, on its event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from nczarr_fsspec.concurrency import Budget, gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, at_once, gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.local_files import FileRange, temporary_file
@@ -61,6 +65,46 @@ def is_safe_name(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
+def child_names(keys: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the names directly below every prefix that `keys` imply; ``""`` is the root.
+
+    Parameters
+    ----------
+    keys
+        Paths without a leading slash; a directory may be among them.
+    """
+    children: dict[str, set[str]] = {"": set()}
+    for key in keys:
+        while key:
+            parent, _, name = key.rpartition("/")
+            siblings = children.setdefault(parent, set())
+            if name in siblings:
+                break  # so its ancestors are known as well
+            siblings.add(name)
+            key = parent
+    return {prefix: frozenset(names) for prefix, names in children.items()}
+
+
+def chunk_number(words: Sequence[str], grid: Sequence[int]) -> int | None:
+    """Return the number of a chunk in its grid, by the `words` of its name; None for other names.
+
+    The chunk of a scalar is called 0.
+    """
+    if not grid:
+        return 0 if [*words] == ["0"] else None
+    if len(words) != len(grid):
+        return None
+    number = 0
+    for word, count in zip(words, grid, strict=True):
+        if not (word.isascii() and word.isdigit() and len(word) <= 19):
+            return None
+        position = int(word)
+        if position >= count or str(position) != word:
+            return None
+        number = number * count + position
+    return number
+
+
 class KeyStore(ABC):
     """Read-only keys and bytes of one dataset. Picklable and safe in threads.
 
@@ -82,57 +126,7 @@ class KeyStore(ABC):
     elsewhere: bool = False
 
     @abstractmethod
-    def get_many(self, keys: Sequence[str], most: int | None = None) -> list[Object]:
-        """Return the bytes of each key, None if there is no such key, the error if reading failed.
-
-        Parameters
-        ----------
-        most
-            The number of bytes that each may have; by default `max_metadata`.
-        """
-
-    def get_one(self, key: str) -> bytes | None:
-        """Return the bytes of a key, None if there is no such key.
-
-        Raises
-        ------
-        StoreError
-            If it cannot be read.
-        """
-        (data,) = self.get_many([key])
-        if isinstance(data, StoreError):
-            raise data
-        return data
-
-    @abstractmethod
-    def list_many(self, prefixes: Sequence[str]) -> list[Listing]:
-        """Return the names directly below each prefix (``""``: the root); None without listing."""
-
-    def contents(self) -> str | None:
-        """Return a text that identifies the content: a later state at this place has another.
-
-        None if there is no such text. A `steady` store always has one.
-        """
-        return None
-
-    def close(self) -> None:
-        """Release file handles. The store opens them again if it is used again."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url}>"
-
-
-class LocalStore(KeyStore):
-    """A store that answers at once, in the calling thread."""
-
-    def note_place(self) -> None:
-        """Note what is at this place now, for `check_place`; done when the store is made, too."""
-
-    def check_place(self) -> None:
-        """Raise `StoreError` if what is here now is not what was here at the last `note_place`."""
-
-    @abstractmethod
-    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         """Return bytes of `key`, or None if there is no such key.
 
         Parameters
@@ -151,6 +145,98 @@ class LocalStore(KeyStore):
         StoreError
             If the key exists and cannot be read.
         """
+
+    @abstractmethod
+    async def names(self, prefix: str) -> frozenset[str] | None:
+        """Return the names directly below `prefix`; None if this store cannot list."""
+
+    async def divisible(self, keys: Iterable[str]) -> bool:
+        """Tell whether a part of one of `keys` costs less than all of it."""
+        return True
+
+    @abstractmethod
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return what a coroutine of this store returns, which is run where it has to be."""
+
+    @abstractmethod
+    async def together(self, *coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
+        """Run coroutines at the same time where they wait, else one after the other."""
+
+    @abstractmethod
+    async def gather(
+        self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]
+    ) -> list[T | StoreError]:
+        """Call `function` on every argument; return an error in place of what raises it."""
+
+    async def gather_objects(self, keys: Iterable[str], most: int | None = None) -> list[Object]:
+        """Do as `get_many`, in a coroutine."""
+        get = partial(self.fetch, most=self.max_metadata if most is None else most)
+        return await self.gather(get, keys)
+
+    async def gather_names(self, prefixes: Sequence[str]) -> list[Listing]:
+        """Do as `list_many`, in a coroutine."""
+        return await self.gather(self.names, prefixes)
+
+    def get_many(self, keys: Sequence[str], most: int | None = None) -> list[Object]:
+        """Return the bytes of each key, None if there is no such key, the error if reading failed.
+
+        Parameters
+        ----------
+        most
+            The number of bytes that each may have; by default `max_metadata`.
+        """
+        return self.run(self.gather_objects(keys, most))
+
+    def get_one(self, key: str) -> bytes | None:
+        """Return the bytes of a key, None if there is no such key.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read.
+        """
+        (data,) = self.get_many([key])
+        if isinstance(data, StoreError):
+            raise data
+        return data
+
+    def list_many(self, prefixes: Sequence[str]) -> list[Listing]:
+        """Return the names directly below each prefix (``""``: the root); None without listing."""
+        return self.run(self.gather_names(prefixes))
+
+    def note_place(self) -> None:
+        """Note what is at this place now, for `check_place`; done when the store is made, too."""
+
+    def check_place(self) -> None:
+        """Raise `StoreError` if what is here now is not what was here at the last `note_place`."""
+
+    def stamp(self, key: str) -> Hashable:
+        """Return a value that changes whenever `key` does, if it can be found out quickly."""
+        return None
+
+    def contents(self) -> str | None:
+        """Return a text that identifies the content: a later state at this place has another.
+
+        None if there is no such text. A `steady` store always has one.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release file handles. The store opens them again if it is used again."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+class LocalStore(KeyStore):
+    """A store that answers at once, in the calling thread."""
+
+    @abstractmethod
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        """Return what `KeyStore.fetch` does."""
+
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        return self.get(key, part, most)
 
     def get_parts(
         self, key: str, parts: Sequence[slice], most: int | None = None
@@ -195,20 +281,42 @@ class LocalStore(KeyStore):
         """Tell which of many keys there are; None where it costs as much to ask for each."""
         return None
 
-    def stamp(self, key: str) -> Hashable:
-        """Return a value that changes whenever `key` does, if it can be found out quickly."""
-        return None
-
     @abstractmethod
     def list(self, prefix: str) -> frozenset[str] | None:
         """Return the names directly below `prefix`; None if this store cannot list."""
 
-    def get_many(self, keys: Sequence[str], most: int | None = None) -> builtins.list[Object]:
-        get = partial(self.get, most=self.max_metadata if most is None else most)
-        return [_caught(get, key) for key in keys]
+    async def names(self, prefix: str) -> frozenset[str] | None:
+        return self.list(prefix)
 
-    def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
-        return [_caught(self.list, prefix) for prefix in prefixes]
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return at_once(coroutine)
+
+    async def together(self, *coroutines: Coroutine[Any, Any, Any]) -> builtins.list[Any]:
+        return [await coroutine for coroutine in coroutines]
+
+    async def gather(
+        self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]
+    ) -> builtins.list[T | StoreError]:
+        found: builtins.list[T | StoreError] = []
+        for argument in arguments:
+            try:
+                found.append(await function(argument))
+            except StoreError as error:
+                found.append(error)
+        return found
+
+
+class StoreAtHand(LocalStore):
+    """A local store that is written as coroutines, with a base class of remote ones, too."""
+
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        return at_once(self.fetch(key, part, most))
+
+    def divides(self, keys: Iterable[str]) -> bool:
+        return at_once(self.divisible(keys))
+
+    def list(self, prefix: str) -> frozenset[str] | None:
+        return at_once(self.names(prefix))
 
 
 class OnLoop(ABC):
@@ -270,7 +378,10 @@ class RemoteStore(KeyStore, OnLoop):
 
     @abstractmethod
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        """Return `part` of `key`, None if it is missing; see `LocalStore.get`."""
+        """Return what `KeyStore.fetch` does."""
+
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        return await self.get(key, part, most)
 
     async def divides(self, keys: Iterable[str]) -> bool:
         """Tell whether a part of one of `keys` costs less than all of it."""
@@ -280,18 +391,14 @@ class RemoteStore(KeyStore, OnLoop):
     async def list(self, prefix: str) -> frozenset[str] | None:
         """Return the names directly below `prefix`; None if this store cannot list."""
 
-    def get_many(self, keys: Sequence[str], most: int | None = None) -> builtins.list[Object]:
-        return self.run(self.gather_objects(keys, most))
+    async def names(self, prefix: str) -> frozenset[str] | None:
+        return await self.list(prefix)
 
-    async def gather_objects(
-        self, keys: Iterable[str], most: int | None = None
-    ) -> builtins.list[Object]:
-        """Answer `get_many`, on the loop."""
-        get = partial(self.get, most=self.max_metadata if most is None else most)
-        return await self.gather(get, keys)
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return OnLoop.run(self, coroutine)
 
-    def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
-        return self.run(self.gather(self.list, prefixes))
+    async def together(self, *coroutines: Coroutine[Any, Any, Any]) -> builtins.list[Any]:
+        return await gather_or_cancel(*coroutines)
 
     def gate(self) -> asyncio.Semaphore:
         """Return the semaphore that limits this store to `concurrency` requests in flight.
@@ -323,8 +430,7 @@ class RemoteStore(KeyStore, OnLoop):
     async def gather(
         self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]
     ) -> builtins.list[T | StoreError]:
-        """Call `function` on every argument, at most `concurrency` at a time."""
-        gate = self.gate()
+        gate = self.gate()  # at most `concurrency` at a time
 
         async def one(argument: A) -> T | StoreError:
             async with gate:
@@ -359,53 +465,6 @@ class RemoteStore(KeyStore, OnLoop):
                 raise failed[0]
             results.append(result)
         return results
-
-
-def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:
-    try:
-        return function(argument)
-    except StoreError as error:
-        return error
-
-
-def child_names(keys: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Return the names directly below every prefix that `keys` imply; ``""`` is the root.
-
-    Parameters
-    ----------
-    keys
-        Paths without a leading slash; a directory may be among them.
-    """
-    children: dict[str, set[str]] = {"": set()}
-    for key in keys:
-        while key:
-            parent, _, name = key.rpartition("/")
-            siblings = children.setdefault(parent, set())
-            if name in siblings:
-                break  # so its ancestors are known as well
-            siblings.add(name)
-            key = parent
-    return {prefix: frozenset(names) for prefix, names in children.items()}
-
-
-def chunk_number(words: Sequence[str], grid: Sequence[int]) -> int | None:
-    """Return the number of a chunk in its grid, by the `words` of its name; None for other names.
-
-    The chunk of a scalar is called 0.
-    """
-    if not grid:
-        return 0 if [*words] == ["0"] else None
-    if len(words) != len(grid):
-        return None
-    number = 0
-    for word, count in zip(words, grid, strict=True):
-        if not (word.isascii() and word.isdigit() and len(word) <= 19):
-            return None
-        position = int(word)
-        if position >= count or str(position) != word:
-            return None
-        number = number * count + position
-    return number
 
 
 #: held by `WritableStore.create` of stores that have no atomic creation

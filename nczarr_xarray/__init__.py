@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
     from nczarr_xarray.export.recovery import recover as recover
     from nczarr_xarray.tools.compare import compare as compare
-    from nczarr_xarray.tools.doctor.api import doctor as doctor
+    from nczarr_xarray.tools.doctor import doctor as doctor
     from nczarr_xarray.tools.trace.trace import trace as trace
     from nczarr_xarray.tools.upgrade import upgrade as upgrade
     from nczarr_xarray.tools.validate import validate as validate
@@ -73,7 +73,7 @@ _MODULES = {
     "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.tools.versions": ["show_versions"],
-    "nczarr_xarray.tools.doctor.api": ["doctor"],
+    "nczarr_xarray.tools.doctor": ["doctor"],
     "nczarr_xarray.views.references": ["references"],
     "nczarr_xarray.views.store": ["open_store"],
     "nczarr_xarray.views.virtualizarr": ["NCZarrParser"],

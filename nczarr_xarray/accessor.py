@@ -37,7 +37,7 @@ class NCZarrAccessor:
 
     to_nczarr = _Method("nczarr_xarray.export.api")
     to_cfa = _Method("nczarr_xarray.export.cfa.to_cfa")
-    doctor = _Method("nczarr_xarray.tools.doctor.api")
+    doctor = _Method("nczarr_xarray.tools.doctor")
 
     def __repr__(self) -> str:
         from nczarr_xarray.tools.storage import Storage

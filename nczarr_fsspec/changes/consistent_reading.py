@@ -30,7 +30,7 @@ from nczarr_fsspec.changes.journal import (
 )
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, Listing, LocalStore, Object, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, Listing, Object, RemoteStore
 
 _WHITE = b" \t\n\r"
 #: Characters of a stamp.
@@ -90,28 +90,30 @@ class Mark:
 def look(store: KeyStore) -> Mark:
     """Return the mark of a dataset as it is now; `store` may be a view of `with_changes`."""
     store = base_of(store)
-    if isinstance(store, LocalStore):
-        # the root first: a change that began and ended before the journal is requested was
-        # complete before anything else is read
-        root = root_of(store)
-        return Mark.of(root, store.get_many(STATE_KEYS))
+    # the root first: a change that began and ended before the journal is requested was complete
+    # before anything else is read
+    stamp = store.stamp(ROOT)
+    if stamp is not None:
+        return Mark.of(stamp, store.get_many(STATE_KEYS))
     root, *state = store.get_many((ROOT, *STATE_KEYS))
     return Mark.of(root, state)
 
 
-def root_of(store: LocalStore) -> Hashable:
-    """Return what a `Mark` has of the root, as it is now."""
-    return _known(store.stamp(ROOT) or store.get_many([ROOT])[0])
+async def root_of(store: KeyStore) -> Hashable:
+    """Return what a `Mark` has of the root, as it is now.
 
-
-async def root_of_remote(store: RemoteStore) -> Hashable:
-    """Do as `root_of` on the loop of a store; reads at the same time share one request."""
-    loop = asyncio.get_running_loop()
-    owner, asked = store.__dict__.get("_root_asked", (None, None))
-    if owner is not loop or asked.done():
-        asked = loop.create_task(store.gather_objects([ROOT]))
-        store.__dict__["_root_asked"] = loop, asked
-    (root,) = await asyncio.shield(asked)
+    Reads of a remote store at the same time share one request.
+    """
+    root: Hashable = store.stamp(ROOT)
+    if root is None and isinstance(store, RemoteStore):
+        loop = asyncio.get_running_loop()
+        owner, asked = store.__dict__.get("_root_asked", (None, None))
+        if owner is not loop or asked.done():
+            asked = loop.create_task(store.gather_objects([ROOT]))
+            store.__dict__["_root_asked"] = loop, asked
+        (root,) = await asyncio.shield(asked)
+    elif root is None:
+        (root,) = await store.gather_objects([ROOT])
     return _known(root)
 
 
@@ -141,6 +143,8 @@ class Reading:
 
     def __init__(self, store: KeyStore) -> None:
         self.store = store
+        #: the store again, if a network is between: then reads look at the mark as they go
+        self._remote = store if isinstance(store, RemoteStore) else None
         self.state = State(store)
         self.mark: Mark | None = None
         self.objects: dict[str, Object] = {}
@@ -160,7 +164,7 @@ class Reading:
         """
         if self.mark is None:
             objects, listings = self._first(keys, prefixes)
-        elif isinstance(self.store, RemoteStore) and self.state.store is self.store:
+        elif self._remote is not None and self.state.store is self._remote:
             objects, listings = self._with_mark(keys, prefixes)
         else:
             objects, listings = _answer(self.state.store, keys, prefixes)
@@ -176,12 +180,11 @@ class Reading:
         No request waits for this one: it goes with the others where the store
         is not listed, and is not made where the listing shows no need.
         """
-        store = self.store
-        if isinstance(store, LocalStore):
-            store.note_place()  # another dataset may have come since the store was made
-        if not isinstance(store, RemoteStore):
-            self.mark = look(store)
-            self.state = with_changes(store, *self.mark.state)
+        self.store.note_place()  # another dataset may have come since the store was made
+        store = self._remote
+        if store is None:
+            self.mark = look(self.store)
+            self.state = with_changes(self.store, *self.mark.state)
             return _answer(self.state.store, keys, prefixes)
         listed = store.can_list and "" in prefixes
         wanted = tuple(dict.fromkeys((*keys, ROOT, *(() if listed else STATE_KEYS))))
@@ -216,11 +219,9 @@ class Reading:
 
         Call it at the same time as reads of data, so that it costs no time.
         """
-        store = self.store
-        if isinstance(store, RemoteStore) and not store.steady:
-            root, state = await gather_or_cancel(
-                root_of_remote(store), store.gather_objects(STATE_KEYS)
-            )
+        store = self._remote
+        if store is not None and not store.steady:
+            root, state = await gather_or_cancel(root_of(store), store.gather_objects(STATE_KEYS))
             self._moved |= Mark.of(root, state) != self.mark
 
     def holds(self) -> bool:
@@ -234,17 +235,14 @@ class Reading:
             return False
         if mark is None or self.store.steady:
             return True
-        if isinstance(self.store, RemoteStore) and not (self._announced or mark.busy):
+        if self._remote is not None and not (self._announced or mark.busy):
             return True
-        return look(self.store) == mark and self._is_in_place()
-
-    def _is_in_place(self) -> bool:
-        """Tell whether no other dataset was put in the place of the one whose mark was noted."""
-        if isinstance(self.store, LocalStore):
-            try:
-                self.store.check_place()
-            except StoreError:
-                return False
+        if look(self.store) != mark:
+            return False
+        try:
+            self.store.check_place()  # another dataset may have been put in its place
+        except StoreError:
+            return False
         return True
 
     def forget(self) -> None:
@@ -271,13 +269,7 @@ def _shown(found: Any) -> Any:
 def _answer(
     store: KeyStore, keys: Sequence[str], prefixes: Sequence[str]
 ) -> tuple[Sequence[Object], Sequence[Listing]]:
-    if not isinstance(store, RemoteStore):
-        return store.get_many(keys), store.list_many(prefixes)
-
-    async def both() -> tuple[Sequence[Object], Sequence[Listing]]:
-        objects, listings = await gather_or_cancel(
-            store.gather_objects(keys), store.gather(store.list, prefixes)
-        )
-        return objects, listings
-
-    return store.run(both())
+    objects, listings = store.run(
+        store.together(store.gather_objects(keys), store.gather_names(prefixes))
+    )
+    return objects, listings

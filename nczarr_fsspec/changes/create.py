@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from nczarr_fsspec.changes.edit import OVER, Edit, Lock, conflict
+from nczarr_fsspec.changes.edit import OVER, Change, Edit, Lock, conflict
 from nczarr_fsspec.changes.journal import (
     COVER,
     HELD,
@@ -39,71 +38,33 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 ROOTS = ZARR_METADATA | {".nczarr", JOURNAL}
 
 
-class Change(Protocol):
-    """A change of a dataset that has begun and is not committed (`Edit` is one). Picklable.
-
-    Attributes
-    ----------
-    staged
-        The store where new objects are put, under their own keys.
-    resumption
-        The work, if it can be continued; notes of it are kept among the staged objects.
-    """
-
-    @property
-    def staged(self) -> WritableStore: ...
-
-    @property
-    def resumption(self) -> Resumption | None: ...
-
-    def commit(
-        self,
-        removed: Iterable[str] = (),
-        expected: int | None = None,
-        pending: Incomplete | None = None,
-    ) -> None:
-        """Make the whole change valid, in one step.
-
-        Parameters
-        ----------
-        removed
-            Keys to remove.
-        expected
-            How many objects must have been staged; None if that is not known.
-        pending
-            The mark of the chunks that are written later.
-
-        Raises
-        ------
-        StoreError
-            If that failed; the old state stays.
-        """
-
-    def abort(self) -> None:
-        """Remove the staged objects, unless there are notes by which the work is continued."""
-
-
 @dataclass(frozen=True, slots=True)
-class NewTree:
-    """A directory tree, built beside its place and then renamed.
+class NewTree(Change):
+    """A directory tree, built beside its place and then renamed, or packed into an archive.
+
+    A mark in the tree shows that this has not been done yet.
 
     Attributes
     ----------
     path
         The path of the dataset, where there is nothing, an empty directory, or a
-        dataset to replace.
+        dataset to replace. How messages name the archive.
     partial
         The directory where the tree is built. Its existence keeps other writers out.
     old
         The lock on a dataset that is to be replaced.
     resumption
         The work, if it can be continued.
+    pack
+        Takes the path of the tree and the keys to leave out of the old archive;
+        puts the new archive into place, atomically. None: the tree is renamed.
     """
 
     path: str
     partial: str
     old: Edit | None = None
     resumption: Resumption | None = None
+    pack: Callable[[str, frozenset[str]], None] | None = None
 
     @classmethod
     def begin(
@@ -145,18 +106,26 @@ class NewTree:
             old = DirectoryWriter(path, follow_symlinks=follow_symlinks)
             return replace(tree, old=Edit.begin(old))
 
+    def packed(self, url: str, pack: Callable[[str, frozenset[str]], None]) -> NewTree:
+        """Return the change that makes an archive of the tree, whose directory exists."""
+        archive = replace(self, path=url, pack=pack)
+        with on_error(archive.abort):
+            _mark(archive.staged)
+        return archive
+
     @property
     def staged(self) -> WritableStore:
         return DirectoryWriter(self.partial, atomic=False)
 
-    def commit(
-        self,
-        removed: Iterable[str] = (),
-        expected: int | None = None,
-        pending: Incomplete | None = None,
+    def _publish(
+        self, removed: frozenset[str], expected: int | None, pending: Incomplete | None
     ) -> None:
         staged = self.staged
         _check_mark(self.path, self.partial)
+        if self.pack is not None:
+            self.pack(self.partial, removed)
+            remove_partial(self.partial)
+            return
         if pending is None:
             staged.delete([INCOMPLETE])
         else:
@@ -200,63 +169,7 @@ class NewTree:
 
 
 @dataclass(frozen=True, slots=True)
-class NewArchive:
-    """A zip archive: a tree that is packed when it is complete.
-
-    A mark in the tree shows that this has not been done yet.
-
-    Attributes
-    ----------
-    url
-        How messages name the archive.
-    partial
-        The directory of the tree.
-    pack
-        Takes the path of the tree and the keys to leave out of the old archive;
-        puts the new archive into place, atomically.
-    resumption
-        The work, if it can be continued.
-    """
-
-    url: str
-    partial: str
-    pack: Callable[[str, frozenset[str]], None]
-    resumption: Resumption | None = None
-
-    @classmethod
-    def begin(
-        cls,
-        url: str,
-        partial: str,
-        pack: Callable[[str, frozenset[str]], None],
-        resumption: Resumption | None = None,
-    ) -> NewArchive:
-        """Put the mark into the directory of the tree, which exists."""
-        archive = cls(url, partial, pack, resumption)
-        with on_error(archive.abort):
-            _mark(archive.staged)
-        return archive
-
-    @property
-    def staged(self) -> WritableStore:
-        return DirectoryWriter(self.partial, atomic=False)
-
-    def commit(
-        self,
-        removed: Iterable[str] = (),
-        expected: int | None = None,
-        pending: Incomplete | None = None,
-    ) -> None:
-        _check_mark(self.url, self.partial)
-        self.pack(self.partial, frozenset(removed))
-        remove_partial(self.partial)
-
-    def abort(self) -> None:
-        _give_up(self.partial, self.resumption)
-
-
-@dataclass(frozen=True, slots=True)
-class NewObjects:
+class NewObjects(Change):
     """Objects where there were none; a mark keeps readers out until all of them are there."""
 
     lock: Lock
@@ -291,11 +204,8 @@ class NewObjects:
     def staged(self) -> WritableStore:
         return self.lock.store
 
-    def commit(
-        self,
-        removed: Iterable[str] = (),
-        expected: int | None = None,
-        pending: Incomplete | None = None,
+    def _publish(
+        self, removed: frozenset[str], expected: int | None, pending: Incomplete | None
     ) -> None:
         assert pending is None, "readers that do not know the mark would find fill values"
         self.lock.check()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from nczarr_fsspec.changes.recovery import (
     read_journal,
     succession,
 )
+from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import ConflictError, StoreError, on_error
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
@@ -152,9 +154,68 @@ def _overlap(one: Boxes, other: object) -> bool:
 _TURNS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Change(ABC):
     """A change of a dataset that has begun. Picklable, so that other processes can stage for it.
+
+    Attributes
+    ----------
+    staged
+        The store where new objects are put, under their own keys.
+    resumption
+        The work, if it can be continued; notes of it are kept among the staged objects.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def staged(self) -> WritableStore: ...
+
+    @property
+    @abstractmethod
+    def resumption(self) -> Resumption | None: ...
+
+    def commit(
+        self,
+        removed: Iterable[str] = (),
+        expected: int | None = None,
+        pending: Incomplete | None = None,
+    ) -> None:
+        """Make the whole change valid, in one step.
+
+        It may be called again if the process that called it died.
+
+        Parameters
+        ----------
+        removed
+            Keys to remove.
+        expected
+            How many objects must have been staged; None if that is not known.
+        pending
+            The mark of the chunks that are written later.
+
+        Raises
+        ------
+        StoreError
+            If that failed. Nothing has changed then; or, of an `Edit` of which not everything could
+            be moved to its place, the change is valid, and the next writer finishes it.
+        """
+        self._publish(frozenset(removed), expected, pending)
+
+    @abstractmethod
+    def _publish(
+        self, removed: frozenset[str], expected: int | None, pending: Incomplete | None
+    ) -> None:
+        """Make the staged objects those of the dataset, in the way of its store."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Remove the staged objects, unless there are notes by which the work is continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit(Change):
+    """A change of a dataset that exists: the journal makes it valid.
 
     Attributes
     ----------
@@ -162,8 +223,6 @@ class Edit:
         The dataset.
     lock
         What keeps others away.
-    staged
-        The store where new objects are put, under their own keys.
     """
 
     store: WritableStore
@@ -179,31 +238,9 @@ class Edit:
         lock = Lock.acquire(store, boxes)
         return cls(store, lock, store.child(f"{STAGED}/{lock.transaction}"))
 
-    def commit(
-        self,
-        removed: Iterable[str] = (),
-        expected: int | None = None,
-        pending: Incomplete | None = None,
+    def _publish(
+        self, removed: frozenset[str], expected: int | None, pending: Incomplete | None
     ) -> None:
-        """Make the staged objects valid, and move them into place.
-
-        It may be called again if the process that called it died.
-
-        Parameters
-        ----------
-        removed
-            Keys to remove.
-        expected
-            How many objects must have been staged.
-        pending
-            The mark of the chunks that are written later.
-
-        Raises
-        ------
-        StoreError
-            If objects are missing; nothing has changed then. If moving them
-            failed: the change is valid, and the next writer finishes it.
-        """
         before = read_journal(self.store.reader())
         if before is not None and before.transaction == self.lock.transaction:
             finish_journal(self.store)
@@ -219,7 +256,7 @@ class Edit:
                 self.store.url,
                 f"{len(staged)} objects were staged, {expected} expected; nothing was changed",
             )
-        gone = set(removed) - staged
+        gone = {*removed} - staged
         if pending is not None:
             self.staged.put(INCOMPLETE, pending.dump())
             staged.add(INCOMPLETE)

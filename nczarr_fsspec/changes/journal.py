@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -40,8 +40,8 @@ from nczarr_fsspec.keystore import (
     OLD_METADATA,
     ZARR_METADATA,
     KeyStore,
-    LocalStore,
     RemoteStore,
+    StoreAtHand,
     child_names,
 )
 from nczarr_fsspec.stores.ownership import Owner
@@ -241,10 +241,10 @@ def is_state(data: Any, key: str) -> TypeGuard[bytes]:
 
 def base_of(store: KeyStore) -> KeyStore:
     """Return the store behind a view of `with_changes`; any other store as it is."""
-    return store.base if isinstance(store, (_ChangedLocal, _ChangedRemote)) else store
+    return store.base if isinstance(store, _Changed) else store
 
 
-class _Changed:
+class _Changed(KeyStore):
     """A store in which some keys are found elsewhere, and some are hidden."""
 
     def __init__(self, base: Any, journal: Journal | None) -> None:
@@ -261,59 +261,47 @@ class _Changed:
             self.moved[ROOT] = (*self.moved.get(ROOT, (ROOT,))[:-1], HELD, ROOT)
         self._children = child_names(staged)
 
-    def places(self, key: str) -> Sequence[str]:
-        """Return the keys to try for `key`, in order; the object may have been moved already."""
-        return () if key in self.removed else self.moved.get(key, (key,))
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        if key in self.removed:
+            return None
+        for place in self.moved.get(key, (key,)):  # the object may have been moved already
+            data: bytes | None = await self.base.fetch(place, part, most)
+            if data is not None:
+                return data
+        return None
 
-    def names(self, prefix: str, found: frozenset[str] | None) -> frozenset[str] | None:
-        """Return the names below `prefix`, of which the store behind has `found`."""
+    async def names(self, prefix: str) -> frozenset[str] | None:
+        found = await self.base.names(prefix)
         if found is None:
             return None
         start = f"{prefix}/" if prefix else ""
         there = {name for name in found if start + name not in self.removed}
         return frozenset(there) | self._children.get(prefix, frozenset())
 
+    def check_place(self) -> None:
+        self.base.check_place()
+
     def close(self) -> None:
         self.base.close()
 
 
-class _ChangedLocal(_Changed, LocalStore):
-    base: LocalStore
-
-    def check_place(self) -> None:
-        self.base.check_place()
-
-    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        for place in self.places(key):
-            data = self.base.get(place, part, most)
-            if data is not None:
-                return data
-        return None
-
-    def list(self, prefix: str) -> frozenset[str] | None:
-        return self.names(prefix, self.base.list(prefix))
+class _ChangedLocal(_Changed, StoreAtHand):
+    pass
 
 
 class _ChangedRemote(_Changed, RemoteStore):
-    base: RemoteStore
+    get = _Changed.fetch
+    list = _Changed.names
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        return self.base.loop
+        loop: asyncio.AbstractEventLoop = self.base.loop
+        return loop
 
     @property
     def younger_by(self) -> float:
-        return self.base.younger_by
-
-    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        for place in self.places(key):
-            data = await self.base.get(place, part, most)
-            if data is not None:
-                return data
-        return None
-
-    async def list(self, prefix: str) -> frozenset[str] | None:
-        return self.names(prefix, await self.base.list(prefix))
+        seconds: float = self.base.younger_by
+        return seconds
 
 
 def _view(store: KeyStore, journal: Journal | None = None) -> _ChangedLocal | _ChangedRemote:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import itertools
 import os
 import stat
-import struct
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from operator import gt
 from typing import Any, NamedTuple, TypeVar
 
@@ -131,44 +128,6 @@ class Inside:
     def _within(self, real: str) -> bool:
         root = os.path.realpath(self.root)
         return real == root or real.startswith(root.rstrip(os.sep) + os.sep)
-
-
-# -- births --------------------------------------------------------------------------------------
-# When a file or directory was made, which `os.stat` does not say on Linux.
-
-
-#: Of ``linux/stat.h``: relative paths count from the working directory; the bit of the time.
-_CURRENT, _BIRTH = -100, 0x800
-#: The structure that is filled in; the bits, the seconds and the nanoseconds in it.
-_Status: Any = ctypes.c_char * 256
-_FIELDS = struct.Struct("=I76xqI")
-
-
-def birth_of(path: str) -> int | None:
-    """Return when what is at `path` was made, in nanoseconds; None if the system does not tell."""
-    if sys.platform != "linux":
-        status: Any = os.stat(path)
-        made = getattr(status, "st_birthtime", None)
-        return None if made is None else round(made * 1e9)
-    statx = _statx()
-    found = _Status()
-    if statx is None or statx(_CURRENT, os.fsencode(path), 0, _BIRTH, found) != 0:
-        return None
-    known, seconds, nanoseconds = _FIELDS.unpack_from(found)
-    return int(seconds) * 10**9 + int(nanoseconds) if known & _BIRTH else None
-
-
-@cache
-def _statx() -> Any:
-    """Return the function of the C library; None where it has none."""
-    with suppress(AttributeError, OSError, TypeError):
-        function = ctypes.CDLL(None).statx
-        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, _Status)
-        return function
-    return None
-
-
-# -- directory -----------------------------------------------------------------------------------
 
 
 T = TypeVar("T")
@@ -407,31 +366,33 @@ class _Place(NamedTuple):
     Attributes
     ----------
     number
-        Of its inode, which a filesystem may give again to a directory that is made later.
-    birth
-        When it was made; None if the system does not tell.
+        Of its inode, which a filesystem may give again to a directory that is made later. What is
+        in that is another root, or other metadata of arrays.
     device
         Of its filesystem: another one where it is mounted again, as automounters do.
+    birth
+        When it was made; None where `os.stat` does not tell, as on Linux.
     documents
         Times and sizes of documents, if there is no birth: some filesystems of programs number
         their files anew, and these have not changed then.
     """
 
     number: int
-    birth: int | None
     device: int
+    birth: float | None
     documents: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, path: str) -> _Place:
         """Look at a directory."""
-        status, birth = os.stat(path), birth_of(path)
+        status = os.stat(path)
+        birth = getattr(status, "st_birthtime", None)
         documents = []
         for name in _DOCUMENTS if birth is None else ():
             with suppress(OSError):
                 found = os.stat(os.path.join(path, name))
                 documents.append((found.st_mtime_ns, found.st_size))
-        return cls(status.st_ino, birth, status.st_dev, tuple(documents))
+        return cls(status.st_ino, status.st_dev, birth, tuple(documents))
 
     def is_same(self, other: _Place) -> bool:
         """Tell whether `other` was noted of the same directory."""

@@ -64,9 +64,9 @@ class MappingStore(LocalStore):
         below = (key[first:] for key in self._keys() if key.startswith(start))
         return frozenset(name for name in (key.partition("/")[0] for key in below) if name)
 
-    def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
+    async def gather_names(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
         if len(prefixes) < 2:
-            return [self.list(prefix) for prefix in prefixes]
+            return await super().gather_names(prefixes)
         children = child_names(self._keys())
         return [children.get(prefix, frozenset()) for prefix in prefixes]
 

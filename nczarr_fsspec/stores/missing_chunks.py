@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, NamedTuple, TypeAlias
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 
 #: Seconds for which a remote array is believed to be there, and the same.
 _BELIEVED = 1.0
@@ -43,7 +43,7 @@ class Document(NamedTuple):
 
 
 class Presence:
-    """Finds out whether a remote array is still there, where its chunks give reason to doubt it.
+    """Finds out whether an array is still there, where its chunks give reason to doubt it.
 
     Parameters
     ----------
@@ -53,65 +53,46 @@ class Presence:
         One of them has the array's metadata, if they are needed.
     """
 
-    def __init__(self, store: RemoteStore, *documents: Document) -> None:
+    def __init__(self, store: KeyStore, *documents: Document) -> None:
         self._store = store
         self._documents = [document for document in documents if document.needed]
-        #: when one of them was seen last
+        #: when one of them was seen last, with which stamps, and what they were
         self._seen = -math.inf
+        self._stamps: list[Hashable] = []
+        self._found: list[Any] = [None] * len(self._documents)
 
     @property
     def doubtful(self) -> bool:
-        """Whether objects have come that were written after the array was opened."""
-        return self._store.younger_by >= 0
+        """Whether objects may have come that were written after the array was opened."""
+        return not isinstance(self._store, RemoteStore) or self._store.younger_by >= 0
 
     async def check(self, *, missing: bool = True) -> None:
         """Raise `StoreError` if the array was removed, or is another one.
 
-        Nothing is asked if no chunk is `missing` and it is not `doubtful`. Runs on the store's
-        loop; the array is believed to be there for a while.
+        Nothing is asked if no chunk is `missing` and it is not `doubtful`. A remote array is
+        believed to be there for a while, a local one as long as the stamps of its documents say so.
         """
-        store = self._store
-        if not (missing or self.doubtful):
+        store, documents = self._store, self._documents
+        if not documents or not (missing or self.doubtful):
             return
-        # times are in seconds: what was written in that of the opening may be older than it
-        seen = self._seen if store.younger_by > 0 else max(self._seen, store.seen)
-        if time.monotonic() <= seen + _BELIEVED:
+        stamps = [store.stamp(document.key) for document in documents]
+        if isinstance(store, RemoteStore):
+            # times are in seconds: what was written in that of the opening may be older than it
+            seen = self._seen if store.younger_by > 0 else max(self._seen, store.seen)
+            if time.monotonic() <= seen + _BELIEVED:
+                return
+        elif stamps == self._stamps and None not in stamps:
             return
-        found = await store.gather_objects([document.key for document in self._documents])
-        for document, data in zip(self._documents, found, strict=True):
+        found = await store.gather_objects([document.key for document in documents])
+        store.check_place()  # whose reason says more
+        for document, data, before in zip(documents, found, self._found, strict=True):
             if isinstance(data, StoreError):
                 raise data
-            if data is not None and document.recognize is not None:
+            if data is not None and data != before and document.recognize is not None:
                 document.recognize(store, data)
-        if found and found == [None] * len(found):
-            raise removed(store, self._documents[0].key, missing=missing)
-        self._seen = time.monotonic()
-
-
-class LocalPresence:
-    """Does as `Presence` for an array on this machine."""
-
-    def __init__(self, store: LocalStore, document: Document | None) -> None:
-        self._store = store
-        self._document = document
-        #: the stamp and the bytes of the document when it was recognized last
-        self._seen: tuple[Hashable, bytes | None] = None, None
-
-    def check(self, *, missing: bool = True) -> None:
-        """Raise `StoreError` if the array was removed, or is another one."""
-        store, document = self._store, self._document
-        if document is None or not document.needed:
-            return
-        stamp = store.stamp(document.key)
-        if stamp is not None and stamp == self._seen[0]:
-            return
-        data = store.get(document.key, most=store.max_metadata)
-        store.check_place()  # whose reason says more
-        if data is None:
-            raise removed(store, document.key, missing=missing)
-        if document.recognize is not None and data != self._seen[1]:
-            document.recognize(store, data)
-        self._seen = stamp, data
+        if found == [None] * len(found):
+            raise removed(store, documents[0].key, missing=missing)
+        self._seen, self._stamps, self._found = time.monotonic(), stamps, found
 
 
 def removed(store: KeyStore, document: str, *, missing: bool = True) -> StoreError:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
+from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from nczarr_fsspec.concurrency import Once, gather_or_cancel
+from nczarr_fsspec.concurrency import Once, at_once, gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore, check_key
+from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, StoreAtHand, check_key
 from nczarr_fsspec.ranges.batches import Batches
 from nczarr_fsspec.ranges.local import CHANGED
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
@@ -38,8 +39,12 @@ from nczarr_fsspec.stores.referenceformat import (
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.shared import background_loop
 
+T = TypeVar("T")
+
 #: Where references are: one file of JSON, a folder of Parquet, or a mapping of the caller.
 Origin: TypeAlias = ByteSource | KeyStore | Mapping[str, Any]
+#: A file that references name, open.
+File: TypeAlias = LocalBytes | RemoteFileBytes
 
 #: Files that are kept open, on this machine and elsewhere.
 _OPEN_HERE = 128
@@ -72,7 +77,7 @@ class Opener(Protocol):
 
 
 class _Keys(KeyStore):
-    """What the two kinds of store have in common.
+    """The keys of a set of references.
 
     Parameters
     ----------
@@ -127,17 +132,6 @@ class _Keys(KeyStore):
         state = {"max_metadata": self.max_metadata}
         return type(self), (self.origin, self._opener, self._token), state
 
-    def _remembered(self) -> References | None:
-        if self._references is None:
-            self._references = _shared.get(self._token)
-        return self._references
-
-    def _remember(self, references: References) -> References:
-        self._references = _shared.setdefault(self._token, references)
-        if self._is_copy:
-            _last_read.append(self._references)
-        return self._references
-
     def _file(self, address: str) -> File:
         """Return a file that references name."""
         with self._lock:
@@ -156,11 +150,92 @@ class _Keys(KeyStore):
                 self._files.popitem(last=False)
         return file
 
-    def _keep_rows(self, file: str, rows: Rows) -> None:
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        found = await self._find(key)
+        self._check(found, key, part, most)
+        if not isinstance(found, Part):
+            return None if found is None else found[part]
+        try:
+            file = self._file(found.address)
+            if isinstance(file, LocalBytes):
+                return read_here(file, found, part, most)
+            return await self._read_part(file, found, part, most)
+        except NCZarrError as error:
+            raise self._explained(error, key) from error
+
+    async def names(self, prefix: str) -> frozenset[str] | None:
+        return (await self._ready()).names(prefix)
+
+    def find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
+        """Return what the references say of keys; nothing that they name is opened.
+
+        Raises
+        ------
+        StoreError
+            If one of them is nothing that can be read.
+        """
+
+        async def find() -> Sequence[bytes | Part | None]:
+            return [await self._find(key) for key in keys]
+
+        return self.run(find())
+
+    async def _find(self, key: str) -> bytes | Part | None:
+        found = (await self._ready()).find(check_key(key))
+        if not isinstance(found, Row):
+            return found
+        rows = self._rows.get(found.file)
+        if rows is None:
+            rows = await self._once(found.file, partial(self._read_rows, found.file))
+        return rows.find(found.number, self._named(key))
+
+    async def _ready(self) -> References:
+        known = self._references or _shared.get(self._token)
+        if known is None:
+            return await self._once("", self._load)
+        self._references = known
+        return known
+
+    async def _load(self) -> References:
+        origin, shown = self.origin, self.url
+        known: References
+        if isinstance(origin, ByteSource):
+            known = await self._apart(JSONReferences.parse, await read_json(origin), shown)
+        elif isinstance(origin, KeyStore):
+            metadata = await origin.fetch(CONSOLIDATED, most=origin.max_metadata)
+            known = FolderReferences.parse(metadata or b"", shown)
+        else:
+            known = JSONReferences.of(origin, shown)
+        self._references = _shared.setdefault(self._token, known)
+        if self._is_copy:
+            _last_read.append(self._references)
+        return self._references
+
+    async def _read_rows(self, file: str) -> Rows:
+        origin = self.origin
+        assert isinstance(origin, KeyStore)
+        data = await origin.fetch(file, most=MAX_FILE)
+        origin.check_place()  # without a file of another folder, chunks would be fill values
+        rows = await self._apart(Rows.parse, data, f"{self.url}/{file}")
         with self._lock:
             self._rows[file] = rows
             while len(self._rows) > _ROWS:
                 self._rows.popitem(last=False)
+        return rows
+
+    @abstractmethod
+    async def _once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `make` returns, which is awaited once for all that ask at the same time."""
+
+    @abstractmethod
+    async def _apart(self, parse: Callable[[Any, str], T], data: Any, shown: str) -> T:
+        """Parse much, where nothing else waits for it."""
+
+    @abstractmethod
+    async def _read_part(
+        self, file: RemoteFileBytes, found: Part, part: slice, most: int | None
+    ) -> bytes:
+        """Return bytes of a part of a file behind a network."""
 
     def _named(self, key: str) -> str:
         return f"{self.url}: reference {key!r}"
@@ -178,24 +253,22 @@ class _Keys(KeyStore):
         return kind(error.object, f"{error.reason} (reference {key!r} of {self.url})")
 
 
-class LocalReferences(_Keys, LocalStore):
+class LocalReferences(_Keys, StoreAtHand):
     """References whose files are on this machine, as far as is known. Others are waited for."""
 
-    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        found = self._find(key)
-        self._check(found, key, part, most)
-        if not isinstance(found, Part):
-            return None if found is None else found[part]
-        try:
-            file = self._file(found.address)
-            if isinstance(file, LocalBytes):
-                return read_here(file, found, part, most)
-            return file.run(read_part(file, None, found, part, most))
-        except NCZarrError as error:
-            raise self._explained(error, key) from error
+    async def _once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await make()
+
+    async def _apart(self, parse: Callable[[Any, str], T], data: Any, shown: str) -> T:
+        return parse(data, shown)
+
+    async def _read_part(
+        self, file: RemoteFileBytes, found: Part, part: slice, most: int | None
+    ) -> bytes:
+        return file.run(read_part(file, None, found, part, most))
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
-        found = self._find(key)
+        found = at_once(self._find(key))
         if isinstance(found, Part) and (count := found.size) is not None:
             if count > len(buffer):
                 return count
@@ -209,56 +282,17 @@ class LocalReferences(_Keys, LocalStore):
                 raise self._explained(error, key) from error
         return super().get_into(key, buffer)
 
-    def list(self, prefix: str) -> frozenset[str] | None:
-        return self._ready().names(prefix)
-
-    def find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
-        """Return what the references say of keys; nothing that they name is opened.
-
-        Raises
-        ------
-        StoreError
-            If one of them is nothing that can be read.
-        """
-        return [self._find(key) for key in keys]
-
     def addresses(self) -> Iterator[str]:
         """Yield addresses of files, among them those of the first chunks of some arrays."""
-        references = self._ready()
+        references = at_once(self._ready())
         yield from references.addresses()
         for file in islice(references.files(), _LOOKED_AT):
             with suppress(StoreError):  # an error of those that read the array
-                yield from self._read_rows(file).names
+                yield from at_once(self._read_rows(file)).names
 
     def as_remote(self) -> RemoteReferences:
         """Return a store of the same references whose files may be behind a network."""
-        return RemoteReferences(self.origin, self._opener, self._token, self._ready())
-
-    def _ready(self) -> References:
-        known = self._remembered()
-        if known is None:
-            origin = self.origin
-            if isinstance(origin, LocalBytes):
-                check_size(origin)
-                known = JSONReferences.parse(origin.read(0, origin.size), self.url)
-            else:
-                assert not isinstance(origin, ByteSource)
-                known = _parsed(origin, self.url)
-            known = self._remember(known)
-        return known
-
-    def _find(self, key: str) -> bytes | Part | None:
-        found = self._ready().find(check_key(key))
-        if not isinstance(found, Row):
-            return found
-        rows = self._rows.get(found.file) or self._read_rows(found.file)
-        return rows.find(found.number, self._named(key))
-
-    def _read_rows(self, file: str) -> Rows:
-        assert isinstance(self.origin, LocalStore)
-        rows = Rows.parse(_file_of(self.origin, file), f"{self.url}/{file}")
-        self._keep_rows(file, rows)
-        return rows
+        return RemoteReferences(self.origin, self._opener, self._token, at_once(self._ready()))
 
 
 class RemoteReferences(_Keys, RemoteStore):
@@ -270,10 +304,12 @@ class RemoteReferences(_Keys, RemoteStore):
     """
 
     concurrency = _TOGETHER
+    get = _Keys.fetch
+    list = _Keys.names
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._once: Once[Any] = Once()
+        self._asking: Once[Any] = Once()
         self._batches: OrderedDict[int, Batches] = OrderedDict()
 
     @property
@@ -284,92 +320,23 @@ class RemoteReferences(_Keys, RemoteStore):
         self._batches = OrderedDict()  # a read that is under way goes on
         super().close()
 
-    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        found = await self._find(key)
-        self._check(found, key, part, most)
-        if not isinstance(found, Part):
-            return None if found is None else found[part]
-        try:
-            file = self._file(found.address)
-            if isinstance(file, LocalBytes):
-                return read_here(file, found, part, most)
-            return await read_part(file, self._batches_of(file), found, part, most)
-        except NCZarrError as error:
-            raise self._explained(error, key) from error
-
-    async def list(self, prefix: str) -> frozenset[str] | None:
-        return (await self._ready()).names(prefix)
-
-    def find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
-        """Do as `LocalReferences.find_many`."""
-        return self.run(self._find_many(keys))
-
-    async def _find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
-        return [await self._find(key) for key in keys]
-
-    def _batches_of(self, file: RemoteFileBytes) -> Batches:
-        """Return what reads a file."""
-        found = self._batches.get(id(file))
-        if found is None:
-            found = self._batches[id(file)] = Batches(file)
-            while len(self._batches) > _OPEN_ELSEWHERE:
-                self._batches.popitem(last=False)
+    async def _once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        found: T = await self._asking.ask(make, name)
         return found
 
-    async def _ready(self) -> References:
-        known = self._remembered()
-        if known is None:
-            known = await self._once.ask(self._load)
-        return known
+    async def _apart(self, parse: Callable[[Any, str], T], data: Any, shown: str) -> T:
+        return await asyncio.to_thread(parse, data, shown)
 
-    async def _load(self) -> References:
-        origin = self.origin
-        if isinstance(origin, ByteSource):
-            data = await read_json(origin)
-            known: References = await asyncio.to_thread(JSONReferences.parse, data, self.url)
-        elif isinstance(origin, RemoteStore):
-            metadata = await origin.get(CONSOLIDATED, most=self.max_metadata)
-            known = FolderReferences.parse(metadata or b"", self.url)
-        else:
-            known = _parsed(origin, self.url)
-        return self._remember(known)
+    async def _read_part(
+        self, file: RemoteFileBytes, found: Part, part: slice, most: int | None
+    ) -> bytes:
+        batches = self._batches.get(id(file))
+        if batches is None:
+            batches = self._batches[id(file)] = Batches(file)
+            while len(self._batches) > _OPEN_ELSEWHERE:
+                self._batches.popitem(last=False)
+        return await read_part(file, batches, found, part, most)
 
-    async def _find(self, key: str) -> bytes | Part | None:
-        found = (await self._ready()).find(check_key(key))
-        if not isinstance(found, Row):
-            return found
-        rows = self._rows.get(found.file)
-        if rows is None:
-            rows = await self._once.ask(partial(self._read_rows, found.file), found.file)
-        return rows.find(found.number, self._named(key))
-
-    async def _read_rows(self, file: str) -> Rows:
-        origin = self.origin
-        if isinstance(origin, RemoteStore):
-            data = await origin.get(file, most=MAX_FILE)
-        else:
-            assert isinstance(origin, LocalStore)
-            data = _file_of(origin, file)
-        rows = await asyncio.to_thread(Rows.parse, data, f"{self.url}/{file}")
-        self._keep_rows(file, rows)
-        return rows
-
-
-def _file_of(folder: LocalStore, file: str) -> bytes | None:
-    """Return a file of references, if its folder is still that whose metadata were read."""
-    data = folder.get(file, most=MAX_FILE)
-    folder.check_place()  # without a file of another one, chunks would be fill values
-    return data
-
-
-def _parsed(origin: KeyStore | Mapping[str, Any], shown: str) -> References:
-    if isinstance(origin, Mapping):
-        return JSONReferences.of(origin, shown)
-    return FolderReferences.parse(origin.get_one(CONSOLIDATED) or b"", shown)
-
-
-#: A file that references name, open.
-File: TypeAlias = LocalBytes | RemoteFileBytes
 
 #: JSON from a network comes in pieces of so many bytes.
 PIECE = 1 << 23

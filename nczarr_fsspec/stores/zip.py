@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
-from nczarr_fsspec.concurrency import Once
+from nczarr_fsspec.concurrency import Once, at_once
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, StoreAtHand
 from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes, open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
@@ -20,11 +21,55 @@ T = TypeVar("T")
 
 #: what an archive on this machine is opened from
 LocalSource: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | LocalBytes"
+#: reads a range of an archive, at once
+Read: TypeAlias = Callable[[int, int], bytes]
 #: bytes from which a member is unpacked in a thread, and not on the event loop
 _HEAVY = 64 * 1024
 
 
-class ZipStore(LocalStore):
+class _Members(KeyStore):
+    """The members of an archive, wherever it is."""
+
+    steady = True
+
+    @abstractmethod
+    async def _open(self) -> Archive:
+        """Return the directory of the archive, which is read once."""
+
+    @abstractmethod
+    async def _answer(self, plan: Plan[T]) -> T:
+        """Run `plan` with reads of the archive."""
+
+    @abstractmethod
+    async def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes ``[start, stop)`` of the archive, or those up to its end."""
+
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        archive = await self._open()
+        whole = isinstance(self, RemoteStore)  # there, a request is dear
+        return await self._answer(archive.read(key, part, most, whole=whole))
+
+    async def divisible(self, keys: Iterable[str]) -> bool:
+        return (await self._open()).divides(keys)
+
+    async def names(self, prefix: str) -> frozenset[str]:
+        return (await self._open()).children.get(prefix, frozenset())
+
+    @property
+    def directory(self) -> str:
+        """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
+        return self.archive.directory
+
+    @property
+    def archive(self) -> Archive:
+        """The members of the dataset, and what is beside it."""
+        return self.run(self._open())
+
+    def contents(self) -> str:
+        return self.archive.digest()
+
+
+class ZipStore(_Members, StoreAtHand):
     """An archive on this machine.
 
     Parameters
@@ -35,8 +80,6 @@ class ZipStore(LocalStore):
     url
         How messages name it; by default the path.
     """
-
-    steady = True
 
     def __init__(
         self,
@@ -54,37 +97,25 @@ class ZipStore(LocalStore):
             self._source = open_file_object(source, url or "zip archive")
         self.url = url or (self._source if isinstance(self._source, str) else self._source.url)
         self._lock = ProcessLock()
-        self._opened: tuple[Callable[[int, int], bytes], Archive] | None = None
+        self._opened: tuple[Read, Archive] | None = None
         # of the file at a path; what is read after `close`, or by a pickled copy, insists on it
         self._version = ""
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        read, archive = self._open()
+        # as `fetch`, which takes 2.5 µs more, a tenth of a small member
+        read, archive = self._file()
         return answer(archive.read(key, part, most, whole=False), read)
 
-    def divides(self, keys: Iterable[str]) -> bool:
-        return self._open()[1].divides(keys)
-
-    @property
-    def directory(self) -> str:
-        """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
-        return self.archive.directory
-
-    @property
-    def archive(self) -> Archive:
-        """The members of the dataset, and what is beside it."""
-        return self._open()[1]
-
     def list(self, prefix: str) -> frozenset[str]:
-        return self._open()[1].children.get(prefix, frozenset())
-
-    def contents(self) -> str:
-        return self._open()[1].digest()
+        return at_once(self.names(prefix))
 
     def close(self) -> None:
         self._opened = None  # the file closes with the last read that is under way
 
-    def _open(self) -> tuple[Callable[[int, int], bytes], Archive]:
+    async def _open(self) -> Archive:
+        return self._file()[1]
+
+    def _file(self) -> tuple[Read, Archive]:
         opened = self._opened
         if opened is None:
             with self._lock:
@@ -100,12 +131,24 @@ class ZipStore(LocalStore):
                     self._opened, self._version = opened, source.validator
         return opened
 
+    async def _answer(self, plan: Plan[T]) -> T:
+        return answer(plan, self._file()[0])
+
+    async def read(self, start: int, stop: int) -> bytes:
+        return self._file()[0](start, stop)
+
     def __reduce__(self) -> tuple[Any, ...]:
         state = {"max_metadata": self.max_metadata, "_version": self._version}
         return type(self), (self._source, self.url), state
 
 
-class RemoteZipStore(RemoteStore):
+def _reading(source: LocalBytes) -> Read:
+    """Return a function that reads a range of `source`, or what there is of it."""
+    size = source.size
+    return lambda start, stop: bytes(source.read(min(start, size), min(max(start, stop), size)))
+
+
+class RemoteZipStore(_Members, RemoteStore):
     """An archive behind a network: one request for its directory, one for each member.
 
     Parameters
@@ -114,80 +157,56 @@ class RemoteZipStore(RemoteStore):
         The archive, opened best with its last `TAIL_BYTES`.
     """
 
-    steady = True
+    get = _Members.fetch
+    list = _Members.names
+    divides = _Members.divisible
 
     def __init__(self, source: RemoteBytes) -> None:
         self.source = source
         self.url = source.url
-        self._opened: tuple[Archive, bytes] | None = None
-        self._opening: Once[tuple[Archive, bytes]] = Once()
+        self._tail = b""  # the last bytes of the archive
+        self._opened: Archive | None = None
+        self._opening: Once[Archive] = Once()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.source.loop
 
-    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        archive, tail = await self._open()
-        return await self._answer(archive.read(key, part, most, whole=True), tail)
-
-    async def divides(self, keys: Iterable[str]) -> bool:
-        return (await self._open())[0].divides(keys)
-
-    async def _answer(self, plan: Plan[T], tail: bytes) -> T:
-        """Run `plan` with reads of the source and of its last bytes, which are here."""
-        held = self.source.size - len(tail)
+    async def _answer(self, plan: Plan[T]) -> T:
         wanted, result = advance(plan)
         while wanted is not None:
-            begin, end = wanted
-            if begin >= held:
-                data = tail[begin - held : end - held]
-            else:
-                data = await self.read(begin, end)
+            data = await self.read(*wanted)
             if len(data) < _HEAVY:
                 wanted, result = advance(plan, data)
             else:
                 wanted, result = await asyncio.to_thread(advance, plan, data)
         return cast("T", result)
 
-    @property
-    def directory(self) -> str:
-        """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
-        return self.archive.directory
-
-    @property
-    def archive(self) -> Archive:
-        """The members of the dataset, and what is beside it."""
-        return self.run(self._open())[0]
-
-    async def list(self, prefix: str) -> frozenset[str]:
-        return (await self._open())[0].children.get(prefix, frozenset())
-
-    def contents(self) -> str:
-        return self.archive.digest()
-
     def close(self) -> None:
-        self._opened = None
+        self._opened, self._tail = None, b""
         self.source.close()
 
-    async def _open(self) -> tuple[Archive, bytes]:
-        """Return the archive and its last bytes; read once, however many ask at a time."""
+    async def _open(self) -> Archive:
         opened = self._opened
-        if opened is None:
+        if opened is None:  # read once, however many ask at a time
             opened = self._opened = await self._opening.ask(self._read_directory)
         return opened
 
-    async def _read_directory(self) -> tuple[Archive, bytes]:
+    async def _read_directory(self) -> Archive:
         source = self.source
-        tail = source.tail or source.head[: source.size]
-        if len(tail) < min(source.size, TAIL_BYTES):
-            tail = await self.read(max(0, source.size - TAIL_BYTES), source.size)
-        return await self._answer(read_archive(self.url, source.size, tail), tail), tail
+        size, tail = source.size, source.tail or source.head[: source.size]
+        if len(tail) < min(size, TAIL_BYTES):
+            tail = await self.read(max(0, size - TAIL_BYTES), size)
+        self._tail = tail
+        return await self._answer(read_archive(self.url, size, tail))
 
     async def read(self, start: int, stop: int) -> bytes:
-        """Return the bytes ``[start, stop)`` of the archive, or those up to its end."""
-        stop = min(stop, self.source.size)
+        tail = self._tail
+        held, stop = self.source.size - len(tail), min(stop, self.source.size)
         if start >= stop:
             return b""
+        if start >= held:
+            return tail[start - held : stop - held]
         (data,) = await self.source.fetch([Extent(start, stop)])
         return bytes(data)
 
@@ -217,9 +236,3 @@ def open_archive(
         store.close()
         raise found
     return store
-
-
-def _reading(source: LocalBytes) -> Callable[[int, int], bytes]:
-    """Return a function that reads a range of `source`, or what there is of it."""
-    size = source.size
-    return lambda start, stop: bytes(source.read(min(start, size), min(max(start, stop), size)))

@@ -122,11 +122,8 @@ def pack(
 def _open(base: ZipStore | RemoteZipStore | None) -> _Base:
     if base is None:
         return _Base(Archive("", {}), lambda _start, _stop: b"")
-    if isinstance(base, RemoteZipStore):
-        remote = base
-        return _Base(remote.archive, lambda start, stop: remote.run(remote.read(start, stop)))
-    read, archive = base._open()  # noqa: SLF001
-    return _Base(archive, read)
+    there = base
+    return _Base(there.archive, lambda start, stop: there.run(there.read(start, stop)))
 
 
 def _fill(

@@ -20,15 +20,14 @@ from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragment_datasets import open_begun
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import open_begun
 from nczarr_xarray.dataset.opened import Opened, gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.formats.alike import HierarchyPattern, movable, moved
-from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.alike import MetadataPattern, movable, moved
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import read_pattern
+from nczarr_xarray.formats.registry import Source, read_pattern
 from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import Attribute, Hierarchy, Variable
 
@@ -95,7 +94,7 @@ class _Kind(NamedTuple):
         What is kept of these.
     """
 
-    pattern: HierarchyPattern
+    pattern: MetadataPattern
     description: Description
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrWarning, caller_level, refuse_pointer
-from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step, bytewise
+from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, ChunkBound, Size, Step, bytewise
 from nczarr_xarray.codecs.decompress import Together, together
 from nczarr_xarray.codecs.registry import codec, need_libhdf5, step_of
 from nczarr_xarray.codecs.shuffle import WIDEST, element_size
@@ -55,10 +55,8 @@ class Decoder:
     ----------
     array
         What it was made for.
-    nbytes
-        Of a decoded chunk.
-    most
-        Bytes that a stored chunk may have: no codec makes more of a chunk.
+    bound
+        How many bytes a chunk may have; `nbytes` are those of a decoded one.
     is_plain
         Whether chunks are stored as the bytes of their elements.
     in_rows
@@ -84,8 +82,11 @@ class Decoder:
         most = _IN_ROWS if self._codecs else SMALL
         self.in_rows = self.nbytes <= most and not self._objects and array.order == "C"
         self.needs_libhdf5 = need_libhdf5(self._codecs)
-        self.most: int = 0
-        self._steps = self._plan()
+        self._steps, stored = self._plan()
+        if array.longer > self.nbytes:
+            # two compressors make of noise less than three times as much
+            stored += 3 * (array.longer - self.nbytes)
+        self.bound = ChunkBound(stored, self.nbytes)
         self.together = self._plan_together() if self.in_rows else None
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.
@@ -99,9 +100,6 @@ class Decoder:
                 self.planes = size
         self._mask = mask
         self._longer: Decoder | None = None
-        if array.longer > self.nbytes:
-            # two compressors make of noise less than three times as much
-            self.most += 3 * (array.longer - self.nbytes)
         self._told = False
         self._into: Callable[[Buffer, memoryview], bool] | None = None
         make = codec(self._codecs[0]["id"]).decode_into if self._codecs else None
@@ -109,14 +107,15 @@ class Decoder:
             self._into = make(self._codecs[0], Size(self.nbytes))
         self.is_direct = self._into is not None and not self.in_rows
 
-    def _plan(self) -> tuple[Step, ...]:
+    def _plan(self) -> tuple[tuple[Step, ...], int]:
+        """Return how to undo the codecs, and the most bytes that these make of a chunk."""
         array = self.array
         if self._objects and not self._codecs:
             reason = "dtype '|O' needs an object codec in 'filters'"
             raise FormatError(array.described, reason)
         steps: list[Step] = []
         size = UNKNOWN if self._objects else Size(self.nbytes)
-        self.most = size.most + _SLACK
+        stored = size.most + _SLACK
         for config in self._codecs:
             try:
                 step, size = step_of(config, array, size)
@@ -127,10 +126,10 @@ class Decoder:
                 reason = f"codec {config['id']!r:.80} cannot be used ({error})"
                 step, size = _refusal(FormatError(array.described, reason), array), UNKNOWN
             # what a compressor makes of noise is longer than that: by a fourth, with the worst
-            longer = 0 if size.exact else self.most * 3 // 2
-            self.most = longer if size == UNKNOWN else max(longer, size.most + _SLACK)
+            longer = 0 if size.exact else stored * 3 // 2
+            stored = longer if size == UNKNOWN else max(longer, size.most + _SLACK)
             steps.insert(0, step)
-        return tuple(steps)
+        return tuple(steps), stored
 
     def _plan_together(self) -> Together | None:
         shuffled = bool(self._codecs) and self._codecs[0]["id"] == "shuffle"
@@ -226,7 +225,12 @@ class Decoder:
     def _decoded(self, data: Buffer, name: Callable[[], str]) -> Buffer:
         try:
             undone = _undone(data, self._steps)
-            return self._objects_of(undone) if self._objects else self._elements_of(undone)
+            if self._objects:
+                return self._objects_of(undone)
+            elements = bytewise(undone)
+            if len(elements) != self.nbytes:
+                Size(self.nbytes).check(len(elements))
+            return elements
         except FormatError as error:
             refuse_pointer(name(), data)
             raise type(error)(name(), error.reason) from None
@@ -235,12 +239,6 @@ class Decoder:
         except Exception as error:  # codec libraries raise whatever they like
             refuse_pointer(name(), data)
             raise FormatError(name(), f"the chunk cannot be decoded ({error})") from error
-
-    def _elements_of(self, data: Buffer) -> Buffer:
-        data = bytewise(data)
-        if len(data) != self.nbytes:
-            Size(self.nbytes).check(len(data))
-        return data
 
     def _objects_of(self, data: Buffer) -> np.ndarray:
         if not isinstance(data, np.ndarray) or data.dtype.kind != "O":

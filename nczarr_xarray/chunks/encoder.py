@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -89,7 +88,9 @@ class Encoder:
         if dtype.hasobject and not array.codecs:
             reason = f"dtype {dtype.str!r} needs an object codec in 'filters'"
             raise FormatError(array.described, reason)
-        self._fill = self._fill_element(array.fill)
+        missing = array.missing  # which pads a chunk
+        as_text = self._as_bytes(np.array(missing, object)) if self._text else missing
+        self._fill = np.array(as_text, dtype=dtype)
         # compressors return bytes of their own; filters may return what they were given
         last = registry.codec(array.codecs[-1]["id"]) if array.codecs else None
         compressed = last is not None and last.compressor and last.encode is not None
@@ -254,15 +255,6 @@ class Encoder:
             if isinstance(text, (str, bytes)) and len(text) > room:
                 reason = f"text {text!r:.80} has {len(text)} characters, and {room} is the most"
                 raise FormatError(self._array.path, f"{reason} here")
-
-    def _fill_element(self, fill: Any) -> np.ndarray:
-        """Return what pads a chunk, of shape ``()``."""
-        dtype = self._array.dtype
-        if dtype.hasobject:
-            return np.array("" if fill is None else fill, dtype=dtype)
-        if fill is None:
-            return np.array("NaT", dtype) if dtype.kind in "mM" else np.zeros((), dtype=dtype)
-        return self._as_bytes(np.array(fill, object)) if self._text else np.array(fill, dtype=dtype)
 
     def _gathered(self, elements: np.ndarray) -> np.ndarray:
         """Return the whole chunk, flat; no copy if `elements` are that already."""

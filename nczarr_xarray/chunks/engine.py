@@ -126,7 +126,9 @@ class ChunkReader:
         room = allocate(self._array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=False)
         for wanted, window in read.windows():
-            pieces = await self._locate(source, read, wanted, window)
+            table = await source.locate(self._array.locate(wanted))
+            parts = read.sparse and await source.divides(table)
+            pieces = read.pieces(wanted, window, table, parts=parts)
             left = pieces.left()
             most = max(1, BATCH_BYTES // max(1, pieces.nbytes))
 
@@ -143,20 +145,8 @@ class ChunkReader:
 
             receive = in_threads(scatter, pieces.nbytes, inline=not self._scheme.needs_libhdf5)
             table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
-            await source.fetch(table, pieces.most, pieces.nbytes, receive)
+            await source.fetch(table, pieces.bound, receive)
         return plan.finish(room)
-
-    async def _locate(
-        self,
-        source: RemoteSource,
-        read: GridRead | StridedRead,
-        wanted: np.ndarray,
-        window: Any,
-    ) -> GridPieces | RunPieces:
-        """Find out where the chunks of a window are."""
-        table = await source.locate(self._array.locate(wanted))
-        parts = read.sparse and await source.divides(table)
-        return read.pieces(wanted, window, table, parts=parts)
 
     def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
         """Begin to read little of a remote file; None if that is not what `plan` selects."""

@@ -29,7 +29,7 @@ from nczarr_xarray.chunks.plan import (
     Segment,
     Window,
 )
-from nczarr_xarray.chunks.scatter import Scatter, allocate, fill_element
+from nczarr_xarray.chunks.scatter import Scatter, allocate
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
 from nczarr_xarray.model import Array, ChunkTable, grid_of
@@ -46,7 +46,10 @@ class Grid:
         self.decoder, self.scatter = self.decoder_of(0)
         #: for what `Decoder.together` returns, which is not shuffled
         self.scatter_elements = Scatter(self.decoder, planes=0)
+        self.bound = self.decoder.bound
         self.nbytes = self.decoder.nbytes
+        #: whether chunks are read to where they belong in the result, where that can be
+        self.is_direct = self.decoder.is_plain and not self.decoder.in_rows
         self.needs_libhdf5 = self.decoder.needs_libhdf5
         self.known = CACHE.of(self)
         self.parts_read = PartsRead(self.nbytes)
@@ -56,17 +59,6 @@ class Grid:
         if large and set(self.numbers.shape) <= {1}:
             everything = tuple(map(slice, array.shape))
             self._whole = ChunkTask((0,) * len(array.shape), everything, everything)
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether chunks are read to where they belong in the result, where that can be."""
-        return self.decoder.is_plain and not self.decoder.in_rows
-
-    def is_sparse(self, plan: Plan) -> bool:
-        """Tell whether parts of chunks may be enough: of chunks of plain elements, not small."""
-        plain = not self.array.codecs and self.array.dtype.kind != "O"
-        large = not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
-        return plain and large and may_be_sparse(plan, self.array.chunk_shape)
 
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
         """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
@@ -82,13 +74,6 @@ class Grid:
         together = items_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
         return self.numbers.windows(plan, together, LOCAL_WINDOW)
 
-    def located(self, wanted: np.ndarray, window: Window, table: ChunkTable) -> ChunkTable:
-        """Return where the chunks of a window are, from where those are that were looked up."""
-        self.check_sizes(wanted, table.size)
-        if wanted is window.ids:
-            return table
-        return table.of(np.searchsorted(wanted, window.ids))
-
     def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
         task, array = self._whole, self.array
@@ -98,7 +83,7 @@ class Grid:
         self.check_sizes(ONLY_CHUNK, table.size)
         result = allocate(array, array.shape)
         room = self.scatter.room_for(task, None, result) if self.is_direct else None
-        if room is None or table.start[0] < 0 or not source.fetch_together(table, room):
+        if room is None or table.start[0] < 0 or not source.fetch_together(table, room, self.bound):
             self.take(source, table, 0, task, None, result, None)
         return result
 
@@ -112,7 +97,7 @@ class Grid:
         self.check_sizes(ONLY_CHUNK, table.size)
         result = allocate(self.array, self.array.shape)
         there = table.start[0] >= 0
-        data = await source.fetch_one(table, self.decoder.most) if there else None
+        data = await source.fetch_one(table, self.bound) if there else None
         self._put(data, int(table.mask[0]), 0, task, None, result)
         return result
 
@@ -140,7 +125,7 @@ class Grid:
                 room = self.scatter.room_for(task, axes, result)
                 if room is not None and source.fetch_into(table, 0, room):
                     return
-            (data,) = source.fetch(table, self.decoder.most)
+            (data,) = source.fetch(table, self.bound)
         self._put(data, int(table.mask[0]), number, task, axes, result, known, versions)
 
     def _put(
@@ -156,7 +141,7 @@ class Grid:
     ) -> None:
         """Decode and scatter a chunk that was stored without the codecs of `mask`."""
         if data is None:
-            result[task.target] = fill_element(self.array)
+            result[task.target] = self.array.missing
             return
         decoder, scatter = self.decoder_of(mask)
         if decoder.is_direct and known is None:
@@ -174,7 +159,7 @@ class Grid:
 
     def check_sizes(self, numbers: np.ndarray, sizes: np.ndarray) -> None:
         """Refuse chunks that are stated to be longer than codecs can make them."""
-        most = self.decoder.most
+        most = self.bound.stored
         if (sizes[0] if len(sizes) == 1 else sizes.max(initial=0)) > most:
             worst = int(sizes.argmax())
             raise FormatError(
@@ -225,11 +210,13 @@ class GridRead:
         self.known = grid.known.for_read(plan, grid.nbytes, dtype) if remember else None
         self.local = local
         self.result = result
-        self.fill = fill_element(grid.array)
+        self.fill = grid.array.missing
         # what one thread decodes alone is inflated sooner chunk by chunk
         shared = self.known is None and plan.count * grid.nbytes >= SHARED_BYTES
         self.together = grid.decoder.together if shared else None
-        self.sparse = grid.is_sparse(plan)
+        plain = not grid.array.codecs and dtype.kind != "O"
+        large = not grid.decoder.in_rows and grid.nbytes < 1 << 62  # what numpy can say
+        self.sparse = plain and large and may_be_sparse(plan, grid.array.chunk_shape)
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""
@@ -245,7 +232,10 @@ class GridRead:
         parts
             Whether the selection is sparse, and parts of chunks cost less than these.
         """
-        grid, table = self.grid, self.grid.located(wanted, window, table)
+        grid = self.grid
+        grid.check_sizes(wanted, table.size)
+        if wanted is not window.ids:
+            table = table.of(np.searchsorted(wanted, window.ids))
         if parts:
             divided, located, found = in_parts(grid.array, grid.nbytes, self.plan, window, table)
             remembers = found is not None and self.known is not None
@@ -267,8 +257,8 @@ class GridPieces:
         Bytes that what is fetched of a chunk becomes.
     group_nbytes, group_chunks
         The same bytes of a segment, and its chunks.
-    most
-        Bytes that a chunk may have as stored.
+    bound
+        How many bytes what is fetched of a chunk may have.
     """
 
     def __init__(
@@ -283,7 +273,7 @@ class GridPieces:
         self.groups = len(window.segments)
         self.group_chunks = -(-len(window.ids) // self.groups)
         self.nbytes = read.grid.nbytes if parts is None else int(table.size.max())
-        self.most = read.grid.decoder.most
+        self.bound = read.grid.bound._replace(decoded=self.nbytes)
         self.group_nbytes = self.group_chunks * self.nbytes
 
     @cached_property
@@ -329,7 +319,7 @@ class GridPieces:
             left, versions = self._scatter_known(left, versions)
         if len(left):
             table = table if len(left) == len(table.start) else self.table.of(left)
-            self.scatter(left, source.fetch(table, self.most), versions)
+            self.scatter(left, source.fetch(table, self.bound), versions)
 
     def left(self) -> np.ndarray:
         """Scatter what need not be fetched, for it is not stored or it is remembered.

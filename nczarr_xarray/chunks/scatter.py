@@ -19,16 +19,9 @@ from nczarr_xarray.model import Array
 # The arrays that reads fill.
 
 
-def fill_element(array: Array) -> Any:
-    """Return what elements that are not stored read as."""
-    if array.fill is not None:
-        return array.fill
-    return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
-
-
 def same_fill(one: Array, other: Array) -> bool:
     """Tell whether elements that are not stored read as the same bits, in arrays of one dtype."""
-    first, second = (np.array([fill_element(array)], one.dtype) for array in (one, other))
+    first, second = (np.array([array.missing], one.dtype) for array in (one, other))
     return first.tobytes() == second.tobytes()
 
 

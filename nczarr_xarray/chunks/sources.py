@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import gather_or_cancel
+from nczarr_fsspec.concurrency import at_once, gather_or_cancel
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.local_files import FileRange, read_into
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
-from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence
-from nczarr_xarray.chunks.cache import read_records
+from nczarr_fsspec.stores.missing_chunks import Document, Presence
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, share
+from nczarr_xarray.codecs.codec import ChunkBound
 from nczarr_xarray.model import ChunkTable
 
 #: Chunks of a remote store that may be in flight at a time, however large they are.
@@ -69,14 +69,8 @@ class LocalSource(ABC):
         """Run `Array.locate`."""
 
     @abstractmethod
-    def fetch(self, table: ChunkTable, most: int) -> Sequence[EncodedChunk]:
-        """Fetch the chunks of a table, all of which exist as far as it says.
-
-        Parameters
-        ----------
-        most
-            Bytes that one may have.
-        """
+    def fetch(self, table: ChunkTable, bound: ChunkBound) -> Sequence[EncodedChunk]:
+        """Fetch the chunks of a table, all of which exist as far as it says."""
 
     @abstractmethod
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
@@ -92,12 +86,12 @@ class LocalSource(ABC):
         False if the chunk is missing, or has another number of bytes.
         """
 
-    def fetch_together(self, table: ChunkTable, room: memoryview) -> bool:
+    def fetch_together(self, table: ChunkTable, room: memoryview, bound: ChunkBound) -> bool:
         """Do as `fetch_into` does for the only chunk of a table, with several threads.
 
         False if the chunk is not large, or cannot be read so: `fetch_into` finds out why.
         """
-        found = self.ranges(table, len(room)) if len(room) >= _LARGE else None
+        found = self.ranges(table, bound) if len(room) >= _LARGE else None
         there = None if found is None else next(found)
         if there is None or there.size != len(room):
             return False
@@ -115,7 +109,7 @@ class LocalSource(ABC):
         return sum(read) == len(room)
 
     @abstractmethod
-    def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
+    def ranges(self, table: ChunkTable, bound: ChunkBound) -> Iterator[FileRange | None] | None:
         """Return where files have what `fetch` would fetch; None if no file has it.
 
         One range for each chunk, None for a missing one: they are copied from file to file.
@@ -142,15 +136,11 @@ class RemoteSource(ABC):
         """Run `Array.locate`."""
 
     @abstractmethod
-    async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
+    async def fetch(self, table: ChunkTable, bound: ChunkBound, receive: Receive) -> None:
         """Fetch the chunks of a table, and hand each over as soon as it is there.
 
         Parameters
         ----------
-        most
-            Bytes that one may have.
-        nbytes
-            Bytes that one becomes.
         receive
             Awaited with some rows of the table and what is stored there.
         """
@@ -171,7 +161,7 @@ class LocalKeys(LocalSource):
 
     def __init__(self, store: LocalStore, document: Document | None) -> None:
         self._store = store
-        self._presence = LocalPresence(store, document)
+        self._presence = Presence(store, *(() if document is None else (document,)))
 
     def locate(self, locating: Locating) -> ChunkTable:
         table = at_once(locating)
@@ -179,12 +169,12 @@ class LocalKeys(LocalSource):
             present = self._store.present(_keys(table))
             if present is not None:
                 if not all(present):
-                    self._presence.check()
+                    at_once(self._presence.check())
                 return table._replace(start=np.where(present, table.start, -1))
         return table
 
-    def fetch(self, table: ChunkTable, most: int) -> Sequence[EncodedChunk]:
-        get, wanted = self._store.get, _keys_and_parts(table)
+    def fetch(self, table: ChunkTable, bound: ChunkBound) -> Sequence[EncodedChunk]:
+        get, wanted, most = self._store.get, _keys_and_parts(table), bound.stored
         found: list[EncodedChunk] = []
         if len(wanted) < 2 or wanted[0][1] == ALL:
             found += [get(key, part, most) for key, part in wanted]
@@ -192,15 +182,15 @@ class LocalKeys(LocalSource):
             for key, parts in itertools.groupby(wanted, itemgetter(0)):
                 found += self._store.get_parts(key, [part for _, part in parts], most)
         if any(data is None for data in found):
-            self._presence.check()
+            at_once(self._presence.check())
         return found
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         assert table.source is not None
         return self._store.get_into(table.source[row], room) == len(room)
 
-    def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
-        found = self._store.ranges(_keys_and_parts(table), most)
+    def ranges(self, table: ChunkTable, bound: ChunkBound) -> Iterator[FileRange | None] | None:
+        found = self._store.ranges(_keys_and_parts(table), bound.stored)
         return None if found is None else self._checked(found)
 
     def _checked(self, found: Iterator[FileRange | None]) -> Iterator[FileRange | None]:
@@ -209,7 +199,7 @@ class LocalKeys(LocalSource):
             lacking = lacking or one is None
             yield one
         if lacking:
-            self._presence.check()
+            at_once(self._presence.check())
 
     def divides(self, table: ChunkTable) -> bool:
         return self._store.divides(_keys(table))
@@ -236,9 +226,10 @@ class RemoteKeys(RemoteSource):
     async def locate(self, locating: Locating) -> ChunkTable:
         return at_once(locating)
 
-    async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
+    async def fetch(self, table: ChunkTable, bound: ChunkBound, receive: Receive) -> None:
         store, gate, keys = self._store, self._store.gate(), _keys_and_parts(table)
         numbers, coming, lacking = iter(range(len(keys))), len(keys), False
+        most, nbytes = bound
         # small chunks are handed over several together: each by itself costs more than it has
         several = max(1, ON_LOOP_BYTES // max(1, nbytes))
         arrived: list[tuple[int, EncodedChunk]] = []
@@ -277,13 +268,13 @@ class RemoteKeys(RemoteSource):
         await self._watched(*(work() for _ in range(in_flight)))
         await self._presence.check(missing=lacking)
 
-    async def fetch_one(self, table: ChunkTable, most: int) -> EncodedChunk:
+    async def fetch_one(self, table: ChunkTable, bound: ChunkBound) -> EncodedChunk:
         """Fetch the only chunk of a table, a small one; None if there is no such key."""
         ((key, part),) = _keys_and_parts(table)
 
         async def get() -> EncodedChunk:
             async with self._store.gate():
-                return await self._store.get(key, part, most)
+                return await self._store.get(key, part, bound.stored)
 
         (data,) = await self._watched(get())
         await self._presence.check(missing=data is None)
@@ -307,67 +298,59 @@ class RemoteKeys(RemoteSource):
 
 
 class LocalFile(LocalSource):
-    """One file on this machine."""
+    """One file on this machine.
+
+    Attributes
+    ----------
+    bytes
+        Those of the file.
+    size
+        Their number.
+    """
 
     joins = True
 
     def __init__(self, file: File, source: LocalBytes) -> None:
         self._file = file
-        self._source = source
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._source.size
+        self.bytes = source
+        self.size = source.size
 
     def locate(self, locating: Locating) -> ChunkTable:
         table: ChunkTable = self._file.parse(locating)
         return table
 
-    def fetch(self, table: ChunkTable, most: int) -> Sequence[EncodedChunk]:
+    def fetch(self, table: ChunkTable, bound: ChunkBound) -> Sequence[EncodedChunk]:
         if table.source is not None:
             return _inline(table)
-        return self._source.read_many(*_bounds(table))
+        return self.bytes.read_many(*_bounds(table))
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         if table.size[row] != len(room) or table.source is not None:
             return False
-        self._source.read_into(int(table.start[row]), room)
+        self.bytes.read_into(int(table.start[row]), room)
         return True
 
-    def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
+    def ranges(self, table: ChunkTable, bound: ChunkBound) -> Iterator[FileRange | None] | None:
         if table.source is not None:
             return None
-        return self._source.ranges(*_bounds(table))
+        return self.bytes.ranges(*_bounds(table))
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         return ids
 
-    def read_records(self, start: int, stop: int, record: int) -> tuple[bytes | memoryview, int]:
-        """See `nczarr_xarray.chunks.cache.read_records`."""
-        return read_records(self._source, start, stop, record)
-
-    def read(self, start: int, stop: int) -> bytes | memoryview:
-        """Return bytes of the file."""
-        return self._source.read(start, stop)
-
 
 class RemoteFile(RemoteSource):
-    """One file behind a network."""
+    """One file behind a network; `size` are its bytes."""
 
     def __init__(self, file: File) -> None:
         self._file = file
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file."""
-        return self._file.source.size
+        self.size = file.source.size
 
     async def locate(self, locating: Locating) -> ChunkTable:
         table: ChunkTable = await self._file.parse_remote(locating)
         return table
 
-    async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
+    async def fetch(self, table: ChunkTable, bound: ChunkBound, receive: Receive) -> None:
         if table.source is None:
             await self._file.read_data(table.start, table.start + table.size, receive)
         else:
@@ -391,16 +374,6 @@ def source_of(store: KeyStore | File, document: Document | None) -> LocalSource 
     if isinstance(store.source, LocalBytes):
         return LocalFile(store, store.source)
     return RemoteFile(store)
-
-
-def at_once(locating: Coroutine[Any, Any, T]) -> T:
-    """Run `Array.locate`, or what awaits it, of an array that reads nothing for it."""
-    try:
-        locating.send(None)
-    except StopIteration as stop:
-        found: T = stop.value
-        return found
-    raise TypeError("chunks in a store of keys are located without reading")
 
 
 def _keys(table: ChunkTable) -> list[str]:

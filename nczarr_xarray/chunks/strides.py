@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.cache import LONGEST
+from nczarr_xarray.chunks.cache import LONGEST, read_records
 from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import ONLY_CHUNK, OuterPlan, Plan, PointPlan
-from nczarr_xarray.chunks.scatter import fill_element
-from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
+from nczarr_xarray.chunks.sources import LocalFile, LocalSource
+from nczarr_xarray.codecs.codec import ChunkBound
 from nczarr_xarray.model import Array, ChunkTable
 
 #: On this machine, wanted elements that are at most so many bytes apart are read by one call: to
@@ -340,9 +341,9 @@ class Strided:
             return None
         offset = 0
         if self._is_dense:
-            data = source.read(start, stop)
+            data = source.bytes.read(start, stop)
         else:
-            data, offset = source.read_records(start, stop, self.strides[0])
+            data, offset = read_records(source.bytes, start, stop, self.strides[0])
         stored = np.ndarray(array.shape, array.dtype, data, offset, self.strides)
         return stored.astype(array.dtype.newbyteorder("="))
 
@@ -375,7 +376,7 @@ class StridedRead:
         array, strides, plan = self._strided.array, self._strided.strides, self._plan
         start = int(table.start[0])
         if start < 0 or not math.prod(plan.shape):
-            self._result[...] = fill_element(array)
+            self._result[...] = array.missing
             return RunPieces([], table, self._result)
         size = self._strided.size if table.source is None else len(table.source[0])  # inline
         end = start + end_of(plan, strides, array.dtype.itemsize)
@@ -397,9 +398,8 @@ class RunPieces:
         #: the row that each part begins with, and the end of the last one
         self._first = [0, *itertools.accumulate(len(runs.starts) for runs in parts)]
         self.groups = count = self._first[-1]
-        self.most = self.nbytes = self.group_nbytes = max(
-            (runs.length for runs in parts), default=0
-        )
+        self.nbytes = self.group_nbytes = max((runs.length for runs in parts), default=0)
+        self.bound = ChunkBound(self.nbytes, self.nbytes)
         starts = [np.zeros(0, np.int64), *(runs.starts for runs in parts)]
         sizes = [np.full(len(runs.starts), runs.length, np.int64) for runs in parts]
         self.table = ChunkTable(
@@ -424,7 +424,7 @@ class RunPieces:
                 rows = [row for row in rows if not self._direct(source, part, row)]
             if rows:
                 table = self.table.of(slice(low, high) if len(rows) == high - low else rows)
-                self._scatter(part, rows, source.fetch(table, runs.length))
+                self._scatter(part, rows, source.fetch(table, self.bound))
             low = high
 
     def left(self) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.text import counted, format_size, printable
 from nczarr_xarray.cli.cdl_values import zarr_type
-from nczarr_xarray.formats.format import GENERATIONS
+from nczarr_xarray.formats.registry import GENERATIONS
 from nczarr_xarray.model import (
     CodecConfig,
     Dimension,

@@ -154,7 +154,7 @@ def _plain(value: Any) -> Any:
 
 def _print_faults(hierarchy: Hierarchy, style: Style) -> int:
     """Print the fragments that cannot be read; return how many."""
-    from nczarr_xarray.tools.validate.fragments import fragment_faults
+    from nczarr_xarray.tools.checks.objects import fragment_faults
 
     count = 0
     for finding in fragment_faults(hierarchy):

@@ -57,7 +57,7 @@ def add_doctor(new: NewParser) -> None:
 
 def run_doctor(args: argparse.Namespace) -> int:
     """Print the report; return 1 if it has errors."""
-    from nczarr_xarray.tools.doctor.api import doctor
+    from nczarr_xarray.tools.doctor import doctor
 
     if args.html:
         refuse_itself(args.html, args.target)

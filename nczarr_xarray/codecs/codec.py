@@ -55,6 +55,24 @@ def packed(size: Size) -> Size:
     return Size(size.most + size.most // 4 + 4096, exact=False)
 
 
+class ChunkBound(NamedTuple):
+    """How many bytes a chunk of an array may have.
+
+    `nczarr_xarray.chunks.decoder` reckons that once for an array. It is passed down to all that
+    fetch chunks; a store gets how many a key may have. Nothing else judges it.
+
+    Attributes
+    ----------
+    stored
+        As it is stored: no codec makes more of a chunk.
+    decoded
+        Of its elements.
+    """
+
+    stored: int
+    decoded: int
+
+
 #: Makes the step that undoes a codec whose result has to have a size; says what that step takes.
 Decode: TypeAlias = Callable[[CodecConfig, Array, Size], tuple[Step, Size]]
 #: Makes what undoes a codec into memory of exactly the right size. That returns False if it cannot,

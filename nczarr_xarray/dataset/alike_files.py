@@ -1,36 +1,104 @@
-"""Read fragments in files that are alike: metadata are compared, byte by byte, and not parsed."""
+"""Read fragments in files that are alike: many at a time, and without parsing their metadata.
+
+The metadata of a file are compared, byte by byte, with those of one that was parsed
+(`nczarr_xarray.formats.alike`). Small data of many such files are chunks of one array with a
+dimension more, the files, whose chunks lie in as many sources.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.local_files import OPEN_FLAGS, read_at
 from nczarr_fsspec.ranges.local import LocalFileBytes
+from nczarr_xarray.chunks.grid import Grid, GridRead
+from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.sources import EncodedChunk
-from nczarr_xarray.chunks.stack import ChunkStack, Stacked
+from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.dataset.file import DataFile, at_hand
-from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.fragment_datasets import Opening
+from nczarr_xarray.dataset.fragment_parts import FragmentRequest, Part, as_it_is, reading_of
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.alike import MetadataPattern, moved
-from nczarr_xarray.formats.alike_chunks import AlikeChunks, read_alike_chunks
-from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.alike import AlikeChunks, MetadataPattern, moved, read_alike_chunks
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import read_pattern
-from nczarr_xarray.model import FileChunks, FileStrides
+from nczarr_xarray.formats.registry import Source, read_pattern
+from nczarr_xarray.model import (
+    Array,
+    ChunkTable,
+    CodecConfig,
+    FileChunks,
+    FileStrides,
+    FragmentArray,
+    FragmentMapping,
+    Variable,
+)
 
 #: Bytes from the beginning of a file that are read at once: mostly the data are among them.
 _TOGETHER = 1 << 16
 #: Files whose pattern is learned, at most: in a folder of many kinds there is nothing to be gained.
 _MOST_PATTERNS = 8
+#: Files of a stack: more than are ever read at a time.
+_MOST_FILES = 1 << 20
+#: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, opening the
+#: file is a small part.
+_RUN_BYTES = 1 << 20
+#: Fragments that are read at a time.
+_RUN = 256
+#: To open a file and compare its metadata takes the interpreter's lock as long as so many chunks
+#: do. Of small fragments two threads would read no more than one, for half as much time again.
+_CHUNKS_A_FILE = 3
 
 #: A file of a stack: its path, or all of its bytes; None if it is in neither form.
 StackedFile: TypeAlias = "str | bytes | None"
+
+
+class AlikeVariable(NamedTuple):
+    """A variable that files have with the same metadata.
+
+    Attributes
+    ----------
+    pattern
+        The metadata.
+    variable
+        As one of the files has it.
+    """
+
+    pattern: MetadataPattern
+    variable: Variable
+
+    def open(self, file: DataFile) -> Opening | None:
+        """Open the variable of a file; None if that has other metadata."""
+        source = file.source
+        if not self.pattern.fits(source.head[: self.pattern.stop], source.size):
+            return None
+        variable = moved(self.variable, file.url, source.size)
+        return Opening(VariableReader(file, variable), variable, alike=True)
+
+
+async def read_alike_variable(file: DataFile, name: str, *, entire: bool) -> AlikeVariable | None:
+    """Read what a variable has in common with those of other files; None if these are parsed.
+
+    Parameters
+    ----------
+    name
+        Path of the variable.
+    entire
+        Whether to read all of the group, which shows the names of the variable's dimensions.
+    """
+    group, _, short = name.strip("/").rpartition("/")
+    options = OpenOptions(group=group, tree=False, only=None if entire else short)
+    pattern = await read_pattern(Source(file.url, file.source), options)
+    variable = None if pattern is None else pattern.variable(name)
+    return None if pattern is None or variable is None else AlikeVariable(pattern, variable)
 
 
 class AlikeFiles:
@@ -39,7 +107,7 @@ class AlikeFiles:
     Parameters
     ----------
     entire
-        As of `nczarr_xarray.dataset.fragment_opener.Opener.open`.
+        As of `read_alike_variable`.
 
     Attributes
     ----------
@@ -51,62 +119,60 @@ class AlikeFiles:
     def __init__(self, *, entire: bool) -> None:
         self._entire = entire
         self.stack: AlikeStack | None = None
-        self._known: tuple[str, MetadataPattern | None] = "", None
+        self._known: tuple[str, AlikeVariable | None] = "", None
         self._learned = 0
 
-    def pattern(self, name: str) -> MetadataPattern | None:
-        """Return the pattern that a file may have which has a variable of this name."""
-        known, pattern = self._known
-        return pattern if name == known else None
+    def variable(self, name: str) -> AlikeVariable | None:
+        """Return what a file may have which has a variable of this name."""
+        known, variable = self._known
+        return variable if name == known else None
 
     def open(self, path: str, name: str) -> Opening | None:
         """Open a variable of a local file, which stays open; None if it has another pattern."""
-        pattern = self.pattern(name)
-        if pattern is None:
+        variable = self.variable(name)
+        if variable is None:
             return None
         try:
             source = LocalFileBytes(path)
         except NCZarrError:
             return None
-        if pattern.fits(source.head[: pattern.stop], source.size):
-            return alike(DataFile(source), pattern)
-        source.close()
-        return None
+        opening = variable.open(DataFile(source))
+        if opening is None:
+            source.close()
+        return opening
 
-    def learn(self, name: str, found: Opening) -> bool:
+    def learn(self, name: str, opening: Opening) -> bool:
         """Learn the pattern of a local file that has been opened; tell whether to use the stack."""
-        file = self._file_of(found)
+        file = self._file_of(opening)
         if file is None:
             return False
-        pattern = file.parse(read_variable_pattern(file, name, entire=self._entire))
-        self._known = name, pattern
-        return self._learn_stack(name, pattern, file)
+        variable = file.parse(read_alike_variable(file, name, entire=self._entire))
+        self._known = name, variable
+        return self._learn_stack(name, variable, file)
 
-    async def learn_remote(self, name: str, found: Opening) -> None:
+    async def learn_remote(self, name: str, opening: Opening) -> None:
         """Do as `learn` does, of a remote file, on its loop."""
-        file = self._file_of(found)
+        file = self._file_of(opening)
         if file is None:
             return
-        reading = read_variable_pattern(file, name, entire=self._entire)
-        pattern = await file.parse_remote(reading)
-        self._known = name, pattern
+        variable = await file.parse_remote(read_alike_variable(file, name, entire=self._entire))
+        self._known = name, variable
         here = at_hand(file.source)
         if here is not None:
-            self._learn_stack(name, pattern, here)
+            self._learn_stack(name, variable, here)
 
-    def _learn_stack(self, name: str, pattern: MetadataPattern | None, file: DataFile) -> bool:
+    def _learn_stack(self, name: str, alike: AlikeVariable | None, file: DataFile) -> bool:
         """Learn where files of a pattern have chunks, from one that is read without waiting."""
-        array = None if pattern is None else pattern.variable.array
-        places = None if array is None else file.parse(read_alike_chunks(array))
-        if pattern is None or array is None or places is None:
+        array = None if alike is None else alike.variable.array
+        chunks = None if array is None else file.parse(read_alike_chunks(array))
+        if alike is None or chunks is None:
             return False
-        stack = ChunkStack(array, places.shape, places.masks)
-        self.stack = AlikeStack(name, pattern, stack, places)
+        self.stack = AlikeStack(name, alike, chunks)
         return True
 
-    def _file_of(self, found: Opening) -> DataFile | None:
+    def _file_of(self, opening: Opening) -> DataFile | None:
         """Return the file whose pattern is to be learned; None if that is not worth while."""
-        file, array = found.reader.store, found.variable.array
+        file, array = opening.reader.store, opening.variable.array
         if self._learned >= _MOST_PATTERNS or not isinstance(file, DataFile):
             return None
         if not isinstance(array, (FileChunks, FileStrides)):
@@ -115,61 +181,113 @@ class AlikeFiles:
         return file
 
 
+# -- stacks --------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
+class _StackArray(Array):
+    """The same variable of many files, whose chunks are brought along."""
+
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype
+    fill: Any
+    codecs: tuple[CodecConfig, ...]
+
+
 class AlikeStack:
-    """Reads a variable of many files with one pattern. Safe in threads.
+    """Reads a variable of many files with one pattern: planned once, decoded in rows of chunks.
+
+    Safe in threads.
 
     Parameters
     ----------
     name
         Path of the variable in the files.
-    pattern
-        Of the files.
-    stack
-        Reads chunks of the variable.
-    places
-        Where the files have these.
+    alike
+        The variable, without a conversion.
+    chunks
+        Where the files have its chunks.
     """
 
-    name: str
-    pattern: MetadataPattern
-    stack: ChunkStack
-    places: AlikeChunks
+    def __init__(self, name: str, alike: AlikeVariable, chunks: AlikeChunks) -> None:
+        self.name = name
+        self.pattern, self.variable = alike
+        self._chunks = chunks
+        array = self.variable.array
+        assert array is not None
+        shape, chunk_shape = (_MOST_FILES, *array.shape), (1, *chunks.shape)
+        self._grid = Grid(
+            _StackArray(array.path, shape, chunk_shape, array.dtype, array.fill, array.codecs)
+        )
 
     def nbytes(self, key: tuple[Any, ...], *, points: bool) -> int:
         """Return the decoded bytes of the chunks that a selection touches in a file."""
-        return self.stack.nbytes(key, points=points)
+        return self._plan(1, key, points).count * self._grid.nbytes
 
-    def read(self, files: Sequence[StackedFile], key: tuple[Any, ...], *, points: bool) -> Stacked:
-        """Read the same selection of several files, as `ChunkStack.read` does.
+    def read(
+        self, files: Sequence[StackedFile], key: tuple[Any, ...], *, points: bool
+    ) -> tuple[list[int], np.ndarray]:
+        """Read the same selection of several files, in the calling thread.
 
-        Members that are None, cannot be read or have another pattern are left out.
+        Parameters
+        ----------
+        key, points
+            As of `nczarr_xarray.model.Selections.read`, for each of them.
+
+        Returns
+        -------
+        The numbers of the files that were read, and the data, with a dimension of these before the
+        others. Those that are None, cannot be read or have another pattern are left out.
+
+        Raises
+        ------
+        FormatError, StoreError
+            If a chunk of one of them cannot be read or decoded.
         """
-        return self.stack.read(len(files), key, partial(self._fetch, files), points=points)
+        grid, masks = self._grid, self._chunks.masks
+        plan = self._plan(len(files), key, points)
+        windows = [window for _, window in grid.windows(plan, local=True)]
+        ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
+        numbers = np.unique(np.concatenate(ids) % len(masks))
+        wanted, most = numbers.tolist(), grid.bound.stored
+        fetched = [self._fetch(file, wanted, most) for file in files]
+        room = allocate(grid.array, plan.shape)
+        reading = GridRead(grid, plan, room, remember=False, local=True)
+        for window in windows:
+            owners, own = np.divmod(window.ids, len(masks))
+            rows = zip(owners.tolist(), np.searchsorted(numbers, own).tolist(), strict=True)
+            data = [None if (of := fetched[file]) is None else of[row] for file, row in rows]
+            here = np.zeros(len(own), np.int64)
+            table = ChunkTable(here, here, masks[own])
+            pieces = reading.pieces(window.ids, window, table, parts=False)
+            pieces.scatter(np.arange(len(data)), data)
+        result = plan.finish(room)
+        result = np.moveaxis(result, 1, 0) if points else result
+        read = [number for number, chunks in enumerate(fetched) if chunks is not None]
+        return read, result if len(read) == len(files) else result[read]
+
+    def _plan(self, files: int, key: tuple[Any, ...], points: bool) -> Plan:
+        array = self._grid.array
+        plan = plan_points if points else plan_outer
+        return plan((slice(0, files), *key), array.shape, array.chunk_shape)
 
     def _fetch(
-        self, files: Sequence[StackedFile], member: int, numbers: Sequence[int], most: int
+        self, file: StackedFile, numbers: Sequence[int], most: int
     ) -> Sequence[EncodedChunk] | None:
-        """Fetch chunks of a file: see `nczarr_xarray.chunks.stack.Fetch`."""
-        file = files[member]
+        """Fetch chunks of a file, of at most so many bytes; None if it is read in another way."""
         if file is None:
             return None
         if isinstance(file, bytes):
             return self._chunks_of(file, len(file), _nothing_more, numbers, most)
-        return self._fetch_local(file, numbers, most)
-
-    def _fetch_local(
-        self, path: str, numbers: Sequence[int], most: int
-    ) -> list[EncodedChunk] | None:
         try:
-            descriptor = os.open(path, OPEN_FLAGS)
+            descriptor = os.open(file, OPEN_FLAGS)
         except (OSError, ValueError):
             return None
         try:
             before = os.fstat(descriptor)
             data = None
             if stat.S_ISREG(before.st_mode):
-                size, needed = before.st_size, max(self.pattern.stop, self.places.stop)
+                size, needed = before.st_size, max(self.pattern.stop, self._chunks.stop)
                 start = read_at(descriptor, 0, min(max(_TOGETHER, needed), size))
                 rest = partial(read_at, descriptor)
                 data = self._chunks_of(start, size, rest, numbers, most)
@@ -190,9 +308,9 @@ class AlikeStack:
         most: int,
     ) -> list[EncodedChunk] | None:
         """Return chunks of a file, of which the start is given; None if it has another pattern."""
-        places = self.places
-        fits = len(start) >= places.stop and self.pattern.fits(start, size)
-        extents = places.extents(start) if fits else None
+        chunks = self._chunks
+        fits = len(start) >= chunks.stop and self.pattern.fits(start, size)
+        extents = chunks.extents(start) if fits else None
         if extents is None:
             return None
         data: list[EncodedChunk] = []
@@ -214,25 +332,149 @@ def _nothing_more(begin: int, end: int) -> bytes:
     raise AssertionError(f"bytes {begin} to {end} of a file that is shorter")
 
 
-async def read_variable_pattern(
-    file: DataFile, name: str, *, entire: bool
-) -> MetadataPattern | None:
-    """Read the pattern of one variable of a file; None if it has to be parsed for each.
+# -- parts of an aggregation ---------------------------------------------------------------------
+
+
+class _Run(NamedTuple):
+    """Parts of which the same is read, and becomes values in the same way."""
+
+    request: FragmentRequest
+    nbytes: int
+    parts: list[Part]
+
+
+def read_alike(
+    array: FragmentArray,
+    stack: AlikeStack,
+    result: np.ndarray,
+    parts: Sequence[Part],
+    file: Callable[[Part], StackedFile],
+    *,
+    points: bool,
+) -> list[Part]:
+    """Read parts of fragments that are alike into the result of a selection.
 
     Parameters
     ----------
-    name
-        Path of the variable.
-    entire
-        Whether to read all of the group, which shows the names of the variable's dimensions.
+    array
+        The aggregation.
+    stack
+        Reads the files.
+    file
+        Returns the file of a part's fragment; None if it cannot be read here.
+    points
+        As of `nczarr_xarray.model.Selections.read`.
+
+    Returns
+    -------
+    Parts that have to be read one by one: of other files, and where something is wrong.
     """
-    group, _, short = name.strip("/").rpartition("/")
-    options = OpenOptions(group=group, tree=False, only=None if entire else short)
-    found = await read_pattern(Source(file.url, file.source), options)
-    return None if found is None else found.of_variable(group, short)
+    left: list[Part] = []
+    runs = list(_runs(array, stack, parts, left, points=points))
+
+    def read(some: list[_Run]) -> None:
+        for run in some:
+            left.extend(_read_run(stack, result, run, file))
+
+    count = max(1, len(runs))
+    nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
+    members = sum(len(run.parts) for run in runs) // count
+    share(read, runs, nbytes, chunks=max(1, members) * _CHUNKS_A_FILE)
+    return sorted(left, key=lambda part: part.number)
 
 
-def alike(file: DataFile, pattern: MetadataPattern) -> Opening:
-    """Open the variable of a file that has a pattern."""
-    variable = moved(pattern.variable, file.url, file.source.size)
-    return Opening(VariableReader(file, variable), variable, alike=True)
+def _runs(
+    array: FragmentArray,
+    stack: AlikeStack,
+    parts: Sequence[Part],
+    left: list[Part],
+    *,
+    points: bool,
+) -> Iterator[_Run]:
+    """Divide parts into runs; put those that cannot be in one into `left`."""
+    mappings, names = array.fragments.mappings, array.fragments.names
+    groups: list[list[Part]] = []
+    for part in parts:
+        if names[part.number] != stack.name:
+            left.append(part)
+        elif groups and _same(groups[-1][0], part, mappings):
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    for group in groups:
+        first = group[0]
+        try:
+            reading = reading_of(array, first.number, stack.variable)
+            request = reading.request(first.key, points=points)
+        except NCZarrError:
+            left += group
+            continue
+        nbytes = stack.nbytes(request.key, points=request.points)
+        most = min(_RUN, _RUN_BYTES // max(1, nbytes))
+        if not most:
+            left += group
+            continue
+        for at in range(0, len(group), most):
+            yield _Run(request, nbytes, group[at : at + most])
+
+
+def _same(one: Part, other: Part, mappings: Mapping[int, FragmentMapping]) -> bool:
+    """Tell whether the same is wanted of two fragments, and becomes values in the same way."""
+    if one.shape != other.shape or mappings.get(one.number) != mappings.get(other.number):
+        return False
+    return all(map(_equal, one.key, other.key))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Tell whether two indexes are the same; arrays are only if they are one."""
+    return one is other or (isinstance(one, slice) and isinstance(other, slice) and one == other)
+
+
+def _axis(parts: Sequence[Part]) -> int | None:
+    """Return along which dimension of the result parts follow each other; None if they do not."""
+    targets = [part.target for part in parts]
+    if any(np.ndarray in map(type, target) for target in targets):
+        return None
+    first, last = targets[0], targets[-1]
+    changing = [axis for axis, index in enumerate(first) if index != last[axis]]
+    if len(changing) != 1:
+        return None
+    axis = changing[0]
+    before, after = first[:axis], first[axis + 1 :]
+    stop = first[axis].start
+    for target in targets:
+        along = target[axis]
+        if along.start != stop or target[:axis] != before or target[axis + 1 :] != after:
+            return None
+        stop = along.stop
+    return axis
+
+
+def _join(result: np.ndarray, parts: Sequence[Part], axis: int, values: np.ndarray) -> None:
+    """Put parts of one shape, which follow each other along a dimension, into the result."""
+    target = list(parts[0].target)
+    target[axis] = slice(target[axis].start, parts[-1].target[axis].stop)
+    out = result[tuple(target)]
+    out = out.reshape(*out.shape[:axis], len(parts), -1, *out.shape[axis + 1 :])  # a view
+    out[...] = np.moveaxis(values, 0, axis)
+
+
+def _read_run(
+    stack: AlikeStack, result: np.ndarray, run: _Run, file: Callable[[Part], StackedFile]
+) -> list[Part]:
+    """Read a run; return what is left of it."""
+    request, parts = run.request, run.parts
+    try:
+        files = list(map(file, parts))
+        members, data = stack.read(files, request.key, points=request.points)
+        values = request.values(data)
+    except NCZarrError:
+        return parts  # in which one it is shows when each is read by itself
+    axis = _axis(parts) if len(members) == len(parts) and request.arranged is as_it_is else None
+    if axis is not None:
+        _join(result, parts, axis, values)
+        return []
+    for member, own in zip(members, values, strict=True):
+        result[parts[member].target] = request.arranged(own)
+    there = set(members)
+    return [part for number, part in enumerate(parts) if number not in there]

@@ -1,21 +1,39 @@
-"""The fragments of one master: where they are, which may be opened, and which ones are open."""
+"""The datasets that fragments are in: which may be opened, how, and which ones are open."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nczarr_fsspec.address_policy import AddressPolicy
-from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, RedirectError
 from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.place import find_beside, find_remote_file
+from nczarr_fsspec.places.names import ZIP
+from nczarr_fsspec.places.rc import has_secret_for_all, left_out_here, load_rc
 from nczarr_fsspec.places.url import is_url, redact
-from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, ByteSource, Known
+from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.text import printable
-from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFragment
-from nczarr_xarray.model import Array, FragmentArray, FragmentPlace
+from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.targets import place_of
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.cfa.decode import find
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.opendap import is_dap
+from nczarr_xarray.formats.opendap import read_hierarchy as read_dap
+from nczarr_xarray.model import Array, FragmentArray, FragmentPlace, Variable
+
+if TYPE_CHECKING:
+    from nczarr_xarray.dataset.alike_files import AlikeVariable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,8 +42,89 @@ V = TypeVar("V")
 _REMEMBERED = 2048
 #: A name in a folder that means nothing but itself.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
+#: The number of a variable, instead of its name. (Python refuses to read thousands of digits.)
+_NUMBER = re.compile(r"#\d{1,18}")
 #: Aggregations whose fragments are aggregations, at most.
 _DEEPEST = 8
+
+
+class Opening(NamedTuple):
+    """A fragment variable that was found.
+
+    Attributes
+    ----------
+    reader
+        Reads selections of it.
+    variable
+        Its metadata.
+    alike
+        Whether these are those of another file, which has the same.
+    """
+
+    reader: VariableReader
+    variable: Variable
+    alike: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFragment:
+    """A variable of a remote file, which is opened on its loop, with others at a time."""
+
+    source: RemoteFileBytes
+    known: Known | None
+    options: OpenOptions
+    path: str
+
+    @classmethod
+    def find(
+        cls, target: str, storage_options: Mapping[str, Any] | None, path: str, *, entire: bool
+    ) -> RemoteFragment | None:
+        """Find a variable in a remote file; None if the target is of another kind.
+
+        Parameters
+        ----------
+        path, entire
+            As of `open_fragment`.
+        """
+        file = None if is_dap(target) else find_remote_file(target, storage_options)
+        return None if file is None else cls(*file, options_for(path, None, entire=entire), path)
+
+    def beside(self, name: str) -> RemoteFragment | None:
+        """Return the same variable of another file in the folder, with the same options.
+
+        Parameters
+        ----------
+        name
+            Of the file; nothing in it is encoded in a URL.
+
+        Returns
+        -------
+        None if that has to be found by `find`.
+        """
+        file = find_beside(self.source, name)
+        return None if file is None else replace(self, source=file[0], known=file[1])
+
+    async def open(self, alike: Callable[[], AlikeVariable | None]) -> Opening | None:
+        """Open the variable; None if the file is of a kind that `open_fragment` opens.
+
+        Parameters
+        ----------
+        alike
+            Returns what other files have: where this one has the same, its metadata need not be
+            parsed. Called once the first bytes of the file are there.
+
+        Raises
+        ------
+        NCZarrError
+            As `open_fragment`.
+        """
+        await self.source.begin(self.known)
+        like = alike()
+        opening = None if like is None else like.open(DataFile(self.source))
+        if opening is not None:
+            return opening
+        opened = await open_begun(self.source, self.options)
+        return None if opened is None else _variable_of(opened, self.path)
 
 
 class TooDeepError(FormatError):
@@ -39,8 +138,8 @@ class FragmentDatasets:
     ----------
     own
         Opens variables of the master itself.
-    other
-        Opens variables of other datasets.
+    open_with
+        `nczarr_xarray.dataset.open.open_with`, which opens other datasets, aggregations among them.
     policy
         What addresses mean, and which ones may be opened.
     depth
@@ -55,10 +154,14 @@ class FragmentDatasets:
     under_way: int | None = None
 
     def __init__(
-        self, own: Callable[[str], Opening], other: Opener, policy: AddressPolicy, depth: int
+        self,
+        own: Callable[[str], Opening],
+        open_with: Callable[[Any, OpenOptions], Opened],
+        policy: AddressPolicy,
+        depth: int,
     ) -> None:
         self._own = own
-        self._other = other
+        self._open_with = open_with
         self.policy = policy
         self._depth = depth
         self._begin()
@@ -79,23 +182,23 @@ class FragmentDatasets:
         Parameters
         ----------
         entire
-            See `Opener.open`.
+            As of `open_fragment`.
 
         Raises
         ------
         NCZarrError
             If it cannot be opened, or must not be.
         """
-        found = self.known(place, entire=entire)
-        if found is None:
-            if not place.address:
-                found = self._own(place.name)
-            else:
-                where, depth = self._resolved(place), self._depth + 1
-                options = self.policy.options(where)
-                found = self._other.open(where, options, place.name, depth=depth, entire=entire)
-            self.keep(place, found, entire=entire)
-        return found
+        opening = self.known(place, entire=entire)
+        if opening is None:
+            opening = self._open(place, entire=entire) if place.address else self._own(place.name)
+            self.keep(place, opening, entire=entire)
+        return opening
+
+    def _open(self, place: FragmentPlace, *, entire: bool) -> Opening:
+        where, depth = self._resolved(place), self._depth + 1
+        options, name = self.policy.options(where), place.name
+        return open_fragment(self._open_with, where, options, name, depth=depth, entire=entire)
 
     def first(self, array: FragmentArray) -> FragmentPlace | None:
         """Return the place of the first fragment; None if there is none."""
@@ -111,30 +214,28 @@ class FragmentDatasets:
             return None
         try:
             # it is not kept: what is read of it is what it holds then
-            where, depth = self._resolved(place), self._depth + 1
-            options = self.policy.options(where)
-            found = self._other.open(where, options, place.name, depth=depth, entire=False)
+            opening = self._open(place, entire=False)
         except NCZarrError:
             return None
-        found.reader.store.close()
-        stored = found.variable.array
-        return stored if len(found.variable.shape) == len(array.shape) else None
+        opening.reader.store.close()
+        variable = opening.variable
+        return variable.array if len(variable.shape) == len(array.shape) else None
 
     def known(self, place: FragmentPlace, *, entire: bool) -> Opening | None:
         """Return what was opened before; what was opened entirely serves both."""
         with self._lock:
             for kind in (True,) if entire else (True, False):
                 key = place.address, place.name, kind
-                found = self._known.get(key)
-                if found is not None:
+                opening = self._known.get(key)
+                if opening is not None:
                     self._known.move_to_end(key)
-                    return found
+                    return opening
         return None
 
-    def keep(self, place: FragmentPlace, found: Opening, *, entire: bool) -> None:
+    def keep(self, place: FragmentPlace, opening: Opening, *, entire: bool) -> None:
         """Remember what was opened."""
         with self._lock:
-            self._known[place.address, place.name, entire] = found
+            self._known[place.address, place.name, entire] = opening
             while len(self._known) > self._remembered:
                 self._known.popitem(last=False)
 
@@ -155,7 +256,7 @@ class FragmentDatasets:
         Parameters
         ----------
         entire
-            See `Opener.open`.
+            As of `open_fragment`.
 
         Raises
         ------
@@ -167,17 +268,17 @@ class FragmentDatasets:
         folder, name, is_plain = _split(place.address)
         key = folder, place.name, entire
         like = self._likes.get(key) if is_plain else None
-        found = None if like is None else like.beside(name)
-        if found is not None:
-            return found
+        fragment = None if like is None else like.beside(name)
+        if fragment is not None:
+            return fragment
         where = self._resolved(place)
         if not is_url(where):
             return None
-        found = self._other.find(where, self.policy.options(where), place.name, entire=entire)
-        is_like = found is not None and is_plain and where.endswith(f"/{name}")
-        if found is not None and is_like and self.policy.is_even_below(where):
-            _remember(self._likes, key, found)
-        return found
+        fragment = RemoteFragment.find(where, self.policy.options(where), place.name, entire=entire)
+        is_like = fragment is not None and is_plain and where.endswith(f"/{name}")
+        if fragment is not None and is_like and self.policy.is_even_below(where):
+            _remember(self._likes, key, fragment)
+        return fragment
 
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
@@ -207,20 +308,20 @@ class FragmentDatasets:
         path = self._folders.get(folder) if is_plain else None
         if path is not None:
             return path + name
-        found = self._targets.get(place.address)
-        if found is not None:
-            return found
+        target = self._targets.get(place.address)
+        if target is not None:
+            return target
         if self._depth >= _DEEPEST:
             raise TooDeepError(
                 place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
-        found = self.policy.resolve(place.address)
-        as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(found)
-        if as_it_stands and found.endswith(f"/{name}") and self.policy.allows_local:
-            _remember(self._folders, folder, found.removesuffix(name))
+        target = self.policy.resolve(place.address)
+        as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(target)
+        if as_it_stands and target.endswith(f"/{name}") and self.policy.allows_local:
+            _remember(self._folders, folder, target.removesuffix(name))
         else:
-            _remember(self._targets, place.address, found)
-        return found
+            _remember(self._targets, place.address, target)
+        return target
 
     def __getstate__(self) -> dict[str, Any]:
         volatile = ("_lock", "_known", "_targets", "_folders", "_likes")
@@ -242,3 +343,126 @@ def _remember(known: dict[K, V], key: K, value: V) -> None:
     if len(known) >= _REMEMBERED:
         known.clear()
     known[key] = value
+
+
+# -- opening -------------------------------------------------------------------------------------
+
+
+def open_fragment(
+    open_with: Callable[[Any, OpenOptions], Opened],
+    target: str,
+    storage_options: Mapping[str, Any] | None,
+    path: str,
+    *,
+    depth: int,
+    entire: bool,
+) -> Opening:
+    """Open a variable of a dataset.
+
+    Parameters
+    ----------
+    open_with
+        As of `FragmentDatasets`.
+    path
+        Of the variable, with its group.
+    depth
+        How many aggregations the dataset is in.
+    entire
+        Whether to read all metadata of its group; without, the variable may be shorter than its
+        unlimited dimension, and the names of its dimensions need not be known.
+
+    Raises
+    ------
+    NCZarrError
+        If there is no such dataset, or it has no such variable.
+    """
+    if is_dap(target):
+        return _variable_of(_open_dap(target, storage_options), path)
+    options = replace(options_for(path, storage_options, entire=entire), depth=depth)
+    try:
+        opened = open_with(target, options)
+    except NCZarrError as error:
+        if isinstance(error, RedirectError) or not _answers_dap(target, storage_options):
+            raise
+        opened = _open_dap(target, storage_options)
+    with opened:  # what is read opens it again
+        return _variable_of(opened, path)
+
+
+async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
+    """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
+
+    Returns
+    -------
+    None if it is of a kind that `open_fragment` opens: an archive, an aggregation, the page that a
+    server makes of a directory.
+
+    Raises
+    ------
+    NCZarrError
+        As `open_fragment`.
+    """
+    if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
+        return None
+    file = DataFile(source)
+    opened = Opened(file, await file.hierarchy_remote(options))
+    return None if find(opened.hierarchy) else opened
+
+
+def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool:
+    """Ask a server of HTTP whether it describes a dataset as those of OPeNDAP do."""
+    if not target.startswith(("http://", "https://")) or "#" in target:
+        return False
+    try:
+        data = place_of(f"{target}.dds#mode=bytes", storage_options).open().data
+    except NCZarrError:
+        return False
+    with closing(data):
+        return isinstance(data, ByteSource) and bytes(data.head).startswith(b"Dataset")
+
+
+def _open_dap(url: str, storage_options: Mapping[str, Any] | None) -> Opened:
+    """Open a dataset of an OPeNDAP server, whose variables read themselves.
+
+    Raises
+    ------
+    AccessDeniedError
+        If netCDF-C, which asks the server, would tell it what rc files have for no host, and only
+        a dataset names the server; or if it would follow an rc file of the working directory.
+    """
+    if keys := left_out_here():
+        raise AccessDeniedError(
+            redact(url),
+            "is of an OPeNDAP server, which netCDF-C asks, and that would follow "
+            f"{', '.join(sorted(keys))} of the working directory, which may be a folder of "
+            "somebody else: put these lines into ~/.ncrc, or name the file by NCRCENV_RC",
+        )
+    if (storage_options or {}).get(ADDRESSED_OPTION) and has_secret_for_all(load_rc()):
+        raise AccessDeniedError(
+            redact(url),
+            "is of an OPeNDAP server that only a dataset names, and netCDF-C sends it what .ncrc "
+            "or .dodsrc says without a URL: write [https://host] before these lines",
+        )
+    return Opened(MappingStore({}), read_dap(url))
+
+
+def options_for(
+    path: str, storage_options: Mapping[str, Any] | None, *, entire: bool
+) -> OpenOptions:
+    """Return how to open a dataset of which one variable is wanted."""
+    group, _, name = path.strip("/").rpartition("/")
+    only = None if entire or name.startswith("#") else name
+    return OpenOptions(group=group or None, tree=False, storage_options=storage_options, only=only)
+
+
+def _variable_of(opened: Opened, path: str) -> Opening:
+    """Return the variable at a path; `FormatError` if there is none."""
+    group, _, name = path.strip("/").rpartition("/")
+    holder = opened.hierarchy.root.find(group)
+    variables = {} if holder is None else holder.variables
+    variable = variables.get(name)
+    if variable is None and _NUMBER.fullmatch(name):
+        variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
+    if variable is None:
+        raise FormatError(opened.store.url, f"has no variable {path!r}")
+    return Opening(opened.reader(variable), variable)

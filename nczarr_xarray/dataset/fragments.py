@@ -1,16 +1,25 @@
-"""Read aggregated data: open the fragments that a selection needs, and put their parts together."""
+"""Read aggregated data: open the fragments that a selection needs, and put their parts together.
+
+Fragments are read in one of three ways: those that are alike many at a time, without parsing
+(`nczarr_xarray.dataset.alike_files`); those in remote files at the same time, on their loop; and
+all others, and whatever failed before, one by one, which finds out what is wrong.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import WaitingThreads
+from nczarr_fsspec.concurrency import Budget, WaitingThreads, gather_or_cancel
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -18,24 +27,110 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
+from nczarr_fsspec.keystore import OnLoop
 from nczarr_xarray.chunks.pieces import count_of
-from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
-from nczarr_xarray.dataset.alike_files import AlikeFiles
-from nczarr_xarray.dataset.alike_fragments import read_alike
-from nczarr_xarray.dataset.file import DataFile, whole_of
-from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, TooDeepError
-from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
-from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
-from nczarr_xarray.dataset.fragment_values import FragmentReading, needs_names, reading_of
-from nczarr_xarray.dataset.remote_parts import RemoteParts
+from nczarr_xarray.chunks.threads import in_pool
+from nczarr_xarray.dataset.alike_files import AlikeFiles, read_alike
+from nczarr_xarray.dataset.file import DataFile, loop_of, whole_of
+from nczarr_xarray.dataset.fragment_datasets import (
+    FragmentDatasets,
+    Opening,
+    RemoteFragment,
+    TooDeepError,
+)
+from nczarr_xarray.dataset.fragment_parts import (
+    FragmentGrid,
+    FragmentReading,
+    Part,
+    needs_names,
+    reading_of,
+)
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.cfa.decode import decode, find
+from nczarr_xarray.formats.cfa.variables import aggregated, is_master
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import collection_paused
-from nczarr_xarray.model import FragmentArray, FragmentPlace
+from nczarr_xarray.model import FragmentArray, FragmentPlace, Hierarchy
 
 #: Threads that read other fragments behind a network, such as trees.
 AT_ONCE = 32
+#: Remote fragments that are opened and read at a time.
+AT_A_TIME = 256
+#: Fragments that are begun together: threads wake each other less often.
+_TOGETHER = 32
 #: So many local fragments are opened one by one, as if each were of its own kind.
 _FEW = 4
+
+
+def with_aggregations(
+    opened: Opened,
+    options: OpenOptions,
+    read: Callable[[OpenOptions], Hierarchy],
+    open_with: Callable[[Any, OpenOptions], Opened],
+    master: Any,
+) -> Opened:
+    """Return an open dataset whose aggregation variables have the data of their fragments.
+
+    Parameters
+    ----------
+    read
+        Reads the metadata again, with other options: a table may be in another group.
+    open_with
+        `nczarr_xarray.dataset.open.open_with`, which opens fragments.
+    master
+        What the caller opens, by which relative addresses are understood.
+    """
+    variables = find(opened.hierarchy)
+    if not is_master(opened.hierarchy):
+        return opened
+    if not (options.tree and not options.path) and any(one.error for one in variables):
+        everything = replace(options, group=None, tree=True, only=None)
+        opened = replace(opened, hierarchy=read(everything))
+        variables = find(opened.hierarchy)
+    terms = {term.path: term for one in variables for term in one.terms.values()}
+    values = opened.read_many([(term, None) for term in terms.values()])
+    hierarchy = decode(opened.hierarchy, variables, dict(zip(terms, values, strict=True)))
+    inside = {one.path: one for one in opened.hierarchy.root.all_variables()}
+    own = partial(
+        _own_variable,
+        opened.store.url,
+        {
+            name: Opening(opened.reader(inside[f"/{name}"]), inside[f"/{name}"])
+            for _, array in aggregated(hierarchy)
+            for name in _names_of_own(array)
+            if f"/{name}" in inside
+        },
+    )
+    allow = options.allow
+    if allow is None and not isinstance(master, (str, os.PathLike)):
+        allow = []  # a file that is open may be the copy that a cache has of a remote one
+    policy = replace(options, allow=allow).policy(master, opened.store)
+    datasets = AggregationReaders(own, open_with, policy, options.depth)
+    for variable, array in aggregated(hierarchy):
+        variable.array = replace(array, opener=datasets)
+    return replace(opened, hierarchy=hierarchy)
+
+
+def _own_variable(url: str, variables: Mapping[str, Opening], name: str) -> Opening:
+    """Return a fragment that is a variable of the master itself."""
+    opening = variables.get(name.strip("/"))
+    if opening is None:
+        raise FormatError(url, f"has no variable {name!r}, which is to be a fragment")
+    return opening
+
+
+def _names_of_own(array: FragmentArray) -> set[str]:
+    """Return the names of the fragments that are in the master itself."""
+    fragments = array.fragments
+    names = [
+        name
+        for address, name in zip(fragments.addresses, fragments.names, strict=True)
+        if address == ""
+    ]
+    names += [place.name for one in fragments.others.values() for place in one if not place.address]
+    return {name.strip("/") for name in names}
 
 
 class AggregationReaders(FragmentDatasets):
@@ -60,14 +155,13 @@ class FragmentReader:
     has_readers = True
 
     def __init__(self, array: FragmentArray, datasets: FragmentDatasets) -> None:
-        self._array = array
-        self._datasets = datasets
-        self._fragments = array.fragments
-        self._warned = not array.warning
+        self.array = array
+        self.datasets = datasets
         #: names of dimensions cost reads of HDF5, and are mostly not needed
-        self._entire = needs_names(array)
-        self._alike = AlikeFiles(entire=self._entire)
+        self.entire = needs_names(array)
+        self.alike = AlikeFiles(entire=self.entire)
         self._grid = FragmentGrid(array)
+        self._warned = not array.warning
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read a selection.
@@ -84,188 +178,57 @@ class FragmentReader:
         NCZarrError
             Naming the fragment that cannot be opened or read.
         """
-        array = self._array
-        plan = (plan_points if points else plan_outer)(key, array.shape, self._grid.edges)
-        result = allocate(array, plan.shape)
-        parts: list[Part] = []
-        far: list[Part] = []
+        plan = (plan_points if points else plan_outer)(key, self.array.shape, self._grid.edges)
+        result = allocate(self.array, plan.shape)
+        reading = PartsRead(self, result, points)
         with collection_paused():  # parts are objects that stay, and so is each opened fragment
-            for target, part in self._grid.parts(plan):
-                if part is None:
-                    result[target] = array.fill
-                    self._warn()
-                elif array.fragments.values is not None:
-                    result[target] = array.fragments.values[part.number]
-                else:
-                    parts.append(part)
-            others = self._read_local(result, parts, points=points)
-            for part in self._read_files(result, others, points=points):
-                if self._datasets.is_remote(self._place(part)):
-                    far.append(part)
-                else:
-                    self._read_part(result, part, points=points)
-        if far:
-            most = self._datasets.under_way
-            count = AT_ONCE if most is None else most // max(1, *map(self.cost, far))
-            read = partial(self._read_part, result, points=points)
-            _in_threads(read, far, min(AT_ONCE, max(1, count)))
+            parts = reading.local(self._parts(plan, result))
+            far = reading.near(reading.remote(parts)) if parts else []
+        reading.far(far)
         return plan.finish(result)
 
-    def cost(self, part: Part) -> int:
-        """Return how many bytes a part takes at most while it is read.
-
-        What comes is not more than the fragment; values are read, and then made those of the
-        aggregation.
-        """
-        itemsize = self._array.dtype.itemsize
-        wanted = math.prod(map(count_of, part.key, part.shape))
-        return (math.prod(part.shape) + 2 * wanted) * itemsize
-
-    def _place(self, part: Part) -> FragmentPlace:
-        """Return where a fragment is, or the first of the places where it may be."""
-        return self._fragments.places(part.number)[0]
-
-    def _path(self, part: Part) -> str | None:
-        """Return the path of a fragment of this machine."""
-        return self._datasets.path(self._place(part))
-
-    def _read_local(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
-        """Read parts in files of this machine: those that are alike, then one, and so on.
-
-        Returns
-        -------
-        The other parts.
-        """
-        several = len(parts) > _FEW
-        others: list[Part] = []
-        while parts:
-            stack = self._alike.stack
-            if stack is not None:
-                parts = read_alike(self._array, stack, result, parts, self._path, points=points)
-            left = iter(parts)
-            for part in left:
-                path, place = self._path(part), self._place(part)
-                if path is None:
-                    others.append(part)
-                    continue
-                opened = self._alike.open(path, place.name)
-                if opened is not None:
-                    self._datasets.keep(place, opened, entire=self._entire)
-                self._read_part(result, part, points=points)
-                if self._leave(place, several=several):
-                    break
-            parts = list(left)
-        return others
-
-    def _read_files(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
-        """Read parts that are in remote files, all at the same time; return the others."""
-        #: by number: all bytes of small files that are alike, which are read together
-        whole: dict[int, bytes] = {}
-        read = partial(self._read_on_loop, result, whole, points=points)
-        others = partial(self._read_whole, result, whole, points=points)
-        with RemoteParts(read, others, self._datasets.under_way, self.cost) as remote:
-            for part in parts:
-                place = self._place(part)
-                try:
-                    known = self._datasets.known(place, entire=self._entire)
-                    found = known or self._datasets.find(place, entire=self._entire)
-                except NCZarrError:
-                    found = None  # there may be other places
-                remote.add(part, found)
-            return remote.left()
-
-    def _read_whole(
-        self, result: np.ndarray, whole: dict[int, bytes], parts: list[Part], *, points: bool
-    ) -> list[Part]:
-        """Read parts of files of which all bytes are there; return the other parts."""
-        stack = self._alike.stack
-        if stack is None or not whole:
-            return parts
-        take = lambda part: whole.pop(part.number, None)  # noqa: E731
-        return read_alike(self._array, stack, result, parts, take, points=points)
-
-    async def _read_on_loop(
-        self,
-        result: np.ndarray,
-        whole: dict[int, bytes],
-        part: Part,
-        found: Opening | RemoteFragment,
-        *,
-        points: bool,
-    ) -> bool:
-        """Read one part; False if it has to be read in another way, maybe as one of `whole`."""
-        try:
-            if not isinstance(found, Opening):
-                place = self._place(part)
-                opened = await found.open(partial(self._alike.pattern, place.name))
-                if opened is None:
-                    return False
-                if not opened.alike:
-                    await self._alike.learn_remote(place.name, opened)
-                found = opened
-                self._datasets.keep(place, found, entire=self._entire)
-            if found.alike and self._alike.stack is not None:
-                file = found.reader.store
-                data = whole_of(file.source) if isinstance(file, DataFile) else None
-                if data is not None:
-                    whole[part.number] = data
-                    return False
-            reading = reading_of(self._array, part.number, found.variable)
-            request = reading.request(part.key, points=points)
-            values = await found.reader.read_remote(request.key, points=request.points)
-            result[part.target] = request.finish(values)
-        except NCZarrError:
-            return False  # which is found again, and explained, or there are other places
-        return True
-
-    def _leave(self, place: FragmentPlace, *, several: bool) -> bool:
-        """Close a file of this machine; tell whether it was learned to read others like it."""
-        opened = self._datasets.known(place, entire=self._entire)
-        if opened is None:
-            return False
-        learned = several and not opened.alike and self._alike.learn(place.name, opened)
-        opened.reader.store.close()  # what is read again opens it again
-        return learned
+    def _parts(self, plan: Plan, result: np.ndarray) -> list[Part]:
+        """Return the parts that have to be read; put the others into the result."""
+        array, values = self.array, self.array.fragments.values
+        parts: list[Part] = []
+        for target, part in self._grid.parts(plan):
+            if part is None:
+                result[target] = array.fill
+                self._warn()
+            elif values is not None:
+                result[target] = values[part.number]
+            else:
+                parts.append(part)
+        return parts
 
     def _warn(self) -> None:
         if not self._warned:
             self._warned = True
-            text = f"{self._array.path}: {self._array.warning}"
+            text = f"{self.array.path}: {self.array.warning}"
             warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
 
-    def _read_part(self, result: np.ndarray, part: Part, *, points: bool) -> None:
-        fragments, number = self._fragments, part.number
-        places = fragments.places(number)
-        for place in places:
-            try:
-                found, reading = self._open(number, place)
-                request = reading.request(part.key, points=points)
-                data = found.reader.read(request.key, points=request.points)
-                result[part.target] = request.finish(data)
-            except TooDeepError:
-                raise
-            except NCZarrError as error:
-                if place is places[-1]:
-                    raise self._explained(error, number, place) from error
-            else:
-                return
+    def open(self, number: int, place: FragmentPlace) -> tuple[Opening, FragmentReading]:
+        """Open a fragment, and find out how it is read.
 
-    def _open(self, number: int, place: FragmentPlace) -> tuple[Opening, FragmentReading]:
-        """Open a fragment, and find out how it is read."""
-        found = self._datasets.open(place, entire=self._entire)
+        Raises
+        ------
+        NCZarrError
+            If it cannot be opened, or does not fit.
+        """
+        opening = self.datasets.open(place, entire=self.entire)
         try:
             # an aggregation of one element is a scalar where its dimensions were not read
-            if found.variable.error is None or self._entire:
-                return found, reading_of(self._array, number, found.variable)
+            if opening.variable.error is None or self.entire:
+                return opening, reading_of(self.array, number, opening.variable)
         except FormatError:
-            if self._entire:
+            if self.entire:
                 raise
-        found = self._datasets.open(place, entire=True)
-        return found, reading_of(self._array, number, found.variable)
+        opening = self.datasets.open(place, entire=True)
+        return opening, reading_of(self.array, number, opening.variable)
 
     def faults(self) -> Iterator[tuple[int, NCZarrError]]:
         """Open all fragments; yield the numbers of those that cannot be read, and why."""
-        fragments = self._fragments
+        fragments = self.array.fragments
         if fragments.values is not None:
             return
         numbers = [n for n, address in enumerate(fragments.addresses) if address is not None]
@@ -275,39 +238,272 @@ class FragmentReader:
                     yield number, error
 
     def _fault(self, number: int) -> NCZarrError | None:
-        error: NCZarrError | None = None
-        for place in self._fragments.places(number):
+        fault: NCZarrError | None = None
+        for place in self.array.fragments.places(number):
             try:
-                _, reading = self._open(number, place)
+                _, reading = self.open(number, place)
                 reading.check()
-            except NCZarrError as own:
-                error = own
-                self._datasets.name(error, place)
+            except NCZarrError as error:
+                fault = error
+                self.datasets.name(error, place)
             else:
                 return None
-        return error
+        return fault
 
-    def _explained(self, error: NCZarrError, number: int, place: FragmentPlace) -> NCZarrError:
+    def explained(self, error: NCZarrError, number: int, place: FragmentPlace) -> NCZarrError:
         """Return an error that also names its fragment."""
-        self._datasets.name(error, place)
-        position = self._fragments.position(number)
+        self.datasets.name(error, place)
+        position = self.array.fragments.position(number)
         hint = ""
         if isinstance(error, DatasetNotFoundError):
             hint = (
                 "; if the aggregation was written anew meanwhile, open it again; if the fragments "
                 "have moved, open with replace={old: new}"
             )
-        reason = f"{error.reason} (fragment {position} of {self._array.path}{hint})"
+        reason = f"{error.reason} (fragment {position} of {self.array.path}{hint})"
         return type(error)(error.object, reason)
 
 
-def _in_threads(read: Callable[[Part], None], parts: list[Part], count: int) -> None:
-    """Read parts in threads that wait; the first error ends what has not begun, and is raised."""
-    with WaitingThreads(count, thread_name_prefix="nczarr-fragment") as pool:
-        waiting = [pool.submit(read, part) for part in parts]
+@dataclass(frozen=True, slots=True)
+class PartsRead:
+    """One read of parts of fragments into the result of a selection.
+
+    Each method reads what it can, and returns the other parts.
+
+    Parameters
+    ----------
+    reader
+        Of the aggregation.
+    result
+        Where parts go.
+    points
+        As of `FragmentReader.read`.
+    """
+
+    reader: FragmentReader
+    result: np.ndarray
+    points: bool
+    #: by number: all bytes of small files that are alike, which are read together
+    _whole: dict[int, bytes] = field(default_factory=dict)
+
+    def local(self, parts: list[Part]) -> list[Part]:
+        """Read parts in files of this machine: those that are alike, then one, and so on."""
+        alike, several = self.reader.alike, len(parts) > _FEW
+        others: list[Part] = []
+        while parts:
+            if alike.stack is not None:
+                parts = self._read_alike(parts, self._path)
+            left = iter(parts)
+            for part in left:
+                path, place = self._path(part), self._place(part)
+                if path is None:
+                    others.append(part)
+                    continue
+                opening = alike.open(path, place.name)
+                if opening is not None:
+                    self.reader.datasets.keep(place, opening, entire=self.reader.entire)
+                self._read(part)
+                if self._leave(place, several=several):
+                    break
+            parts = list(left)
+        return others
+
+    def remote(self, parts: list[Part]) -> list[Part]:
+        """Read parts that are in remote files, all at the same time."""
+        most = self.reader.datasets.under_way
+        return read_on_loop(parts, self._find, self._read_remote, self._read_whole, most, self.cost)
+
+    def near(self, parts: list[Part]) -> list[Part]:
+        """Read parts that need not be waited for, one by one."""
+        far: list[Part] = []
+        for part in parts:
+            if self.reader.datasets.is_remote(self._place(part)):
+                far.append(part)
+            else:
+                self._read(part)
+        return far
+
+    def far(self, parts: list[Part]) -> None:
+        """Read parts in threads that wait; the first error ends what has not begun."""
+        if not parts:
+            return
+        most = self.reader.datasets.under_way
+        count = AT_ONCE if most is None else most // max(1, *map(self.cost, parts))
+        count = min(AT_ONCE, max(1, count))
+        with WaitingThreads(count, thread_name_prefix="nczarr-fragment") as pool:
+            waiting = [pool.submit(self._read, part) for part in parts]
+            try:
+                for one in waiting:
+                    one.result()
+            finally:
+                for one in waiting:
+                    one.cancel()
+
+    def cost(self, part: Part) -> int:
+        """Return how many bytes a part takes at most while it is read.
+
+        What comes is not more than the fragment; values are read, and then made those of the
+        aggregation.
+        """
+        wanted = math.prod(map(count_of, part.key, part.shape))
+        return (math.prod(part.shape) + 2 * wanted) * self.reader.array.dtype.itemsize
+
+    def _place(self, part: Part) -> FragmentPlace:
+        """Return where a fragment is, or the first of the places where it may be."""
+        return self.reader.array.fragments.places(part.number)[0]
+
+    def _path(self, part: Part) -> str | None:
+        """Return the path of a fragment of this machine."""
+        return self.reader.datasets.path(self._place(part))
+
+    def _find(self, part: Part) -> Opening | RemoteFragment | None:
+        """Return a fragment that is open, or in a remote file."""
+        datasets, place, entire = self.reader.datasets, self._place(part), self.reader.entire
         try:
-            for one in waiting:
-                one.result()
-        finally:
-            for one in waiting:
-                one.cancel()
+            return datasets.known(place, entire=entire) or datasets.find(place, entire=entire)
+        except NCZarrError:
+            return None  # there may be other places
+
+    def _read(self, part: Part) -> None:
+        """Read a part, wherever its fragment is."""
+        reader, number = self.reader, part.number
+        places = reader.array.fragments.places(number)
+        for place in places:
+            try:
+                opening, reading = reader.open(number, place)
+                request = reading.request(part.key, points=self.points)
+                data = opening.reader.read(request.key, points=request.points)
+                self.result[part.target] = request.finish(data)
+            except TooDeepError:
+                raise
+            except NCZarrError as error:
+                if place is places[-1]:
+                    raise reader.explained(error, number, place) from error
+            else:
+                return
+
+    def _leave(self, place: FragmentPlace, *, several: bool) -> bool:
+        """Close a file of this machine; tell whether it was learned to read others like it."""
+        opening = self.reader.datasets.known(place, entire=self.reader.entire)
+        if opening is None:
+            return False
+        learned = several and not opening.alike and self.reader.alike.learn(place.name, opening)
+        opening.reader.store.close()  # what is read again opens it again
+        return learned
+
+    async def _read_remote(self, part: Part, found: Opening | RemoteFragment) -> bool:
+        """Read a part on its loop; False if it has to be read in another way."""
+        reader, place = self.reader, self._place(part)
+        try:
+            if isinstance(found, Opening):
+                opening = found
+            else:
+                opened = await found.open(partial(reader.alike.variable, place.name))
+                if opened is None:
+                    return False
+                opening = opened
+                if not opening.alike:
+                    await reader.alike.learn_remote(place.name, opening)
+                reader.datasets.keep(place, opening, entire=reader.entire)
+            if opening.alike and reader.alike.stack is not None:
+                file = opening.reader.store
+                data = whole_of(file.source) if isinstance(file, DataFile) else None
+                if data is not None:
+                    self._whole[part.number] = data
+                    return False
+            reading = reading_of(reader.array, part.number, opening.variable)
+            request = reading.request(part.key, points=self.points)
+            values = await opening.reader.read_remote(request.key, points=request.points)
+            self.result[part.target] = request.finish(values)
+        except NCZarrError:
+            return False  # which is found again, and explained, or there are other places
+        return True
+
+    def _read_whole(self, parts: list[Part]) -> list[Part]:
+        """Read parts of files of which all bytes are there."""
+        if not self._whole:
+            return parts
+        return self._read_alike(parts, lambda part: self._whole.pop(part.number, None))
+
+    def _read_alike(
+        self, parts: list[Part], file: Callable[[Part], str | bytes | None]
+    ) -> list[Part]:
+        array, stack = self.reader.array, self.reader.alike.stack
+        assert stack is not None
+        return read_alike(array, stack, self.result, parts, file, points=self.points)
+
+
+def read_on_loop(
+    parts: Sequence[Part],
+    find_part: Callable[[Part], Opening | RemoteFragment | None],
+    read: Callable[[Part, Opening | RemoteFragment], Coroutine[Any, Any, bool]],
+    read_others: Callable[[list[Part]], list[Part]],
+    most: int | None,
+    cost: Callable[[Part], int],
+) -> list[Part]:
+    """Read parts on the loop of their files, while others are being found.
+
+    Parameters
+    ----------
+    find_part
+        Returns the fragment of a part, if it is in a remote file.
+    read
+        Reads a part of a fragment; tells whether that could be done in this way.
+    read_others
+        Reads some of those parts for which it could not, in a thread that may wait; returns the
+        rest.
+    most
+        Bytes that parts which are read at a time may take; None if only their number is limited.
+    cost
+        Says how many one takes at most.
+
+    Returns
+    -------
+    The parts that have to be read in another way.
+    """
+    gate = asyncio.Semaphore(AT_A_TIME)
+    budget = None if most is None else Budget(most)
+    coming: list[Future[list[Part]]] = []
+    left: list[Part] = []
+
+    async def read_one(part: Part, found: Opening | RemoteFragment) -> bool:
+        async with gate:
+            if budget is None:
+                return await read(part, found)
+            nbytes = cost(part)
+            await budget.take(nbytes)
+            try:
+                return await read(part, found)
+            finally:
+                budget.give(nbytes)
+
+    async def read_some(some: list[tuple[Part, Opening | RemoteFragment]]) -> list[Part]:
+        done = await gather_or_cancel(*(read_one(*one) for one in some))
+        others = [part for (part, _), is_read in zip(some, done, strict=True) if not is_read]
+        return await in_pool(read_others, others) if others else []
+
+    try:
+        for at in range(0, len(parts), _TOGETHER):
+            some: list[tuple[Part, Opening | RemoteFragment]] = []
+            loop: OnLoop | None = None
+            for part in parts[at : at + _TOGETHER]:
+                found = find_part(part)
+                own = None if found is None else _loop_of(found)
+                if found is None or own is None:
+                    left.append(part)
+                else:
+                    loop = own
+                    some.append((part, found))
+            if loop is not None:
+                coming.append(loop.start(read_some(some)))
+        for one in coming:
+            left += one.result()
+    finally:  # with the first error, all ends
+        for one in coming:
+            one.cancel()
+    return left
+
+
+def _loop_of(found: Opening | RemoteFragment) -> OnLoop | None:
+    """Return what runs coroutines on the loop of a fragment, if it has one."""
+    return loop_of(found.reader.store) if isinstance(found, Opening) else found.source

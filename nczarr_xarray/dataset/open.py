@@ -30,9 +30,8 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.formats.cfa.variables import is_master
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer
 from nczarr_xarray.model import Hierarchy
 
@@ -305,7 +304,6 @@ def _with_aggregations(
     """Return an open dataset with the data of fragments; most datasets have none."""
     if not is_master(opened.hierarchy):
         return opened
-    from nczarr_xarray.dataset.aggregations import with_aggregations
-    from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
+    from nczarr_xarray.dataset.fragments import with_aggregations
 
-    return with_aggregations(opened, options, read, DatasetsOfFragments(open_with), master)
+    return with_aggregations(opened, options, read, open_with, master)

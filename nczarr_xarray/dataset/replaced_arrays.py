@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of, root_of_remote
+from nczarr_fsspec.changes.consistent_reading import Mark, look, root_of
 from nczarr_fsspec.changes.journal import COVER, base_of, with_changes
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.stores.missing_chunks import changed
@@ -73,19 +74,18 @@ class AsOpened:
         """
         store.check_place()
         base = base_of(store)
-        assert isinstance(base, LocalStore)
-        if self._may_change(base) and root_of(base) != self._root:
+        if self._may_change(base) and at_once(root_of(base)) != self._root:
             self._compare(base)
         elif self._must_be_there and not base.steady:
             self._look_again(base)
 
-    def _look_again(self, store: LocalStore) -> None:
+    def _look_again(self, store: KeyStore) -> None:
         """Compare what describes the array, if it may be another one than at the last look."""
         key = self._document
         stamp = store.stamp(key)
         if stamp is not None and stamp == self._stamp:
             return
-        data = store.get(key, most=store.max_metadata)
+        data = at_once(store.fetch(key, most=store.max_metadata))
         if data is None:
             raise StoreError(store.url, f"{key} is not there any more")
         if data != self._was[key]:
@@ -105,8 +105,7 @@ class AsOpened:
         if self._unchecked:
             await self._compare_consolidated(store)
         base = base_of(store)
-        assert isinstance(base, RemoteStore)
-        if self._may_change(base) and await root_of_remote(base) != self._root:
+        if self._may_change(base) and await root_of(base) != self._root:
             await in_pool(self._compare, base)
 
     def _may_change(self, store: KeyStore) -> bool:

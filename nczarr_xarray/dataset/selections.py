@@ -18,6 +18,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.ranges.planner import by_owner
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import SmallRead
+from nczarr_xarray.dataset.failed_reads import explain
 from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.dataset.variable import Selection, in_sequence
 from nczarr_xarray.formats.rounds import caught, collection_paused, together
@@ -48,7 +49,7 @@ def read_together(
     if not isinstance(values, BaseException):
         return values, found
     if isinstance(values, (FormatError, StoreError)):
-        wanted.reader.explain(values)
+        explain(wanted.reader, values)
     raise values
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
+from nczarr_xarray.dataset.failed_reads import explained
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import ChunkTable
@@ -83,11 +82,9 @@ class StoredChunks:
             Naming the object that cannot be read.
         """
         source = self._source
-        with self._explained():
+        with explained(self._reader):
             if isinstance(source, LocalSource):
-                found = source.fetch(table, self._grid.decoder.most)
-                self._reader.check_place()
-                return found
+                return source.fetch(table, self._grid.bound)
             assert self._loop is not None
             return self._loop.run(self._fetch_remote(table))
 
@@ -105,24 +102,14 @@ class StoredChunks:
         """
         source, ranges = self._source, None
         if isinstance(source, LocalSource):
-            ranges = source.ranges(table, self._grid.decoder.most)
+            ranges = source.ranges(table, self._grid.bound)
         if ranges is None:
             return _put(store.put, keys, self.fetch(table))
-        with self._explained():
-            put = _put(store.put_range, keys, ranges)
-            self._reader.check_place()
-            return put
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (FormatError, StoreError) as error:
-            self._reader.explain(error)
-            raise
+        with explained(self._reader):
+            return _put(store.put_range, keys, ranges)
 
     async def _fetch_remote(self, table: ChunkTable) -> Sequence[EncodedChunk]:
-        source, decoder = self._source, self._grid.decoder
+        source = self._source
         assert not isinstance(source, LocalSource)
         found: list[EncodedChunk] = [None] * len(table.start)
 
@@ -130,7 +117,7 @@ class StoredChunks:
             for number, stored in zip(numbers, data, strict=True):
                 found[number] = stored
 
-        await source.fetch(table, decoder.most, decoder.nbytes, receive)
+        await source.fetch(table, self._grid.bound, receive)
         return found
 
 

@@ -6,22 +6,22 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore
-from nczarr_fsspec.stores.missing_chunks import CHANGED, Document
+from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.missing_chunks import Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
 from nczarr_xarray.chunks.pieces import Index, PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
+from nczarr_xarray.dataset.failed_reads import explain, explained
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
 from nczarr_xarray.model import ChunkTable, Selections, Variable
 
@@ -134,45 +134,21 @@ class VariableReader:
         NCZarrError
             Naming the object that cannot be read or decoded.
         """
-        try:
-            values = self._read(key, points)
-            self.check_place()
-        except (FormatError, StoreError) as error:
-            self.explain(error)
-            raise
-        except MemoryError as error:
-            reason = f"the selection does not fit into memory ({error}): read a part"
-            raise FormatError(self.path, reason) from None
-        return values
-
-    def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray:
-        reader = self.prepare()
-        key = self._full(key)
-        if not isinstance(reader, ChunkReader):
+        with explained(self):
+            reader = self.prepare()
+            if not isinstance(reader, ChunkReader):
+                padded = self._padded(key, points)
+                return padded.finish(reader.read(padded.key, points=points))
+            remote = loop_of(self.store)
+            if remote is not None:
+                remember = in_sequence()
+                return remote.run(self.read_remote(key, points=points, remember=remember))
+            whole = reader.read_whole() if self._selects_all(key) else None
+            if whole is not None:
+                return self._converted(whole)
             padded = self._padded(key, points)
-            return padded.finish(reader.read(padded.key, points=points))
-        remote = loop_of(self.store)
-        if remote is not None:
-            return remote.run(self.read_remote(key, points=points, remember=in_sequence()))
-        if self._selects_all(key):
-            data = reader.read_whole()
-            if data is not None:
-                return self._converted(data)
-        padded = self._padded(key, points)
-        plan = self._plan(padded.key, points)
-        return padded.finish(self._converted(reader.read(plan, remember=in_sequence())))
-
-    def check_place(self) -> None:
-        """Raise `StoreError` if what was read may be of a dataset that has taken the place of ours.
-
-        Its missing chunks would be fill values.
-        """
-        if not isinstance(self.store, LocalStore):
-            return
-        if self.as_opened is None:
-            self.store.check_place()
-        else:
-            self.as_opened.check(self.store)
+            plan = self._plan(padded.key, points)
+            return padded.finish(self._converted(reader.read(plan, remember=in_sequence())))
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""
@@ -191,7 +167,7 @@ class VariableReader:
             try:
                 return await asyncio.wrap_future(future)
             except (FormatError, StoreError) as error:
-                await asyncio.to_thread(self.explain, error)
+                await asyncio.to_thread(explain, self, error)
                 raise
         return await asyncio.to_thread(self.read, key, points=points)
 
@@ -200,38 +176,32 @@ class VariableReader:
     ) -> np.ndarray:
         """Do as `read` does, on the remote store's loop; `remember` if similar reads may follow."""
         with caused_by(self.path):
-            return await self._read_remote(key, points=points, remember=remember)
-
-    async def _read_remote(
-        self, key: tuple[Index, ...] | None, *, points: bool, remember: bool
-    ) -> np.ndarray:
-        array, store = self.array, self.store
-        own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
-        if own and self._reader is None:  # not on an event loop
-            await in_pool(self.prepare)
-        if not (own or remember):
-            here = self._at_hand()
-            if here is not None:
-                return here.read(key, points=points)
-        reader = self.prepare()
-        key = self._full(key)
-        if not isinstance(reader, ChunkReader):
+            array, store = self.array, self.store
+            own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
+            if own and self._reader is None:  # not on an event loop
+                await in_pool(self.prepare)
+            if not (own or remember):
+                here = self._at_hand()
+                if here is not None:
+                    return here.read(key, points=points)
+            reader = self.prepare()
+            if not isinstance(reader, ChunkReader):
+                padded = self._padded(key, points)
+                read = partial(reader.read, padded.key, points=points)
+                # not a thread of the loop's own, which may need those to find a host
+                return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
+            reading = reader.reading_whole() if self._selects_all(key) else None
+            if reading is not None:
+                return self._values(await reading)
             padded = self._padded(key, points)
-            read = partial(reader.read, padded.key, points=points)
-            # not a thread of the loop's own, which may need those to find a host
-            return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
-        reading = reader.reading_whole() if self._selects_all(key) else None
-        if reading is not None:
-            return self._values(await reading)
-        padded = self._padded(key, points)
-        plan = self._plan(padded.key, points)
-        data = await reader.read_remote(plan, remember=remember)
-        conversion = array.conversion if array is not None else None
-        if conversion is not None and isinstance(store, DataFile):
-            if conversion.needs_libhdf5:
-                return padded.finish(await in_pool(store.parse, conversion(data)))
-            return padded.finish(await store.parse_remote(conversion(data)))
-        return padded.finish(self._values(data))
+            plan = self._plan(padded.key, points)
+            data = await reader.read_remote(plan, remember=remember)
+            conversion = array.conversion if array is not None else None
+            if conversion is not None and isinstance(store, DataFile):
+                if conversion.needs_libhdf5:
+                    return padded.finish(await in_pool(store.parse, conversion(data)))
+                return padded.finish(await store.parse_remote(conversion(data)))
+            return padded.finish(self._values(data))
 
     def begin_small(
         self, key: tuple[Index, ...] | None, *, points: bool, remember: bool
@@ -255,7 +225,7 @@ class VariableReader:
             return None
         reader = self.prepare()
         assert isinstance(reader, ChunkReader)
-        padded = self._padded(self._full(key), points)
+        padded = self._padded(key, points)
         small = reader.begin_small(self._plan(padded.key, points), remember=remember)
         if small is None:
             return None
@@ -273,7 +243,7 @@ class VariableReader:
         reader = self.prepare()
         if not isinstance(reader, ChunkReader):
             raise FormatError(self.path, "is read by another library, or of other datasets")
-        plan = self._plan(self._padded(self._full(key), points=False).key, points=False)
+        plan = self._plan(self._padded(key, points=False).key, points=False)
         return await reader.located(plan)
 
     def _at_hand(self) -> VariableReader | None:
@@ -291,41 +261,16 @@ class VariableReader:
         other.store = here
         return other
 
-    def explain(self, error: NCZarrError) -> None:
-        """Add to an error which dataset it is about, and if that has changed since its opening."""
-        error.found_in(self.store.url)
-        if self.error is None and not error.reason.endswith(CHANGED) and self._has_changed():
-            error.reason += f"; {CHANGED}"
-
-    def _has_changed(self) -> bool:
-        if not isinstance(self.store, KeyStore):
-            return False
-        try:
-            if isinstance(self.store, LocalStore):
-                self.store.check_place()
-        except StoreError:  # which is all that tells two trees of Zarr 3 apart
-            return True
-        if self.as_opened is None:
-            return False
-        from nczarr_fsspec.changes.consistent_reading import look
-
-        with suppress(StoreError):
-            now, before = look(self.store), self.as_opened.mark
-            # a root that is not there any more may only be out of reach, as the rest is
-            return now != before and not (now.root is None and before.root is not None)
-        return False
-
-    def _padded(self, key: tuple[Any, ...], points: bool) -> PaddedSelection:
+    def _padded(self, key: tuple[Any, ...] | None, points: bool) -> PaddedSelection:
         assert self.array is not None
         shape, stored = self.shape, self.array.shape
+        key = (_ALL,) * len(shape) if key is None else key
         return padded_selection(key, shape, stored, self.padding, points=points, path=self.path)
 
-    def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
-        return (slice(None),) * len(self.shape) if key is None else key
-
-    def _selects_all(self, key: tuple[Index, ...]) -> bool:
+    def _selects_all(self, key: tuple[Index, ...] | None) -> bool:
         """Tell whether an index selects all that is stored."""
-        return self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key)
+        everything = key is None or all(isinstance(i, slice) and i == _ALL for i in key)
+        return self._is_whole and everything
 
     def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
         assert self.array is not None

@@ -332,8 +332,8 @@ class ChunkWriter(ArrayWriter):
         """Return the whole chunk: its old elements, with `part` copied into it."""
         array = self.array
         dtype = array.dtype.newbyteorder("=")
-        fill = array.fill if array.fill is not None else np.zeros((), dtype)[()]
-        chunk = np.full([span.end - span.begin for span in position], fill, dtype=dtype)
+        shape = [span.end - span.begin for span in position]
+        chunk = np.full(shape, array.missing, dtype=dtype)
         if seen is not None:
             there = tuple(
                 slice(span.begin, min(span.end, size))

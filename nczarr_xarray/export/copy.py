@@ -23,10 +23,10 @@ from nczarr_xarray.export.form.stored import netcdf_text, stored_as
 from nczarr_xarray.export.new_dataset import plan_contents
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.formats.format import NCZARR
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.registry import NCZARR
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable, bytes_of
 
 

@@ -23,13 +23,13 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import check_is_zarr
 from nczarr_xarray.model import ChunkedArray, Group, Variable, is_below
 
 #: Of groups and arrays.

@@ -19,8 +19,8 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_xarray.chunks.scatter import same_fill
-from nczarr_xarray.chunks.sources import at_once
 from nczarr_xarray.codecs.shuffle import element_size
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES, ChunkWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from nczarr_fsspec.changes.create import Change
+from nczarr_fsspec.changes.edit import Change
 from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import on_error

@@ -10,14 +10,12 @@ from functools import partial
 
 from nczarr_fsspec.changes.create import (
     ROOTS,
-    Change,
-    NewArchive,
     NewObjects,
     NewTree,
     can_be_renamed,
     refuse_foreign,
 )
-from nczarr_fsspec.changes.edit import Boxes, Edit
+from nczarr_fsspec.changes.edit import Boxes, Change, Edit
 from nczarr_fsspec.changes.journal import (
     INCOMPLETE,
     JOURNAL,
@@ -41,9 +39,8 @@ from nczarr_fsspec.keystore import KeyStore, WritableStore
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.formats.format import check_is_zarr, describes_array
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import formats
+from nczarr_xarray.formats.registry import check_is_zarr, describes_array, formats
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
 _OTHER_ARCHIVE = (
@@ -211,10 +208,10 @@ class WriteTarget:
 
     def _archive(
         self, *, base: bool, replace: bool = False, resumption: Resumption | None = None
-    ) -> NewArchive:
+    ) -> NewTree:
         destination = self.destination
         if destination.path is None:  # the next writer would not find it: it is never continued
-            tree, resumption = NewTree(self.url, tempfile.mkdtemp(prefix="nczarr-")), None
+            tree = NewTree(self.url, tempfile.mkdtemp(prefix="nczarr-"))
         else:
             tree = NewTree.begin(os.path.realpath(destination.path), resumption)
         with on_error(tree.abort):
@@ -223,8 +220,7 @@ class WriteTarget:
             if before not in (None, there):
                 reason = _EXISTS if ROOTS & set(dataset_keys(self.keys())) else _OTHER_ARCHIVE
                 raise DatasetExistsError(self.url, reason)
-            pack_it = partial(_pack, destination, base=base, before=before)
-            return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
+            return tree.packed(self.url, partial(_pack, destination, base=base, before=before))
 
 
 def _foreign(keys: list[str]) -> list[str]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.changes.consistent_reading import stamped
-from nczarr_fsspec.changes.create import Change, NewObjects
-from nczarr_fsspec.changes.edit import complete_template
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.edit import Change, complete_template
 from nczarr_fsspec.changes.journal import ROOT, Incomplete, is_chunk_of
 from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.concurrency import WaitingThreads
@@ -37,7 +37,7 @@ from nczarr_xarray.export.parallel import (
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.workers import run_parts
-from nczarr_xarray.formats.format import describes_array
+from nczarr_xarray.formats.registry import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:

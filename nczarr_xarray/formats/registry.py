@@ -1,29 +1,153 @@
-"""The table of formats: a row for each, other packages' among them.
+"""What a format is, and the table of them: a row for each, other packages' among them.
 
-A new format is a row of `nczarr_xarray.formats.builtin`, or an entry point of another package that
-names an object which has what `Format` describes. `docs/extending.md` shows one.
+A new format is a row here, or an entry point of another package that names an object which has
+what `Format` describes. `docs/extending.md` shows one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
-from nczarr_xarray.formats.format import SNIFFED, Format, PatternFormat, Source
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import ReadRound, collection_paused, read_some
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.plugins import added
 
 if TYPE_CHECKING:
-    from nczarr_xarray.formats.alike import HierarchyPattern
+    from nczarr_xarray.formats.alike import MetadataPattern
 
 
-# -- builtin -------------------------------------------------------------------------------------
+#: How many bytes at the start of a file formats are told by.
+SNIFFED = 512
+
+
+@dataclass(slots=True)
+class Source:
+    """What a format gets to recognise and read a dataset.
+
+    Attributes
+    ----------
+    url
+        How messages name it.
+    data
+        The bytes of a file, or the objects of a tree: for libraries that read by themselves.
+    mode
+        The mode words of the target's fragment.
+    """
+
+    url: str
+    data: ByteSource | KeyStore
+    mode: frozenset[str] = frozenset()
+
+    @property
+    def size(self) -> int:
+        """Bytes of a file."""
+        assert isinstance(self.data, ByteSource)
+        return self.data.size
+
+    @property
+    def store(self) -> KeyStore:
+        """The objects of a tree."""
+        assert isinstance(self.data, KeyStore)
+        return self.data
+
+    @property
+    def remote(self) -> bool:
+        """Whether waiting for an object of a tree is dear."""
+        return isinstance(self.data, RemoteStore)
+
+
+@runtime_checkable
+class Format(Protocol):
+    """Recognizes the datasets of one format, and reads their metadata into the model.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    marks
+        Objects at the root of a tree, of which datasets of this format have one or more; empty
+        if they are single files.
+    """
+
+    name: str
+    marks: Collection[str]
+
+    def sniff(self, start: bytes, names: Collection[str]) -> bool:
+        """Tell a dataset by the first `SNIFFED` bytes of a file, or by what there is of `marks`."""
+
+    async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
+        """Read the metadata of what `options` ask for, without any I/O.
+
+        The coroutine awaits bytes of a file (`nczarr_xarray.formats.rounds`) or objects of a tree
+        (`nczarr_xarray.formats.rounds.ReadRound`). It may await `read_hierarchy` with itself as
+        `after`, and change what the formats behind it read. Raises `NCZarrError`.
+        """
+
+
+@runtime_checkable
+class PatternFormat(Format, Protocol):
+    """A format of single files that says which bytes it read, so that files can be alike."""
+
+    async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
+        """Do as `read` does, and return with the metadata the bytes that they were read from.
+
+        Returns
+        -------
+        None if the metadata depend on other bytes, too, or were not read without errors.
+        """
+
+
+# -- generations ---------------------------------------------------------------------------------
+# What the formats and generations of datasets are called.
+
+
+#: The words for each `nczarr_xarray.model.Hierarchy.generation`, with the releases of netCDF-C
+#: that write it.
+GENERATIONS = {
+    "G1": "NCZarr, generation G1 (netCDF-C 4.8.0)",
+    "G2U": "NCZarr, generation G2U (netCDF-C 4.8.1 and 4.9.0)",
+    "G2L": "NCZarr, generation G2L (netCDF-C 4.9.1 and 4.9.2)",
+    "G2A": "NCZarr, generation G2A (netCDF-C 4.9.3 and later)",
+    "v2": "Zarr, version 2 (no NCZarr metadata)",
+    "v3": "Zarr, version 3",
+    "hdf5": "HDF5, as netCDF-4",
+    "CDF-1": "netCDF classic (CDF-1)",
+    "CDF-2": "netCDF 64-bit offset (CDF-2)",
+    "CDF-5": "netCDF 64-bit data (CDF-5)",
+}
+#: The generations of NCZarr; all of Zarr 2; all of Zarr.
+NCZARR = ("G1", "G2U", "G2L", "G2A")
+ZARR2 = (*NCZARR, "v2")
+ZARR = (*ZARR2, "v3")
+
+
+def check_is_zarr(hierarchy: Hierarchy, url: str) -> None:
+    """Raise `FormatError` if a tree is of another package's format, and its objects not Zarr's."""
+    if hierarchy.generation not in ZARR:
+        reason = f"is of the format {hierarchy.generation!r}, not of Zarr: write elsewhere, or use "
+        raise FormatError(url, f"{reason}a copy made by nczarr copy")
+
+
+def describes_array(key: str, document: bytes) -> bool:
+    """Tell whether an object is the metadata of an array; of Zarr 3, a damaged one is not."""
+    name = key.rpartition("/")[2]
+    if name != "zarr.json":
+        return name == ".zarray"
+    try:
+        return bool(json.loads(document)["node_type"] == "array")
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+# -- rows ----------------------------------------------------------------------------------------
 # The formats that this package reads itself; each is imported when a dataset of it is opened.
 
 
@@ -41,10 +165,10 @@ class Classic:
 
         return await read_hierarchy(source.url, source.size, options.path)
 
-    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
-        from nczarr_xarray.formats.classic.alike import read_pattern
+    async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
+        from nczarr_xarray.formats.alike import read_classic_pattern
 
-        return await read_pattern(source.url, source.size, options.path)
+        return await read_classic_pattern(source.url, source.size, options.path)
 
 
 class HDF5:
@@ -63,11 +187,11 @@ class HDF5:
         path, tree, only = options.path, options.tree, options.only
         return await read_hierarchy(source.url, source.size, path, tree, extent, only)
 
-    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
-        from nczarr_xarray.formats.hdf5.alike import read_pattern
+    async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
+        from nczarr_xarray.formats.alike import read_hdf5_pattern
 
         path, tree, only = options.path, options.tree, options.only
-        return await read_pattern(source.url, source.size, path, only, tree=tree)
+        return await read_hdf5_pattern(source.url, source.size, path, only, tree=tree)
 
 
 def _extent_of(source: LocalBytes, path: str) -> tuple[int, ...]:
@@ -127,7 +251,7 @@ class Zarr:
 FORMATS: tuple[Format, ...] = (Classic(), HDF5(), Zarr())
 
 
-# -- registry ------------------------------------------------------------------------------------
+# -- table ---------------------------------------------------------------------------------------
 
 
 #: Entry points of this group are rows (`Format`).
@@ -173,7 +297,7 @@ async def read_hierarchy(
     return await last.read(source, options)
 
 
-async def read_pattern(source: Source, options: OpenOptions) -> HierarchyPattern | None:
+async def read_pattern(source: Source, options: OpenOptions) -> MetadataPattern | None:
     """Read the metadata of a file, and the bytes that they were read from.
 
     Returns

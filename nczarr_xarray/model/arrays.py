@@ -124,8 +124,19 @@ class Array:
 
     @property
     def fill(self) -> Any:
-        """Element of chunks that do not exist; None means zero bytes."""
+        """Element of chunks that do not exist, if one is stated; else see `missing`."""
         return None
+
+    @property
+    def missing(self) -> Any:
+        """What elements read as that are not stored: `fill`, else an empty text, NaT or zero."""
+        if self.fill is not None:
+            return self.fill
+        if self.dtype.hasobject:
+            return ""
+        if self.dtype.kind in "mM":
+            return np.array("NaT", self.dtype)[()]
+        return np.zeros((), self.dtype)[()]
 
     @property
     def codecs(self) -> tuple[CodecConfig, ...]:

@@ -22,7 +22,7 @@ from nczarr_fsspec.text import format_size
 from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 from nczarr_xarray.codecs.registry import compressions
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.format import GENERATIONS
+from nczarr_xarray.formats.registry import GENERATIONS
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.survey import StorageSize, survey
 

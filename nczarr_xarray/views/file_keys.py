@@ -5,28 +5,33 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
+from abc import abstractmethod
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
 from nczarr_fsspec.concurrency import Coalescer, Question, gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
-from nczarr_fsspec.keystore import ALL, ZARR_METADATA, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, ZARR_METADATA, KeyStore, RemoteStore, StoreAtHand
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.format import check_is_zarr
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import check_is_zarr
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.zarr_tree import Tree
 
+Data: TypeAlias = bytes | bytearray | memoryview
+#: Where a chunk begins in the file, its bytes there, and the mask of its table.
+Location: TypeAlias = tuple[int, int, int]
+
 
 class FileKeys(KeyStore):
-    """The common part of the key stores of local and of remote files.
+    """The keys of a file, wherever that is.
 
     Parameters
     ----------
@@ -75,7 +80,39 @@ class FileKeys(KeyStore):
             self._readers[path] = VariableReader(self.file, view.variable)
         return self._readers[path]
 
+    @abstractmethod
+    async def _look_up(self, view: ArrayView, number: int) -> Location:
+        """Return where a chunk is."""
+
+    @abstractmethod
+    async def _encoded(self, view: ArrayView, number: int) -> Data:
+        """Return a chunk whose values have to be read and encoded."""
+
+    @abstractmethod
+    async def _read(self, start: int, stop: int) -> Data:
+        """Return bytes of the file."""
+
+    async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        found = self.tree.find(key)
+        if not isinstance(found, tuple):
+            return None if found is None else found[part]
+        view, number = found
+        at, size, mask = await self._look_up(view, number)
+        if at < 0:
+            return None
+        if part.stop == 0:  # only whether it is there
+            return b""
+        if mask:
+            return bytes((await self._encoded(view, number))[part])
+        return bytes(await self._read(*self.extent(view, number, (at, size), part)))
+
     async def names(self, prefix: str) -> frozenset[str]:
+        parsing = self._names(prefix)
+        if isinstance(self, RemoteStore):
+            return await self.file.parse_remote(parsing)
+        return self.file.parse(parsing)
+
+    async def _names(self, prefix: str) -> frozenset[str]:
         """Return the names directly below a prefix; awaits reads of metadata only."""
         names = self.tree.members(prefix)
         view = self.tree.arrays.get(prefix)
@@ -102,29 +139,20 @@ class FileKeys(KeyStore):
         return start + low, start + max(low, high)
 
 
-class LocalFileKeys(FileKeys, LocalStore):
+class LocalFileKeys(FileKeys, StoreAtHand):
     """The keys of a file that answers at once."""
 
-    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        found = self.tree.find(key)
-        if not isinstance(found, tuple):
-            return None if found is None else found[part]
-        view, number = found
+    async def _look_up(self, view: ArrayView, number: int) -> Location:
         table = self.file.parse(view.locate(np.array([number], dtype=np.int64)))
-        if table.start[0] < 0:
-            return None
-        if part.stop == 0:  # only whether it is there
-            return b""
-        if table.mask[0]:
-            values = self.reader(view).read(view.selection(number))
-            return bytes(view.encoder.encode(values)[part])
-        stored = int(table.start[0]), int(table.size[0])
+        return int(table.start[0]), int(table.size[0]), int(table.mask[0])
+
+    async def _encoded(self, view: ArrayView, number: int) -> Data:
+        return view.encoder.encode(self.reader(view).read(view.selection(number)))
+
+    async def _read(self, start: int, stop: int) -> Data:
         source = self.file.source
         assert isinstance(source, LocalBytes)
-        return bytes(source.read(*self.extent(view, number, stored, part)))
-
-    def list(self, prefix: str) -> frozenset[str]:
-        return self.file.parse(self.names(prefix))
+        return source.read(start, stop)
 
 
 class RemoteFileKeys(FileKeys, RemoteStore):
@@ -134,9 +162,12 @@ class RemoteFileKeys(FileKeys, RemoteStore):
     together.
     """
 
+    get = FileKeys.fetch
+    list = FileKeys.names
+
     def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         super().__init__(file, hierarchy, scattered)
-        self._lookups: dict[str, Coalescer[int, tuple[int, int, int]]] = {}
+        self._lookups: dict[str, Coalescer[int, Location]] = {}
         self._bytes: Coalescer[tuple[int, int], bytes] = Coalescer(self._fetch)
 
     @property
@@ -145,44 +176,32 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         assert isinstance(source, RemoteBytes)
         return source.loop
 
-    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        found = self.tree.find(key)
-        if not isinstance(found, tuple):
-            return None if found is None else found[part]
-        view, number = found
-        at, size, mask = await self._lookup(view).ask(number)
-        if at < 0:
-            return None
-        if part.stop == 0:  # only whether it is there
-            return b""
-        if mask:
-            values = await self.reader(view).read_remote(view.selection(number))
-            return bytes((await asyncio.to_thread(view.encoder.encode, values))[part])
-        return await self._bytes.ask(self.extent(view, number, (at, size), part))
-
-    async def list(self, prefix: str) -> frozenset[str]:
-        return await self.file.parse_remote(self.names(prefix))
-
-    def _lookup(self, view: ArrayView) -> Coalescer[int, tuple[int, int, int]]:
+    async def _look_up(self, view: ArrayView, number: int) -> Location:
         path = view.array.path
         if path not in self._lookups:
             self._lookups[path] = Coalescer(partial(self._locate, view))
-        return self._lookups[path]
+        return await self._lookups[path].ask(number)
+
+    async def _encoded(self, view: ArrayView, number: int) -> Data:
+        values = await self.reader(view).read_remote(view.selection(number))
+        return await asyncio.to_thread(view.encoder.encode, values)
+
+    async def _read(self, start: int, stop: int) -> Data:
+        return await self._bytes.ask((start, stop))
 
     async def _locate(
-        self, view: ArrayView, questions: builtins.list[Question[int, tuple[int, int, int]]]
+        self, view: ArrayView, questions: builtins.list[Question[int, Location]]
     ) -> None:
         numbers = np.array([question.wish for question in questions], dtype=np.int64)
         ids, where = np.unique(numbers, return_inverse=True)
         try:
             table = await self.file.parse_remote(view.locate(ids))
         except NCZarrError as error:
-            if len(ids) == 1:
-                for question in questions:
-                    question.fail(error)
+            if len(ids) > 1:  # one of them fails: read them one by one to find it
+                await gather_or_cancel(*(self._locate(view, [question]) for question in questions))
                 return
-            # one of them fails: read them one by one to find it
-            await gather_or_cancel(*(self._locate(view, [question]) for question in questions))
+            for question in questions:
+                question.fail(error)
             return
         for at, question in zip(where.tolist(), questions, strict=True):
             question.settle((int(table.start[at]), int(table.size[at]), int(table.mask[at])))

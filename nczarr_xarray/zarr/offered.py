@@ -25,14 +25,13 @@ from nczarr_fsspec.keystore import (
     ALL,
     ZARR_METADATA,
     KeyStore,
-    LocalStore,
     RemoteStore,
     WritableStore,
 )
-from nczarr_fsspec.stores.missing_chunks import LocalPresence, Presence
+from nczarr_fsspec.stores.missing_chunks import Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
-_Question: TypeAlias = Question[_Wish, bytes | None]
+_Read: TypeAlias = Question[_Wish, bytes | None]
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -51,8 +50,8 @@ class StoreView(Store):
     ----------
     most : int or None
         Bytes that an object may have that holds no metadata; None if that is not known.
-    presence : Presence or LocalPresence or None
-        Of the only array that is read, behind a network; None for a whole tree.
+    presence : Presence or None
+        Of the only array that is read; None for a whole tree.
 
     Raises
     ------
@@ -70,8 +69,8 @@ class StoreView(Store):
         super().__init__(read_only=True)
         self.keys = keys
         self.most: int | None = None
-        self.presence: Presence | LocalPresence | None = None
-        self._reads: Coalescer[_Wish, bytes | None] = Coalescer(self._read)
+        self.presence: Presence | None = None
+        self._reads: Coalescer[_Wish, bytes | None] = Coalescer(self._send)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoreView) and other.keys == self.keys
@@ -112,23 +111,21 @@ class StoreView(Store):
             return await self._reads.ask((key, part, self.keys.max_metadata))
         return await self._reads.ask((key, part, self.most))
 
-    async def _read(self, questions: builtins.list[_Question]) -> None:
+    async def _send(self, reads: builtins.list[_Read]) -> None:
         """Have all reads of a turn done; handing them over one by one takes longer."""
         keys = self.keys
         back = _Back(asyncio.get_running_loop())
         presence = self.presence
-        if isinstance(keys, LocalStore):
-            assert not isinstance(presence, Presence)
-            for at in range(0, len(questions), IN_A_ROW):
-                some = questions[at : at + IN_A_ROW]
-                back.loop.run_in_executor(None, _get_local, keys, some, back, presence)
-        else:
-            assert isinstance(keys, RemoteStore)
-            assert not isinstance(presence, LocalPresence)
+        if isinstance(keys, RemoteStore):
             # at once, so that it sees what can be merged
-            asyncio.run_coroutine_threadsafe(
-                _get_remote(keys, questions, back, presence), keys.loop
-            )
+            asyncio.run_coroutine_threadsafe(_get(keys, reads, back, presence), keys.loop)
+            return
+
+        def answer(some: builtins.list[_Read]) -> None:
+            keys.run(_get(keys, some, back, presence))
+
+        for at in range(0, len(reads), IN_A_ROW):
+            back.loop.run_in_executor(None, answer, reads[at : at + IN_A_ROW])
 
     async def get_partial_values(
         self,
@@ -204,46 +201,29 @@ class _Back:
             answer()
 
 
-def _get_local(
-    keys: LocalStore, questions: list[_Question], back: _Back, presence: LocalPresence | None
-) -> None:
-    for question in questions:
+async def _get(keys: KeyStore, reads: list[_Read], back: _Back, presence: Presence | None) -> None:
+    missing: list[_Read] = []
+
+    async def get(read: _Read) -> None:
         try:
-            data = keys.get(*question.wish)
-            if data is None and presence is not None:
-                presence.check()
-            answer = partial(question.settle, data)
+            data = await keys.fetch(*read.wish)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            answer = partial(question.fail, error)
-        back.take(answer)
-
-
-async def _get_remote(
-    keys: RemoteStore, questions: list[_Question], back: _Back, presence: Presence | None
-) -> None:
-    missing: list[_Question] = []
-
-    async def get(question: _Question) -> None:
-        try:
-            data = await keys.get(*question.wish)
-        except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            back.take(partial(question.fail, error))
+            back.take(partial(read.fail, error))
             return
         if data is None:
-            missing.append(question)
+            missing.append(read)
         else:
-            back.take(partial(question.settle, data))
+            back.take(partial(read.settle, data))
 
-    await asyncio.gather(*map(get, questions))
+    await keys.together(*map(get, reads))
     removed: BaseException | None = None
     try:
         if missing and presence is not None:
             await presence.check()
     except BaseException as error:  # noqa: BLE001 - as above
         removed = error
-    for question in missing:
-        failing = removed and partial(question.fail, removed)
-        back.take(failing or partial(question.settle, None))
+    for read in missing:
+        back.take(partial(read.fail, removed) if removed else partial(read.settle, None))
 
 
 class StoreSink(Store):

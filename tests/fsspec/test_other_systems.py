@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec import local_files
-from nczarr_fsspec.stores import directory
-from nczarr_fsspec.stores.directory import birth_of
 from nczarr_xarray.chunks.threads import processors
 
 DATA = bytes(range(256)) * 40
@@ -60,41 +57,6 @@ class TestWithoutPread:
         with path.open("rb", buffering=0) as file, ThreadPoolExecutor(8) as pool:
             found = list(pool.map(lambda one: windows.pread(file.fileno(), one[1], one[0]), places))
         assert found == [DATA[start : start + count] for start, count in places]
-
-
-class TestBirth:
-    def test_of_a_file(self, tmp_path: Path) -> None:
-        """It stays when the file changes; another file has another one, or the system has none."""
-        path = tmp_path / "x"
-        path.write_bytes(b"1")
-        first = birth_of(str(path))
-        path.write_bytes(b"22")
-        assert birth_of(str(path)) == first
-        assert first is None or first <= path.stat().st_mtime_ns + 10**9
-
-    def test_of_nothing(self, tmp_path: Path) -> None:
-        assert birth_of(str(tmp_path / "none")) is None
-
-    @pytest.mark.parametrize(
-        ("status", "birth"),
-        [(SimpleNamespace(st_birthtime=1.5), 1_500_000_000), (SimpleNamespace(), None)],
-    )
-    def test_on_other_systems(
-        self, status: SimpleNamespace, birth: int | None, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(directory, "sys", SimpleNamespace(platform="darwin"))
-        monkeypatch.setattr(directory, "os", SimpleNamespace(stat=lambda _: status))
-        assert birth_of("x") == birth
-
-    def test_with_a_c_library_that_does_not_tell(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
-        directory._statx.cache_clear()
-        try:
-            assert birth_of(str(tmp_path)) is None
-        finally:
-            directory._statx.cache_clear()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python itself counts there")

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 
 import nczarr_xarray
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
-from nczarr_xarray.dataset import alike_fragments
+from nczarr_xarray.dataset import alike_files
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats import registry
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import FORMATS
+from nczarr_xarray.formats.registry import FORMATS, Source
 from nczarr_xarray.model import FileStrides, Hierarchy
 from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.examples import examples
@@ -84,7 +83,7 @@ def test_all_at_once(tmp_path: Path, stored: str) -> None:
 def test_fragments_that_are_too_large_for_a_run(
     tmp_path: Path, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alike_fragments, "_RUN_BYTES", 1)
+    monkeypatch.setattr(alike_files, "_RUN_BYTES", 1)
     tas = reader(master_of(tmp_path, lambda _: stored))
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)
 

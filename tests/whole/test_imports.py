@@ -129,7 +129,7 @@ OPENING = {
         "nczarr_xarray",
         "dataset dataset.file dataset.open dataset.opened dataset.references dataset.targets "
         "formats formats.cfa formats.cfa.variables "
-        "formats.format formats.open_options formats.registry formats.rounds "
+        "formats.open_options formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
     ),
     "numpy",
@@ -139,7 +139,6 @@ PRINTING = {
     *under(
         "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
     ),
-    "nczarr_xarray.formats.format",
 }
 #: What each format takes; all of ours below the first name.
 FORMATS = {
@@ -246,7 +245,7 @@ READING = {
         "nczarr_xarray.chunks",
         "cache decoder engine grid part pieces plan scatter sources strides threads",
     ),
-    *under("nczarr_xarray.dataset", "presentation replaced_arrays variable"),
+    *under("nczarr_xarray.dataset", "failed_reads presentation replaced_arrays variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],

@@ -16,12 +16,12 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
-    Decoded,
-    Found,
     SharedMessages,
-    decode_attribute_info,
+    decode_dataspace,
+    decode_dense,
     whole,
 )
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, bits_of, is_plain, value_type
@@ -221,13 +221,18 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
         except NCZarrError as error:
             problems.append((None, error))
     known = await shared.find(_parts(bodies, header))
-    attributes: dict[str, H5Attribute] = {}
+    decoded, attributes = shared.decoded, dict[str, H5Attribute]()
     for body in bodies:
         name = None
         try:
-            parts = _split(body, header)
-            name = parts[0]
-            attributes[name] = _decode(*parts, header, shared.decoded, known)
+            name, type_body, space_body, data = _split(body, header)
+            what = f"{header.what}, attribute {name!r}"
+            type_ = decoded.of(decode_datatype, whole(type_body, known), what)
+            space = decoded.of(decode_dataspace, whole(space_body, known), what)
+            size = math.prod(space.shape) * type_.size if space.shape is not None else 0
+            if size > len(data):
+                raise header.frame.error(what, f"{len(data)} bytes of data, {size} are needed")
+            attributes[name] = H5Attribute(name, type_, space, data[:size])
         except NCZarrError as error:
             problems.append((name, error))
     return Attributes(attributes, problems)
@@ -238,7 +243,7 @@ async def _read_dense(header: oh.Header) -> list[tuple[oh.Body, int]]:
     info = header.first(oh.ATTRIBUTE_INFO)
     if info is None:
         return []
-    storage = decode_attribute_info(header.cursor(info, "attribute information"))
+    storage = decode_dense(header.cursor(info, "attribute information"), 2)
     if storage.heap is None or storage.tree is None:
         return []
     from nczarr_xarray.formats.hdf5.fractal import read_dense
@@ -289,7 +294,8 @@ def _split(body: bytes, header: oh.Header) -> tuple[str, oh.Body, oh.Body, bytes
         return text, type_, space, data
 
     def elsewhere(part: bytes, type_: int) -> oh.Shared:
-        return oh.shared_location(Cursor(part, header.frame, _what(header, text)), type_)
+        what = f"{header.what}, attribute {text!r}"
+        return oh.shared_location(Cursor(part, header.frame, what), type_)
 
     return (
         text,
@@ -297,27 +303,3 @@ def _split(body: bytes, header: oh.Header) -> tuple[str, oh.Body, oh.Body, bytes
         elsewhere(space, oh.DATASPACE) if flags & _SPACE_SHARED else space,
         data,
     )
-
-
-def _decode(
-    name: str,
-    type_body: oh.Body,
-    space_body: oh.Body,
-    data: bytes,
-    header: oh.Header,
-    decoded: Decoded,
-    known: Found,
-) -> H5Attribute:
-    """Decode the parts of an attribute message, which may be among the shared messages `known`."""
-    what = _what(header, name)
-    type_ = decoded.datatype(whole(type_body, known), what)
-    space = decoded.dataspace(whole(space_body, known), what)
-    size = math.prod(space.shape) * type_.size if space.shape is not None else 0
-    if size > len(data):
-        raise header.frame.error(what, f"{len(data)} bytes of data, {size} are needed")
-    return H5Attribute(name, type_, space, data[:size])
-
-
-def _what(header: oh.Header, name: str) -> str:
-    """Return the name of an attribute for messages."""
-    return f"{header.what}, attribute {name!r}"

@@ -120,33 +120,26 @@ class ChunkGrid:
         return chunks
 
 
-class NodeCache:
+class NodeCache(dict[Any, Any]):
     """Parsed nodes by address, so that no node is read twice. Forgotten on pickling.
 
     When it is full it is emptied: then a lookup needs more nodes than are worth keeping. Each
     variable has one, which threads share without a lock: at worst, it counts some bytes too few.
     """
 
-    __slots__ = ("_nodes", "_size")
-
-    def __init__(self) -> None:
-        self._nodes: dict[Any, Any] = {}
-        self._size = 0
+    _size = 0
 
     def __reduce__(self) -> tuple[type[NodeCache], tuple[()]]:
         return NodeCache, ()
 
-    def get(self, key: Any) -> Any:
-        """Return the node that was kept for `key`, or None."""
-        return self._nodes.get(key)
-
     def keep(self, key: Any, node: Any, nbytes: int) -> None:
         """Keep `node`, which takes about `nbytes`."""
-        if key in self._nodes:
+        if key in self:
             return
         if self._size + nbytes > MEMORY:
-            self._nodes, self._size = {}, 0
-        self._nodes[key] = node
+            self.clear()
+            self._size = 0
+        self[key] = node
         self._size += nbytes
 
 

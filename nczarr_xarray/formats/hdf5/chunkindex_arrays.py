@@ -85,7 +85,7 @@ class ArrayIndex(HDF5ChunkIndex):
 
     async def blocks(self, blocks: Sequence[Block], entry: np.dtype) -> list[np.ndarray]:
         """Return the elements of blocks as `CHUNK`; those not in memory are read in one round."""
-        known = {block: self.memory.get(block) for block in blocks}
+        known: dict[Block, Any] = {block: self.memory.get(block) for block in blocks}
         unknown = [block for block in blocks if known[block] is None]
         datas = await together(self.fetch(b.address, b.size(entry)) for b in unknown)
         known.update(zip(unknown, self.parse(unknown, datas, entry), strict=True))

@@ -95,7 +95,7 @@ class _TreeIndex(HDF5ChunkIndex):
         return self.pick(np.frombuffer(b"".join(found), dtype=CHUNK), ids)
 
     async def _nodes(self, pointers: list[_Pointer]) -> list[_Node]:
-        known = [self.memory.get(pointer.address) for pointer in pointers]
+        known: list[Any] = [self.memory.get(pointer.address) for pointer in pointers]
         unknown = [p for p, node in zip(pointers, known, strict=True) if node is None]
         if not unknown:
             return known

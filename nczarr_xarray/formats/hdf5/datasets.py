@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from nczarr_xarray.codecs.libhdf5 import lacks
 from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.attributes import Attributes
+from nczarr_xarray.formats.hdf5.attributes import read_attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor
+from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
 from nczarr_xarray.formats.hdf5.messages import (
-    Found,
     SharedMessages,
+    decode_dataspace,
     decode_fill,
+    decode_filters,
     decode_old_fill,
     whole,
 )
@@ -28,10 +31,14 @@ from nczarr_xarray.formats.hdf5.objects import (
     Datatype,
     Filter,
     H5Dataset,
+    H5NamedType,
     Layout,
     OtherLayout,
 )
+from nczarr_xarray.formats.rounds import both
 from nczarr_xarray.model import CodecConfig
+
+T = TypeVar("T")
 
 # -- filters -------------------------------------------------------------------------------------
 # Filter pipelines of HDF5 (specification IV.A.2.l) as codecs of `nczarr_xarray.chunks`.
@@ -102,9 +109,6 @@ def name_of(one: Filter) -> str:
     known = codec_of_filter(one.id)
     name = one.name or (known.id.removeprefix("hdf5-") if known else _NAMES.get(one.id, ""))
     return f"{one.id} ({name:.60})" if name else str(one.id)
-
-
-# -- datasets ------------------------------------------------------------------------------------
 
 
 # -- layouts -------------------------------------------------------------------------------------
@@ -250,89 +254,68 @@ _OF_DATASETS = (
 )
 
 
-class Fields:
-    """The messages of a dataset, with those that it shares with others.
+async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset | H5NamedType:
+    """Read a dataset, or a committed datatype; its name is added later.
 
     Parameters
     ----------
     header
-        Header of the dataset.
+        It has a datatype. Without a dataspace, it is that of a committed one.
     shared
         Finds the messages that are stored elsewhere.
+
+    Raises
+    ------
+    FormatError
+        If the header lacks what is needed to read the data.
     """
+    parts = [m for m in header.messages if m.type in _OF_DATASETS]
+    finding = shared.find(m.body for m in parts)
+    attributes = None
+    if header.first(oh.DATASPACE):
+        found, attributes = await both(finding, read_attributes(header, shared))
+    else:
+        found = await finding
+    # of several messages of a type, the first one counts
+    bodies = {m.type: m.body for m in reversed(parts)}
+    frame, decoded = header.frame, shared.decoded
 
-    def __init__(self, header: oh.Header, shared: SharedMessages) -> None:
-        self.header = header
-        self._shared = shared
-        self._decoded = shared.decoded
-        self._found: Found = {}
+    def body(type_: int) -> bytes | None:
+        there = bodies.get(type_)
+        return None if there is None else whole(there, found)
 
-    async def read(self) -> None:
-        """Read the messages that are stored elsewhere."""
-        messages = self.header.messages
-        self._found = await self._shared.find(m.body for m in messages if m.type in _OF_DATASETS)
+    def decode(function: Callable[[Cursor], T], stored: bytes | None, name: str) -> T:
+        assert stored is not None  # or it is no dataset; see `tree.py`
+        return decoded.of(function, stored, f"{header.what}, {name}")
 
-    def body(self, type_: int) -> bytes | None:
-        """Return the bytes of the first message of a type; None if there is none."""
-        message = self.header.first(type_)
-        return None if message is None else whole(message.body, self._found)
-
-    def cursor(self, type_: int, name: str) -> Cursor | None:
-        """Return a cursor over the first message of a type; None if there is none."""
-        body = self.body(type_)
-        return None if body is None else Cursor(body, self.header.frame, self._what(name))
-
-    def _what(self, name: str) -> str:
-        return f"{self.header.what}, {name}"
-
-    def datatype(self) -> Datatype:
-        """Return the datatype."""
-        body = self.body(oh.DATATYPE)
-        assert body is not None  # or it is neither a dataset nor a datatype; see `tree.py`
-        return self._decoded.datatype(body, self._what("datatype"))
-
-    def dataset(self, attributes: Attributes) -> H5Dataset:
-        """Return the dataset; its name is added later.
-
-        Raises
-        ------
-        FormatError
-            If the header lacks what is needed to read the data.
-        """
-        type_ = self.datatype()
-        body = self.body(oh.DATASPACE)
-        # without one it is a committed datatype; see `tree.py`
-        assert body is not None
-        space = self._decoded.dataspace(body, self._what("dataspace"))
-        layout: Layout
-        if self.header.first(oh.EXTERNAL):
-            layout = OtherLayout("its data are in external files")
-        elif cursor := self.cursor(oh.LAYOUT, "layout"):
-            layout = decode_layout(cursor, space, type_)
-        else:
-            raise self.header.frame.error(self.header.what, "it has no data layout")
-        body = self.body(oh.FILTERS)
-        filters = self._decoded.filters(body, self._what("filter pipeline")) if body else ()
-        return H5Dataset(
-            "",
-            self.header.address,
-            type_,
-            space,
-            layout,
-            fill=self._fill(type_),
-            filters=filters,
-            attributes=attributes.found,
-            problems=tuple(attributes.problems),
-        )
-
-    def _fill(self, type_: Datatype) -> bytes | None:
-        if cursor := self.cursor(oh.FILL, "fill value"):
-            fill = decode_fill(cursor)
-        elif cursor := self.cursor(oh.OLD_FILL, "fill value"):
-            fill = decode_old_fill(cursor)
-        else:
-            fill = None
-        if fill is not None and len(fill) != type_.size:
-            reason = f"a fill value of {len(fill)} bytes, elements of {type_.size}"
-            raise self.header.frame.error(self.header.what, reason)
-        return fill
+    type_ = decode(decode_datatype, body(oh.DATATYPE), "datatype")
+    if attributes is None:
+        return H5NamedType("", type_)
+    space = decode(decode_dataspace, body(oh.DATASPACE), "dataspace")
+    layout: Layout
+    if oh.EXTERNAL in bodies:
+        layout = OtherLayout("its data are in external files")
+    elif (stored := body(oh.LAYOUT)) is not None:
+        layout = decode_layout(Cursor(stored, frame, f"{header.what}, layout"), space, type_)
+    else:
+        raise frame.error(header.what, "it has no data layout")
+    pipeline = body(oh.FILTERS)
+    fill, how = body(oh.FILL), decode_fill
+    if fill is None:
+        fill, how = body(oh.OLD_FILL), decode_old_fill
+    if fill is not None:
+        fill = how(Cursor(fill, frame, f"{header.what}, fill value"))
+    if fill is not None and len(fill) != type_.size:
+        reason = f"a fill value of {len(fill)} bytes, elements of {type_.size}"
+        raise frame.error(header.what, reason)
+    return H5Dataset(
+        "",
+        header.address,
+        type_,
+        space,
+        layout,
+        fill=fill,
+        filters=decode(decode_filters, pipeline, "filter pipeline") if pipeline else (),
+        attributes=attributes.found,
+        problems=tuple(attributes.problems),
+    )

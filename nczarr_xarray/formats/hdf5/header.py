@@ -102,11 +102,6 @@ class Header:
         return Cursor(message.body, self.frame, what)
 
 
-class _Extent(NamedTuple):
-    address: int
-    length: int
-
-
 async def read_header(frame: Frame, address: int, name: str) -> Header:
     """Read an object header with all its continuation blocks.
 
@@ -136,26 +131,20 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     if new:
         verify(block, frame, what)
     head = _OLD_HEAD if not new else _ORDERED_HEAD if flags & 0x04 else _NEW_HEAD
-    parse = _Messages(frame, what, head)
-    parse.add(block[start : start + size])
-    if parse.continuations:
-        await _read_on(parse, _Extent(address, total), new)
-    return Header(frame, what, address, parse.messages)
-
-
-async def _read_on(parse: _Messages, first: _Extent, new: bool) -> None:
-    """Read the continuation blocks of a header, given its first block."""
-    frame, what = parse.frame, parse.what
-    blocks, seen, used = 1, {first.address}, first.length
-    while wanted := parse.continuations:
-        parse.continuations = []
-        used += sum(extent.length for extent in wanted)
-        seen.update(extent.address for extent in wanted)
+    found, further = _messages(block[start : start + size], head, frame, what)
+    blocks, seen, used = 1, {address}, total
+    while further:
+        wanted, further = further, []
+        used += sum(length for _, length in wanted)
+        seen.update(there for there, _ in wanted)
         blocks += len(wanted)
         if len(seen) != blocks or used > frame.end:
             raise frame.error(what, "its continuation blocks overlap")
-        for block in await together(_continuation(frame, extent, what, new) for extent in wanted):
-            parse.add(block)
+        for block in await together(_continuation(frame, *one, what, new) for one in wanted):
+            more, behind = _messages(block, head, frame, what)
+            found += more
+            further += behind
+    return Header(frame, what, address, found)
 
 
 def _prefix_old(cursor: Cursor) -> tuple[int, int]:
@@ -173,11 +162,11 @@ def _prefix_new(cursor: Cursor) -> tuple[int, int]:
     return cursor.uint(1 << (flags & 0x03)), flags
 
 
-async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> bytes:
+async def _continuation(frame: Frame, address: int, length: int, what: str, new: bool) -> bytes:
     """Return the messages of a continuation block."""
-    what = f"{what}, continuation at {extent.address}"
-    frame.within(extent.address, extent.length, what)
-    block = bytes(await frame.read(*extent))
+    what = f"{what}, continuation at {address}"
+    frame.within(address, length, what)
+    block = bytes(await frame.read(address, length))
     if not new:
         return block
     Cursor(block, frame, what).expect(b"OCHK")
@@ -185,45 +174,40 @@ async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> 
     return block[4:-4]
 
 
-class _Messages:
-    """Collects the messages of the blocks of a header, and where further blocks are."""
+def _messages(
+    block: bytes, head: Struct, frame: Frame, what: str
+) -> tuple[list[Message], list[tuple[int, int]]]:
+    """Return the messages of one block of a header, and extents of further blocks.
 
-    def __init__(self, frame: Frame, what: str, head: Struct) -> None:
-        self.frame = frame
-        self.what = what
-        self.head = head
-        self.messages: list[Message] = []
-        self.continuations: list[_Extent] = []
-
-    def add(self, block: bytes) -> None:
-        unpack, at, last = self.head.unpack_from, 0, len(block) - self.head.size
-        while at <= last:  # behind the last one there may be a gap
-            type_, size, flags, *order = unpack(block, at)
-            start = at + self.head.size
-            at = start + size
-            if at > len(block):
-                reason = f"ends after {len(block)} bytes, {at} were expected"
-                raise self.frame.error(self.what, reason)
-            body = block[start:at]
-            if type_ == NIL:
-                continue
-            if type_ == CONTINUATION:
-                self._continue(body)
-            elif type_ in _KNOWN:
-                shared = flags & _IS_SHARED
-                location = shared_location(self._cursor(body), type_) if shared else body
-                self.messages.append(Message(type_, location, *order))
-            elif flags & _FAIL_IF_UNKNOWN:
-                reason = f"has a message of type {type_}, which is not known but must be"
-                raise self.frame.error(self.what, reason)
-
-    def _cursor(self, body: bytes) -> Cursor:
-        return Cursor(body, self.frame, self.what)
-
-    def _continue(self, body: bytes) -> None:
-        cursor = self._cursor(body)
-        address, length = cursor.address(), cursor.length()
-        self.continuations.append(_Extent(self.frame.within(address, length, self.what), length))
+    Parameters
+    ----------
+    head
+        The first fields of each message.
+    """
+    messages: list[Message] = []
+    further: list[tuple[int, int]] = []
+    unpack, at, last = head.unpack_from, 0, len(block) - head.size
+    while at <= last:  # behind the last one there may be a gap
+        type_, size, flags, *order = unpack(block, at)
+        start = at + head.size
+        at = start + size
+        if at > len(block):
+            raise frame.error(what, f"ends after {len(block)} bytes, {at} were expected")
+        body = block[start:at]
+        if type_ == NIL:
+            continue
+        if type_ == CONTINUATION:
+            cursor = Cursor(body, frame, what)
+            address, length = cursor.address(), cursor.length()
+            further.append((frame.within(address, length, what), length))
+        elif type_ in _KNOWN:
+            shared = flags & _IS_SHARED
+            location = shared_location(Cursor(body, frame, what), type_) if shared else body
+            messages.append(Message(type_, location, *order))
+        elif flags & _FAIL_IF_UNKNOWN:
+            reason = f"has a message of type {type_}, which is not known but must be"
+            raise frame.error(what, reason)
+    return messages, further
 
 
 def shared_location(cursor: Cursor, type_: int) -> Shared:

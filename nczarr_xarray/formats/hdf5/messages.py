@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
-from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
-from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Dataspace, Datatype, Filter
+from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Dataspace, Filter
 from nczarr_xarray.formats.rounds import Once, caught, together
 
 if TYPE_CHECKING:
@@ -141,17 +140,14 @@ class DenseStorage(NamedTuple):
     ordered: bool
 
 
-def decode_link_info(cursor: Cursor) -> DenseStorage:
-    """Decode link information (IV.A.2.c)."""
-    return _dense(cursor, 8)
+def decode_dense(cursor: Cursor, order_size: int) -> DenseStorage:
+    """Decode link information (IV.A.2.c) or attribute information (IV.A.2.v).
 
-
-def decode_attribute_info(cursor: Cursor) -> DenseStorage:
-    """Decode attribute information (IV.A.2.v)."""
-    return _dense(cursor, 2)
-
-
-def _dense(cursor: Cursor, order_size: int) -> DenseStorage:
+    Parameters
+    ----------
+    order_size
+        Bytes of a number in the order of creation.
+    """
     version, flags = cursor.unpack("BB")
     if version:
         raise cursor.error(f"has version {version}, known is 0")
@@ -188,46 +184,33 @@ _known: dict[tuple[Callable[[Cursor], Any], int, int], dict[bytes, Any]] = {}
 
 
 class Decoded:
-    """Decodes messages of one file that depend on nothing but their bytes.
-
-    Each method takes the bytes of a message and the name of what it belongs
-    to, and raises `FormatError` with that name if the message is damaged.
-    """
+    """Decodes messages of one file that depend on nothing but their bytes."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self._types: dict[bytes, Datatype] = {}
-        self._spaces: dict[bytes, Dataspace] = {}
-        self._filters: dict[bytes, tuple[Filter, ...]] = {}
+        self._known: dict[tuple[Callable[[Cursor], Any], bytes], Any] = {}
 
-    def datatype(self, body: bytes, what: str) -> Datatype:
-        """Return the datatype of a message."""
-        found = self._types.get(body)
-        return found or self._decode(self._types, decode_datatype, body, what)
+    def of(self, decode: Callable[[Cursor], T], body: bytes, what: str) -> T:
+        """Return what a function makes of the bytes of a message.
 
-    def dataspace(self, body: bytes, what: str) -> Dataspace:
-        """Return the dataspace of a message."""
-        found = self._spaces.get(body)
-        return found or self._decode(self._spaces, decode_dataspace, body, what)
-
-    def filters(self, body: bytes, what: str) -> tuple[Filter, ...]:
-        """Return the filter pipeline of a message."""
-        found = self._filters.get(body)
-        return found or self._decode(self._filters, decode_filters, body, what)
-
-    def _decode(
-        self, known: dict[bytes, T], decode: Callable[[Cursor], T], body: bytes, what: str
-    ) -> T:
+        Parameters
+        ----------
+        what
+            What the message belongs to: the name in the `FormatError` for a damaged one.
+        """
+        found: T | None = self._known.get((decode, body))
+        if found is not None:
+            return found
         frame = self.frame
         everywhere = _known.setdefault((decode, frame.offset_size, frame.length_size), {})
-        found: T | None = everywhere.get(body)
+        found = everywhere.get(body)
         if found is None:
             found = decode(Cursor(body, frame, what))
             if len(body) <= _SHORT:
                 if len(everywhere) >= _MOST:
                     everywhere.clear()
                 everywhere[body] = found
-        known[body] = found
+        self._known[decode, body] = found
         return found
 
 

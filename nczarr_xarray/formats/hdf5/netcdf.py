@@ -188,9 +188,14 @@ class _Builder:
                 for attribute in named.values()
                 if attribute.type.text and attribute.name not in HIDDEN
             ]
-        await together(
-            [self._resolve(attributes, lists, self._with_fill_text()), self._check_virtual()]
-        )
+        # of text whose fill value is visible where a dimension is longer
+        fills = [
+            dataset
+            for node in self.nodes
+            for dataset in node.datasets
+            if dataset.type.text and dataset.fill is not None and None in dataset.space.maxshape
+        ]
+        await together([self._resolve(attributes, lists, fills), self._check_virtual()])
 
     async def _check_virtual(self) -> None:
         """Check the descriptions of virtual datasets before libhdf5 reads them."""
@@ -221,15 +226,6 @@ class _Builder:
             self.broken[dataset.address] = error
         else:
             dataset.space = Dataspace(shape, dataset.space.maxshape)
-
-    def _with_fill_text(self) -> list[H5Dataset]:
-        """Return datasets of text whose fill value is visible where a dimension is longer."""
-        return [
-            dataset
-            for node in self.nodes
-            for dataset in node.datasets
-            if dataset.type.text and dataset.fill is not None and None in dataset.space.maxshape
-        ]
 
     async def _resolve(
         self,
@@ -295,10 +291,15 @@ class _Builder:
                     self.problems.append(FormatError(variable.path, reason))
                 group.variables[variable.name] = variable
             group.types.update(self.enums.get(node.path, {}))
+        # the text of the library that wrote the file
+        attribute = self.nodes[0].group.attributes.get("_NCProperties")
+        writer = None
+        if attribute is not None and attribute.type.kind == "string":
+            writer = c_text(bytes(attribute.data))
         return Hierarchy(
             groups["/"],
             "hdf5",
-            self.writer(),
+            writer,
             problems=tuple(self.problems),
             hidden=tuple(self.hidden),
         )
@@ -419,10 +420,3 @@ class _Builder:
                     continue
             (lost if name in needed else self.problems).append(problem)
         return shown, lost
-
-    def writer(self) -> str | None:
-        """Return the text of ``_NCProperties``."""
-        attribute = self.nodes[0].group.attributes.get("_NCProperties")
-        if attribute is None or attribute.type.kind != "string":
-            return None
-        return c_text(bytes(attribute.data))

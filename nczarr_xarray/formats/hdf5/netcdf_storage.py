@@ -26,7 +26,6 @@ from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
     CompactLayout,
     ContiguousLayout,
-    Datatype,
     H5Dataset,
     H5Group,
     OtherLayout,
@@ -35,7 +34,6 @@ from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Array,
     ChunkIndex,
-    Conversion,
     FileChunks,
     FileStrides,
     element_of,
@@ -149,22 +147,20 @@ def chunk_index(frame: Frame, dataset: H5Dataset, path: str) -> ChunkIndex:
         if math.prod(grid.counts) > 1:
             raise frame.error(path, f"it has {math.prod(grid.counts)} chunks, but one was stored")
         return SingleIndex(grid, layout.address, layout.single_size, layout.single_mask)
-    return _class_of(layout.index)(grid, layout.address)
+    classes: dict[str, type[HDF5ChunkIndex]]
+    if layout.index in ("btree1", "btree2"):  # most files have one kind: the others stay unread
+        from nczarr_xarray.formats.hdf5 import chunkindex_trees as trees
 
-
-def _class_of(kind: str) -> type[HDF5ChunkIndex]:
-    """Return the class of a chunk index; most files have one kind, and the others stay unread."""
-    if kind in ("implicit", "fixed", "extensible"):
+        classes = {"btree1": trees.BTree1Index, "btree2": trees.BTree2Index}
+    else:
         from nczarr_xarray.formats.hdf5 import chunkindex_arrays as arrays
 
-        return {
+        classes = {
             "implicit": arrays.ImplicitIndex,
             "fixed": arrays.FixedArrayIndex,
             "extensible": arrays.ExtensibleArrayIndex,
-        }[kind]
-    from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index, BTree2Index
-
-    return BTree1Index if kind == "btree1" else BTree2Index
+        }
+    return classes[layout.index](grid, layout.address)
 
 
 #: numpy's lengths, and the chunk engine's numbers, have 63 bits.
@@ -208,7 +204,9 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     if dataset.type.size != dtype.itemsize:
         raise FormatError(path, f"has elements of {dataset.type.size} bytes, not {dtype}")
     fill = _fill(dataset, dtype, path)
-    conversion = _conversion(dataset.type, value, frame, path)
+    text = dataset.type.kind == "string" and value.nc_type == "string"
+    plain = is_plain(dataset.type) and dataset.type.kind != "compound" and not text
+    conversion = None if plain else Values(path, frame, dataset.type)
     if isinstance(layout, ChunkedLayout):
         if layout.element_size != dtype.itemsize:
             reason = f"{layout.element_size} bytes in its chunks, {dtype.itemsize} by its type"
@@ -253,14 +251,6 @@ def _fill(dataset: H5Dataset, dtype: np.dtype, path: str) -> Any:
         reason = f"its fill value has {len(dataset.fill)} bytes, an element {dtype.itemsize}"
         raise FormatError(path, reason)
     return np.frombuffer(dataset.fill, dtype)[0]
-
-
-def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> Conversion | None:
-    text = type_.kind == "string" and value.nc_type == "string"
-    if is_plain(type_) and type_.kind != "compound" and not text:
-        return None
-
-    return Values(path, frame, type_)
 
 
 def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path: str) -> Any:

@@ -16,13 +16,13 @@ from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes, read_attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.datasets import Fields
+from nczarr_xarray.formats.hdf5.datasets import read_dataset
 from nczarr_xarray.formats.hdf5.heaps import LocalHeap, read_local_heap
 from nczarr_xarray.formats.hdf5.messages import (
     Link,
     SharedMessages,
+    decode_dense,
     decode_link,
-    decode_link_info,
     decode_symbol_table,
 )
 from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, H5NamedType
@@ -58,7 +58,7 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
     info = header.first(oh.LINK_INFO)
     if info is None:  # the path of a soft link leads through a dataset, say
         return links, False
-    dense = decode_link_info(header.cursor(info, "link information"))
+    dense = decode_dense(header.cursor(info, "link information"), 8)
     if dense.heap is not None and dense.tree is not None:
         from nczarr_xarray.formats.hdf5.fractal import read_dense
 
@@ -285,19 +285,11 @@ class _Reading:
             if header.first(oh.LINK_INFO) or header.first(oh.SYMBOL_TABLE):
                 await self._visit_group(header, wanted)
             elif header.first(oh.DATATYPE):
-                self.objects[address] = await self._dataset(header)
+                self.objects[address] = await read_dataset(header, self.shared)
             else:
                 raise self.frame.error(header.what, "neither a group nor a dataset nor a datatype")
         except NCZarrError as error:
             self.objects[address] = error
-
-    async def _dataset(self, header: oh.Header) -> H5Dataset | H5NamedType:
-        fields = Fields(header, self.shared)
-        if not header.first(oh.DATASPACE):
-            await fields.read()
-            return H5NamedType("", fields.datatype())
-        _, attributes = await both(fields.read(), read_attributes(header, self.shared))
-        return fields.dataset(attributes)
 
     async def _visit_group(self, header: oh.Header, wanted: _Wanted) -> None:
         if wanted.ahead is None:

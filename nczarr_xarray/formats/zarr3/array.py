@@ -17,8 +17,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.stores.missing_chunks import Document, LocalPresence, Presence, changed
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.stores.missing_chunks import Document, Presence, changed
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
@@ -142,16 +142,14 @@ class ZarrReader:
             if isinstance(error, RuntimeError) and not threading.main_thread().is_alive():
                 reason = "cannot be read any more: Python is ending, and zarr's threads have ended"
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
+            self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
         return data.astype(object) if data.dtype.kind == "T" else data
 
     def _check(self) -> None:
         """Raise `StoreError` if what was read may be of another array."""
         presence = self._presence
-        if isinstance(presence, LocalPresence):
-            presence.check(missing=False)
-        elif presence is not None and presence.doubtful:
-            assert isinstance(self._store, RemoteStore)
+        if presence is not None and presence.doubtful:
             self._store.run(presence.check(missing=False))
 
     def _outer(self, key: tuple[Any, ...]) -> Any:
@@ -213,9 +211,7 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _readable(
-    store: KeyStore, described: Zarr3Array
-) -> tuple[Any, Presence | LocalPresence | None]:
+def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | None]:
     """Make zarr-python's array for reading, and what finds out whether it is still there."""
     from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
@@ -230,11 +226,10 @@ def _readable(
     # those of the root may have a copy, and be the only ones
     own = Document(f"{path}/{FILE}".lstrip("/"), partial(_recognize, path, metadata))
     others = (Document(FILE),) if path else ()
-    if isinstance(store, RemoteStore):
-        view.presence = Presence(store, own, *others)
-    elif isinstance(store, LocalStore):
+    if isinstance(store, LocalStore):  # which of them is there costs nothing to ask
         there = store.get(own.key, slice(0, 1)) is not None
-        view.presence = LocalPresence(store, own if there else Document(FILE))
+        own, others = (own if there else Document(FILE)), ()
+    view.presence = Presence(store, own, *others)
     return array, view.presence
 
 

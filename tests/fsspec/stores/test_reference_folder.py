@@ -235,9 +235,9 @@ def test_what_a_folder_of_references_is_is_known_by_its_metadata(five: Directory
 def test_metadata_that_cannot_be_read_are_an_error(
     five: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(keys: Any, most: int | None = None) -> list[StoreError]:
-        return [StoreError(key, "cannot be read: Input/output error") for key in keys]
+    def fails(key: str, *_: Any) -> None:
+        raise StoreError(key, "cannot be read: Input/output error")
 
-    monkeypatch.setattr(five, "get_many", fails)
+    monkeypatch.setattr(five, "get", fails)
     with pytest.raises(StoreError, match="Input/output error"):
         open_references(five, AddressPolicy.of(five.url)).get_many(["v/0"])

@@ -12,7 +12,7 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import SEEN
 from nczarr_fsspec.transport.request import Answer, FileVersion, Request
 from nczarr_fsspec.transport.throttle import Throttle
-from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.predict.network import Network
 from tests.support.servers.virtualnet import Line, Loop
 
 T = TypeVar("T")

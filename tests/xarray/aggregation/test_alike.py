@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.dataset.open_fragments import open_begun
+from nczarr_xarray.dataset.fragment_datasets import open_begun
 from tests.support.builders.manyfiles import TIME, Given, field, step, write
 from tests.support.servers.httpserver import Server
 

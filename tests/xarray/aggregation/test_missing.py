@@ -169,6 +169,28 @@ def test_unsigned_numbers_of_files_without_a_mark_are_data(
         np.testing.assert_array_equal(ds["v"], [most, np.nan, most, 1])
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("attributes", [{}, {"missing_value": 1}], ids=["no mark", "a mark"])
+@pytest.mark.parametrize("unsigned", ["true", "false"])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4"])
+def test_netcdfs_defaults_are_data_of_the_other_sign(
+    tmp_path: Path, dtype: str, unsigned: str, attributes: dict[str, Any], version: str
+) -> None:
+    """They stay what xarray makes of them in a single file, whose attributes do not name them."""
+    numbers = [netCDF4.default_fillvals[dtype], 0, 5]
+    given = {name: np.array(mark, dtype)[()] for name, mark in attributes.items()}
+    files = [
+        stored(tmp_path / f"{n}.nc", np.array(numbers, dtype), 3 * n, _Unsigned=unsigned, **given)
+        for n in range(2)
+    ]
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with (
+        xr.open_dataset(files[0], engine="netcdf4") as one,
+        xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds,
+    ):
+        np.testing.assert_array_equal(ds.v, np.tile(one.v, 2), strict=True)
+
+
 @pytest.mark.filterwarnings("ignore:.*missing_value cannot be safely cast")
 @pytest.mark.filterwarnings("ignore:.*multiple fill values")
 @pytest.mark.parametrize("version", VERSIONS)

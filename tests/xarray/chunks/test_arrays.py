@@ -15,6 +15,7 @@ from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.sources import LocalFile, RemoteFile, source_of
+from nczarr_xarray.codecs.codec import ChunkBound
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import Array, ChunkedArray, ChunkTable
 
@@ -86,7 +87,7 @@ def test_far_away_what_came_with_the_metadata_is_not_asked_for() -> None:
     async def receive(rows: Any, data: list[Any]) -> None:
         received.update(zip(rows.tolist(), map(bytes, data), strict=True))
 
-    asyncio.run(RemoteFile(Silent()).fetch(table, 100, 48, receive))
+    asyncio.run(RemoteFile(Silent()).fetch(table, ChunkBound(100, 48), receive))
     assert received == dict(enumerate(array.chunks))
     assert isinstance(source_of(DataFile(MemoryBytes(b"", "memory")), None), LocalFile)
 

@@ -13,6 +13,7 @@ from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT, RemoteKeys
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES
+from nczarr_xarray.codecs.codec import ChunkBound
 from nczarr_xarray.model import ChunkedArray, ChunkTable
 
 CHUNK = 1 << 20
@@ -52,7 +53,7 @@ def test_all_reads_together_hold_few_large_chunks(in_flight: int, most: int) -> 
         keys = np.array([f"{variable}/{chunk}" for chunk in range(3)], object)
         sizes = np.full(3, -1)
         table = ChunkTable(np.zeros(3, np.int64), sizes, np.zeros(3, np.uint32), keys)
-        await RemoteKeys(store, None).fetch(table, CHUNK, CHUNK, store.decode)
+        await RemoteKeys(store, None).fetch(table, ChunkBound(CHUNK, CHUNK), store.decode)
 
     async def read_all() -> None:
         await asyncio.gather(*map(read, range(50)))

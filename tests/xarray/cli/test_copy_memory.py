@@ -18,7 +18,7 @@ from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.dataset.fragments import FragmentReader
+from nczarr_xarray.dataset.fragments import PartsRead
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import chunk_writer, memory
 from nczarr_xarray.export.copy import plan_copy
@@ -364,9 +364,9 @@ def test_few_fragments_come_at_a_time(
         under_way[0] += 1
         most[0] = max(most[0], under_way[0])
 
-    of_file, of_tree = FragmentReader._read_on_loop, FragmentReader._read_part
+    of_file, of_tree = PartsRead._read_remote, PartsRead._read
 
-    async def on_loop(self: FragmentReader, *arguments: Any, **options: Any) -> bool:
+    async def on_loop(self: PartsRead, *arguments: Any, **options: Any) -> bool:
         begin()
         try:
             await asyncio.sleep(0)  # others begin
@@ -374,15 +374,15 @@ def test_few_fragments_come_at_a_time(
         finally:
             under_way[0] -= 1
 
-    def in_thread(self: FragmentReader, *arguments: Any, **options: Any) -> None:
+    def in_thread(self: PartsRead, *arguments: Any, **options: Any) -> None:
         begin()
         try:
             of_tree(self, *arguments, **options)
         finally:
             under_way[0] -= 1
 
-    monkeypatch.setattr(FragmentReader, "_read_on_loop", on_loop)
-    monkeypatch.setattr(FragmentReader, "_read_part", in_thread)
+    monkeypatch.setattr(PartsRead, "_read_remote", on_loop)
+    monkeypatch.setattr(PartsRead, "_read", in_thread)
     chunks = ["--chunks", "t=20,x=10000", "--var", "v"]
     with range_server(tmp_path) as server:
         copy(f"{server.url}/m.nca", tmp_path / "all", *chunks)

@@ -27,7 +27,7 @@ from nczarr_xarray.cli.describe import (
 )
 from nczarr_xarray.cli.info import store_kind
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.formats.format import GENERATIONS
+from nczarr_xarray.formats.registry import GENERATIONS
 from nczarr_xarray.model import (
     Attribute,
     ChunkedArray,

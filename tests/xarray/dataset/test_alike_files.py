@@ -20,14 +20,12 @@ from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_xarray.dataset.alike_files import (
     AlikeFiles,
     AlikeStack,
-    alike,
-    read_variable_pattern,
+    AlikeVariable,
+    read_alike_variable,
 )
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.fragment_datasets import Opening, open_fragment
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
-from nczarr_xarray.formats.alike import MetadataPattern
 from tests.support.examples import examples
 
 ALL = (slice(None), slice(None))
@@ -50,7 +48,7 @@ def write(path: Path, offset: float = 0.0, **options: Any) -> Path:
 
 
 def opened(path: Path, name: str = "tas") -> Opening:
-    return DatasetsOfFragments(open_with).open(str(path), None, name, depth=1, entire=False)
+    return open_fragment(open_with, str(path), None, name, depth=1, entire=False)
 
 
 def learned(path: Path, name: str = "tas") -> AlikeStack:
@@ -66,18 +64,16 @@ def read(stack: AlikeStack, path: Path | str, key: Any = ALL) -> np.ndarray | No
     return data[0] if members else None
 
 
-def pattern_of(path: Path) -> MetadataPattern:
+def pattern_of(path: Path) -> AlikeVariable:
     file = DataFile(LocalFileBytes(path))
-    pattern = file.parse(read_variable_pattern(file, "tas", entire=False))
-    assert pattern is not None
-    return pattern
+    alike = file.parse(read_alike_variable(file, "tas", entire=False))
+    assert alike is not None
+    return alike
 
 
-def opened_by(pattern: MetadataPattern, path: Path) -> Opening | None:
+def opened_by(pattern: AlikeVariable, path: Path) -> Opening | None:
     """Open a file by a pattern as remote files are; None if it has another one."""
-    source = LocalFileBytes(path)
-    fits = pattern.fits(source.head[: pattern.stop], source.size)
-    return alike(DataFile(source), pattern) if fits else None
+    return pattern.open(DataFile(LocalFileBytes(path)))
 
 
 @pytest.mark.parametrize(
@@ -101,18 +97,15 @@ def test_data_that_differ(tmp_path: Path, options: dict[str, Any]) -> None:
     name = "g/tas" if "group" in options else "tas"
     paths = [write(tmp_path / f"{n}.nc", 7.0**n, **options) for n in range(5)]
     stack = learned(paths[0], name)
-    assert (
-        stack.pattern.variable.attributes.keys()
-        == opened(paths[1], name).variable.attributes.keys()
-    )
+    assert stack.variable.attributes.keys() == opened(paths[1], name).variable.attributes.keys()
     data = np.stack([opened(path, name).reader.read() for path in paths])
     for key in (ALL, (slice(1, 2), slice(0, 4, 2)), (slice(None), np.array([3, 0, 0]))):
-        found = stack.read([str(path) for path in paths], key, points=False)
-        assert found.members == [0, 1, 2, 3, 4]
-        np.testing.assert_array_equal(found.data, data[(slice(None), *key)], strict=True)
+        members, data_read = stack.read([str(path) for path in paths], key, points=False)
+        assert members == [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(data_read, data[(slice(None), *key)], strict=True)
     chosen = np.array([2, 0, 1, 2]), np.array([0, 0, 3, 1])
-    found = stack.read([str(path) for path in paths], chosen, points=True)
-    np.testing.assert_array_equal(found.data, data[(slice(None), *chosen)], strict=True)
+    members, data_read = stack.read([str(path) for path in paths], chosen, points=True)
+    np.testing.assert_array_equal(data_read, data[(slice(None), *chosen)], strict=True)
 
 
 def test_chunks_that_are_missing(tmp_path: Path) -> None:
@@ -123,9 +116,9 @@ def test_chunks_that_are_missing(tmp_path: Path) -> None:
             file.createDimension("time", 4)
             tas = file.createVariable("tas", "f4", ("time",), fill_value=-9, chunksizes=(2,))
             tas[0 if number < 2 else slice(None)] = number
-    found = learned(paths[0]).read(list(map(str, paths)), (slice(None),), points=False)
-    assert found.members == [0, 1]
-    np.testing.assert_array_equal(found.data, np.array([[0, -9, -9, -9], [1, -9, -9, -9]], "f4"))
+    members, data_read = learned(paths[0]).read(list(map(str, paths)), (slice(None),), points=False)
+    assert members == [0, 1]
+    np.testing.assert_array_equal(data_read, np.array([[0, -9, -9, -9], [1, -9, -9, -9]], "f4"))
 
 
 @pytest.mark.parametrize(
@@ -162,9 +155,9 @@ def test_records_that_are_interleaved(tmp_path: Path) -> None:
                 file.createVariable(name, "i2", ("time", "x"))[:] = DATA + number
     stack = learned(paths[0])
     for key in (ALL, (slice(2, 0, -1), np.array([3, 1]))):
-        found = stack.read(list(map(str, paths)), key, points=False)
+        _, data_read = stack.read(list(map(str, paths)), key, points=False)
         expected = np.stack([DATA + n for n in range(3)]).astype("i2")[(slice(None), *key)]
-        np.testing.assert_array_equal(found.data, expected, strict=True)
+        np.testing.assert_array_equal(data_read, expected, strict=True)
     content = bytearray(paths[0].read_bytes())
     content[4:8] = b"\xff" * 4
     paths[0].write_bytes(content)
@@ -187,8 +180,8 @@ def test_plain_elements_of_any_shape(tmp_path: Path, shape: tuple[int, ...], for
             file.createVariable("tas", "i4", names)[...] = own
     stack = learned(paths[0])
     for key in ((slice(None),) * len(shape), tuple(slice(n // 2, n, 3) for n in shape)):
-        found = stack.read(list(map(str, paths)), key, points=False)
-        np.testing.assert_array_equal(found.data, data[(slice(None), *key)], strict=True)
+        _, data_read = stack.read(list(map(str, paths)), key, points=False)
+        np.testing.assert_array_equal(data_read, data[(slice(None), *key)], strict=True)
     point = tuple(slice(length - 1, length) for length in shape)
     assert stack.nbytes(point, points=False) <= 1 << 18
 
@@ -268,7 +261,7 @@ def test_few_patterns_are_learned(tmp_path: Path) -> None:
         path = write(tmp_path / f"{number}.nc", attributes={"units": "K" * (number + 1)})
         assert files.learn("tas", opened(path)) == (number < 8)
     assert files.stack is not None
-    assert files.stack.pattern.variable.attributes["units"].value == "K" * 8
+    assert files.stack.variable.attributes["units"].value == "K" * 8
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFragment
+from nczarr_xarray.dataset.fragment_datasets import Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -27,6 +29,8 @@ from nczarr_xarray.model import (
     FragmentMapping,
     FragmentPlace,
     Fragments,
+    Group,
+    Hierarchy,
     Variable,
 )
 from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
@@ -55,18 +59,27 @@ class Held:
         variable = Variable(name, "/", dimensions, nc_type, data.dtype, attributes)
         return Opening(cast("VariableReader", Read(data)), variable)
 
-    def open(
-        self, target: str, storage_options: Any, path: str, *, depth: int, entire: bool
-    ) -> Opening:
-        return self.variable(target.removeprefix("/d/"))
+    def open_with(self, target: str, options: OpenOptions) -> Opened:
+        reader, variable, _ = self.variable(target.removeprefix("/d/"))
+        root = Group(variables={"v": variable})
+        return HeldDataset(MappingStore({}), Hierarchy(root, "v2"), of=reader)
 
-    def find(
-        self, target: str, storage_options: Any, path: str, *, entire: bool
-    ) -> RemoteFragment | None:
-        raise AssertionError(f"{target} is not remote")
+    def datasets(self, depth: int = 0) -> AggregationReaders:
+        return AggregationReaders(self.variable, self.open_with, POLICY, depth)
 
     def reader(self, array: FragmentArray) -> FragmentReader:
-        return AggregationReaders(self.variable, self, POLICY, 0).selections(array)
+        return self.datasets().selections(array)
+
+
+@dataclass
+class HeldDataset(Opened):
+    """A dataset of one variable in memory."""
+
+    of: VariableReader | None = None
+
+    def reader(self, variable: Variable) -> VariableReader:
+        assert self.of is not None
+        return self.of
 
 
 @dataclass
@@ -432,12 +445,12 @@ class TestPlaces:
         assert [*found.faults()] == []  # no dataset has to be there
 
     def test_circles_end(self) -> None:
-        datasets = AggregationReaders(self.held.variable, self.held, POLICY, 8)
+        datasets = self.held.datasets(8)
         with pytest.raises(FormatError, match="a circle"):
             datasets.open(FragmentPlace("a", "v"))
 
     def test_pickle(self) -> None:
-        datasets = AggregationReaders(self.held.variable, self.held, POLICY, 0)
+        datasets = self.held.datasets()
         again = pickle.loads(pickle.dumps(replace(self.array, opener=datasets)))
         found = again.selections(None).read((slice(None),), points=False)
         assert found.tolist() == [1.0, 2.0, FILL, FILL]

@@ -26,11 +26,9 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.transport.request import Extent
-from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.fragment_datasets import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments as Opener
-from nczarr_xarray.dataset.open_fragments import RemoteVariable
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Fragments
 from tests.support.servers.httpserver import Server
 from tests.support.servers.realservers import RangeServer, range_server
@@ -80,7 +78,7 @@ def reader(url: str, names: list[str], variable: str = "tas", width: int = 3) ->
     table = Fragments((starts, none), ends, addresses, paths, formats)
     array = FragmentArray("/tas", (2 * count, width), np.dtype("f4"), table, np.float32(-9))
     policy = AddressPolicy.of(f"{url}/m.nca")
-    return AggregationReaders(own, Opener(open_with), policy, 0).selections(array)
+    return AggregationReaders(own, open_with, policy, 0).selections(array)
 
 
 def names_of(count: int) -> list[str]:
@@ -251,13 +249,13 @@ class TestAlike:
 def test_files_of_a_folder_are_found_like_the_first(base: str, name: str) -> None:
     policy = AddressPolicy.of("http://127.0.0.1:8000/m.nca", allow=True)
 
-    def find(datasets: AggregationReaders, file: str) -> RemoteVariable:
+    def find(datasets: AggregationReaders, file: str) -> RemoteFragment:
         place = FragmentPlace(f"{base}{file}", "/g/tas", "")
         found = datasets.find(place, entire=False)
-        assert isinstance(found, RemoteVariable)
+        assert isinstance(found, RemoteFragment)
         return found
 
-    alone, after = (AggregationReaders(own, Opener(open_with), policy, 0) for _ in range(2))
+    alone, after = (AggregationReaders(own, open_with, policy, 0) for _ in range(2))
     expected = find(alone, name)
     find(after, "first.nc")
     found = find(after, name)
@@ -268,7 +266,7 @@ def test_files_of_a_folder_are_found_like_the_first(base: str, name: str) -> Non
 
 
 def test_what_is_no_file_by_its_name_is_not_found_like_the_first() -> None:
-    datasets = AggregationReaders(own, Opener(open_with), AddressPolicy.of("http://h/m.nca"), 0)
+    datasets = AggregationReaders(own, open_with, AddressPolicy.of("http://h/m.nca"), 0)
     for name, is_file in {"a.nc": True, "b": False, "c.zarr": False, "d.nc": True}.items():
         found = datasets.find(FragmentPlace(name, "tas", ""), entire=False)
         assert (found is not None) is is_file
@@ -277,7 +275,7 @@ def test_what_is_no_file_by_its_name_is_not_found_like_the_first() -> None:
 def test_what_may_not_be_opened_is_not_found_like_the_first() -> None:
     allow = ["http://other/folder/a.nc", "http://other/open/"]
     policy = AddressPolicy.of("http://h/m.nca", allow=allow)
-    datasets = AggregationReaders(own, Opener(open_with), policy, 0)
+    datasets = AggregationReaders(own, open_with, policy, 0)
     for address in ("folder/a.nc", "open/a.nc", "open/b.nc"):
         place = FragmentPlace(f"http://other/{address}", "tas", "")
         assert datasets.find(place, entire=False) is not None
@@ -291,10 +289,10 @@ def test_options_of_one_file_are_not_those_of_its_folder() -> None:
         "http://other/f/b.nc": {"headers": {"X": "one"}},
     }
     policy = AddressPolicy.of("http://h/m.nca", allow=allow)
-    datasets = AggregationReaders(own, Opener(open_with), policy, 0)
+    datasets = AggregationReaders(own, open_with, policy, 0)
     for name, value in {"a.nc": "all", "b.nc": "one", "c.nc": "all"}.items():
         found = datasets.find(FragmentPlace(f"http://other/f/{name}", "tas", ""), entire=False)
-        assert isinstance(found, RemoteVariable)
+        assert isinstance(found, RemoteFragment)
         assert found.source.location[0].storage_options["headers"]["X"] == value
 
 
@@ -305,10 +303,10 @@ def test_rc_lines_of_one_file_are_not_those_of_its_folder(
     rc.write_text("[http://h/f/b.nc]HTTP.USERAGENT=one\n")
     monkeypatch.setenv("NCRCENV_RC", str(rc))
     monkeypatch.delenv("NCRCENV_IGNORE", raising=False)
-    datasets = AggregationReaders(own, Opener(open_with), AddressPolicy.of("http://h/f/m.nca"), 0)
+    datasets = AggregationReaders(own, open_with, AddressPolicy.of("http://h/f/m.nca"), 0)
     for name, agent in {"a.nc": None, "b.nc": "one", "c.nc": None}.items():
         found = datasets.find(FragmentPlace(name, "tas", ""), entire=False)
-        assert isinstance(found, RemoteVariable)
+        assert isinstance(found, RemoteFragment)
         headers = found.source.location[0].storage_options.get("headers", {})
         assert headers.get("User-Agent") == agent
 
@@ -316,9 +314,9 @@ def test_rc_lines_of_one_file_are_not_those_of_its_folder(
 def test_files_of_a_folder_are_closed_one_by_one(server: RangeServer) -> None:
     server.set()
     policy = AddressPolicy.of(f"{server.url}/m.nca")
-    datasets = AggregationReaders(own, Opener(open_with), policy, 0)
+    datasets = AggregationReaders(own, open_with, policy, 0)
     found = [datasets.find(FragmentPlace(name, "tas", ""), entire=False) for name in names_of(3)]
-    first, *others = [one.source for one in found if isinstance(one, RemoteVariable)]
+    first, *others = [one.source for one in found if isinstance(one, RemoteFragment)]
     for source in (first, *others):
         source.run(source.begin(None))
     first.close()

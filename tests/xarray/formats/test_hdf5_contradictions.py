@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import h5py
@@ -22,10 +23,10 @@ from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
     decode_dataspace,
+    decode_dense,
     decode_fill,
     decode_filters,
     decode_link,
-    decode_link_info,
     decode_symbol_table,
 )
 from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, chunk_index
@@ -202,7 +203,7 @@ def field(name: str, offset: int, type_: bytes = INTEGER) -> bytes:
         (decode_filters, b"\3\1", "1 filters in a pipeline of version 3"),
         (decode_filters, b"\2\x21", "33 filters in a pipeline of version 2"),
         (decode_link, b"\2\0", "a link of version 2, known is 1"),
-        (decode_link_info, b"\1\0", "has version 1, known is 0"),
+        (partial(decode_dense, order_size=8), b"\1\0", "has version 1, known is 0"),
         (decode_symbol_table, b"\xff" * 8 + number(96, size=8), "without an index or a heap"),
         (decode_symbol_table, number(96, size=8) + b"\xff" * 8, "without an index or a heap"),
     ],

@@ -8,8 +8,8 @@ import netCDF4
 import numpy as np
 import pytest
 
+from nczarr_xarray.dataset.fragment_datasets import open_fragment
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.formats.open_options import OpenOptions
 
 
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["tas", "time", "x", "g/h/tas", "/g/h/time"])
 def test_the_same_as_in_all(path: Path, name: str) -> None:
     for entire in (False, True):
-        found = DatasetsOfFragments(open_with).open(str(path), None, name, depth=0, entire=entire)
+        found = open_fragment(open_with, str(path), None, name, depth=0, entire=entire)
         with netCDF4.Dataset(path) as file:
             own = file[name]
             own.set_auto_maskandscale(False)
@@ -54,9 +54,7 @@ def test_others_are_not_read(path: Path) -> None:
 
 def test_the_length_that_others_give(path: Path) -> None:
     short, whole = (
-        DatasetsOfFragments(open_with)
-        .open(str(path), None, "short", depth=0, entire=entire)
-        .variable.shape
+        open_fragment(open_with, str(path), None, "short", depth=0, entire=entire).variable.shape
         for entire in (False, True)
     )
     assert (short, whole) == ((1,), (2,))

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, StoreError
+from nczarr_xarray.dataset.fragment_datasets import open_fragment
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.formats.opendap import is_dap
 from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.examples import examples
@@ -25,9 +25,7 @@ DATA = np.arange(24, dtype="f4").reshape(4, 2, 3)
 @pytest.fixture(scope="module")
 def opened() -> Any:
     with dap_server("tas", DATA, ("time", "y", "x"), {"units": "K"}) as url:
-        yield DatasetsOfFragments(open_with).open(
-            f"{url}#mode=dap2", None, "tas", depth=1, entire=False
-        )
+        yield open_fragment(open_with, f"{url}#mode=dap2", None, "tas", depth=1, entire=False)
 
 
 def test_metadata(opened: Any) -> None:
@@ -57,10 +55,10 @@ def test_pickle(opened: Any) -> None:
 @pytest.mark.slow
 def test_a_server_that_is_asked_what_it_is() -> None:
     with dap_server("tas", DATA, ("time", "y", "x"), {}) as url:
-        found = DatasetsOfFragments(open_with).open(url, None, "tas", depth=1, entire=False)
+        found = open_fragment(open_with, url, None, "tas", depth=1, entire=False)
         np.testing.assert_array_equal(found.reader.read(), DATA)
         with pytest.raises(FormatError, match="has no variable 'pr'"):
-            DatasetsOfFragments(open_with).open(url, None, "pr", depth=1, entire=False)
+            open_fragment(open_with, url, None, "pr", depth=1, entire=False)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +88,11 @@ def test_what_netcdf_would_send_to_all(
         target = policy.resolve(form.format(url))
         options = policy.options(target)
         if not refused:
-            found = DatasetsOfFragments(open_with).open(
-                target, options, "tas", depth=1, entire=False
-            )
+            found = open_fragment(open_with, target, options, "tas", depth=1, entire=False)
             np.testing.assert_array_equal(found.reader.read(), DATA)
             return
         with pytest.raises(AccessDeniedError, match=r"netCDF-C sends it what \.ncrc") as caught:
-            DatasetsOfFragments(open_with).open(target, options, "tas", depth=1, entire=False)
+            open_fragment(open_with, target, options, "tas", depth=1, entire=False)
         assert "hunter22" not in str(caught.value)
 
 
@@ -108,7 +104,7 @@ def test_what_netcdf_would_read_in_the_working_directory(
     (tmp_path / ".dodsrc").write_text("HTTP.PROXY.SERVER=http://127.0.0.1:1")
     told = r"netCDF-C asks, and that would follow HTTP\.PROXY\.SERVER of the working"
     with pytest.raises(AccessDeniedError, match=told):
-        DatasetsOfFragments(open_with).open("http://h.test/x#dap2", {}, "x", depth=1, entire=False)
+        open_fragment(open_with, "http://h.test/x#dap2", {}, "x", depth=1, entire=False)
 
 
 @pytest.mark.parametrize("address", ["dods://h.org/x", "dap4://h.org/x", "https://h.org/x#dap2"])
@@ -121,9 +117,7 @@ def test_a_server_that_is_gone() -> None:
     with pytest.raises(
         StoreError, match=r"http://127\.0\.0\.1:9/x#dap2: cannot be read by OPeNDAP"
     ):
-        DatasetsOfFragments(open_with).open(
-            "http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False
-        )
+        open_fragment(open_with, "http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import xarray as xr
 import nczarr_xarray
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.text import format_size
-from nczarr_xarray.formats.format import GENERATIONS
+from nczarr_xarray.formats.registry import GENERATIONS
 from nczarr_xarray.tools.storage import Storage, StoredVariable
 
 

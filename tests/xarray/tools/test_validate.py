@@ -21,7 +21,7 @@ import pytest
 import xarray as xr
 import zarr
 
-import nczarr_xarray.tools.validate.data
+import nczarr_xarray.tools.checks.data
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
 from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.changes.resumption import WORK
@@ -37,9 +37,9 @@ from nczarr_xarray import (
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import FileChunks
+from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Subject
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import fixable, repair
-from nczarr_xarray.tools.validate.subject import MOST_CHUNKS, Subject
 from tests.support.builders.trees import read_tree, write_tree
 from tests.support.corpora.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector
 from tests.support.faults.damage import mutate
@@ -275,7 +275,7 @@ def test_chunks_that_are_decoded_together_are_bounded(monkeypatch: pytest.Monkey
         return found
 
     monkeypatch.setattr(Opened, "read_many", counted)
-    monkeypatch.setattr(nczarr_xarray.tools.validate.data, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(nczarr_xarray.tools.checks.data, "_BATCH_BYTES", 1000)
     values = xr.Dataset({"v": (("y", "x"), np.ones((50, 60)))})
     target: Objects = {}
     to_nczarr(values, target, encoding={"v": {"chunks": (5, 6)}})

@@ -22,8 +22,8 @@ from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import Record
-from nczarr_xarray.tools.doctor.network import Network
-from nczarr_xarray.tools.doctor.predict import selections
+from nczarr_xarray.tools.predict.network import Network
+from nczarr_xarray.tools.predict.reads import selections
 from nczarr_xarray.tools.trace.analysis import rounds
 from tests.support.builders.traces import send
 from tests.support.marks import slow_cases_but

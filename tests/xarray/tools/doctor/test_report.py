@@ -24,7 +24,7 @@ from xarray.testing import assert_identical
 import nczarr_xarray
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.tools.doctor.layouts import PROPOSALS
+from nczarr_xarray.tools.predict.layouts import PROPOSALS
 from tests.support.servers.realservers import range_server
 
 MIB = 1 << 20

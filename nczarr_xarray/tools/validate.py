@@ -1,9 +1,10 @@
-"""Putting right what is certain: nothing that may belong to anything else is touched."""
+"""Is a dataset sound? Validation by the table of checks, and repairs of what is certain."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.changes.edit import Lock
@@ -18,7 +19,43 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.tools.checks.subject import Subject
+from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.finding import Finding
+
+
+def validate(
+    target: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    data: bool = False,
+    replace: Mapping[str, str] | None = None,
+    allow: Any = None,
+) -> tuple[Finding, ...]:
+    """Find out whether a dataset is sound.
+
+    Parameters
+    ----------
+    target, storage_options, replace, allow
+        As for `nczarr_xarray.open_hierarchy`.
+    data
+        Whether all chunks are decoded, too. Otherwise only metadata are read, and keys listed.
+
+    Returns
+    -------
+    tuple of Finding
+        The findings. The dataset is sound if all of them are notes.
+
+    Raises
+    ------
+    NCZarrError
+        If there is no dataset, or it cannot be reached.
+    """
+    with closing(Subject.open(target, storage_options, replace=replace, allow=allow)) as subject:
+        return tuple(findings(subject, "validate", Reads.DATA if data else Reads.LISTING))
+
+
+# -- repairs ---------------------------------------------------------------------------------------
 
 Options: TypeAlias = Mapping[str, Any] | None
 

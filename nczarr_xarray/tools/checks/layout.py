@@ -1,20 +1,21 @@
-"""What there is to say of a dataset's layout: one function for each kind of finding."""
+"""Checks of the layout: what of it makes reads slow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_fsspec.stores.referenceformat import Part
+from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import FragmentArray, Hierarchy
-from nczarr_xarray.tools.doctor.aggregations import Aggregation, of_fragments
-from nczarr_xarray.tools.doctor.network import Cost
+from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.survey import Survey, VariableStorage, codec_name
+from nczarr_xarray.tools.predict.aggregations import Aggregation, FileSample
+from nczarr_xarray.tools.survey import SAMPLE, VariableStorage, codec_name, keys_of
 
 #: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
 SMALL = 1 << 18
@@ -36,61 +37,37 @@ _ENTRY = 16
 _RECHUNK = "copy it with other chunks: nczarr copy --optimize, or --chunks (see the table of reads)"
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """All that is known of a dataset.
-
-    Parameters
-    ----------
-    hierarchy
-        Its metadata.
-    survey
-        How its variables are stored.
-    opening
-        What it takes to open it.
-    consolidated
-        Whether consolidated metadata are used for that over a network.
-    noted
-        What was found elsewhere.
-    aggregations
-        The variables that are made of fragments.
-    """
-
-    hierarchy: Hierarchy
-    survey: Survey
-    opening: Cost
-    consolidated: bool
-    noted: tuple[Finding, ...] = ()
-    aggregations: tuple[Aggregation, ...] = ()
-
-
-def _chunked(case: Case) -> Iterator[VariableStorage]:
+def _chunked(subject: Subject) -> Iterator[VariableStorage]:
     """Yield variables of several chunks."""
-    for facts in case.survey.facts:
+    for facts in subject.survey.facts:
         if facts.array.is_chunked and facts.count > 1:
             yield facts
 
 
-def _unreadable(case: Case) -> Iterator[Finding]:
-    for path, error in case.survey.errors.items():
+def unreadable(subject: Subject) -> Iterator[Finding]:
+    """Find variables that cannot be read."""
+    for path, error in subject.survey.errors.items():
         text = f"cannot be read: {error.reason}"
         yield Finding("error", "unreadable", path, text, "see `nczarr info`")
 
 
-def _others(case: Case) -> Iterator[Finding]:
-    for variable in case.survey.others:
+def not_examined(subject: Subject) -> Iterator[Finding]:
+    """Say which variables other libraries read."""
+    for variable in subject.survey.others:
         if variable.error is None and not isinstance(variable.array, FragmentArray):
             text = "is not looked at: another library reads it, whose requests are its own"
             yield Finding("note", "not-examined", variable.path, text)
 
 
-def _problems(case: Case) -> Iterator[Finding]:
-    for problem in case.hierarchy.problems:
+def problems(subject: Subject) -> Iterator[Finding]:
+    """Find what was repaired, or left out, to read the dataset."""
+    for problem in subject.opened.hierarchy.problems if subject.opened is not None else ():
         yield Finding("warning", "problem", problem.object, problem.reason)
 
 
-def _slow_opening(case: Case) -> Iterator[Finding]:
-    cost = case.opening
+def slow_opening(subject: Subject) -> Iterator[Finding]:
+    """Find metadata that take many rounds of requests."""
+    cost = subject.opening
     if cost.rounds > _ROUNDS:
         yield Finding(
             "warning",
@@ -99,14 +76,15 @@ def _slow_opening(case: Case) -> Iterator[Finding]:
             f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the metadata "
             "are not together",
             "write the metadata in one place: nczarr copy --consolidated"
-            if case.survey.size is None
+            if subject.survey.size is None
             else "write the metadata in one place: by `h5repack -S PAGE` or cmip7repack; or open "
             "the file with index_cache=FOLDER, which keeps them for the next time",
         )
 
 
-def _index(case: Case) -> Iterator[Finding]:
-    survey, begin = case.survey, case.survey.data_begin
+def index(subject: Subject) -> Iterator[Finding]:
+    """Find indexes of chunks that lie among the data or behind them."""
+    survey, begin = subject.survey, subject.survey.data_begin
     if begin is None or not survey.index:
         return
     # what is near the beginning comes with opening
@@ -127,8 +105,9 @@ def _index(case: Case) -> Iterator[Finding]:
     )
 
 
-def _small_chunks(case: Case) -> Iterator[Finding]:
-    for facts in _chunked(case):
+def small_chunks(subject: Subject) -> Iterator[Finding]:
+    """Find chunks that cost more to ask for than to bring."""
+    for facts in _chunked(subject):
         if facts.chunk_nbytes < SMALL and facts.count > _FEW:
             yield Finding(
                 "warning",
@@ -140,8 +119,9 @@ def _small_chunks(case: Case) -> Iterator[Finding]:
             )
 
 
-def _large_chunks(case: Case) -> Iterator[Finding]:
-    for facts in case.survey.facts:
+def large_chunks(subject: Subject) -> Iterator[Finding]:
+    """Find chunks that bring much to readers of little."""
+    for facts in subject.survey.facts:
         if facts.array.is_chunked and facts.chunk_nbytes > LARGE:
             yield Finding(
                 "warning",
@@ -153,8 +133,9 @@ def _large_chunks(case: Case) -> Iterator[Finding]:
             )
 
 
-def _shards(case: Case) -> Iterator[Finding]:
-    for facts in case.survey.facts:
+def shards(subject: Subject) -> Iterator[Finding]:
+    """Say what shards cost that are read in part."""
+    for facts in subject.survey.facts:
         if (
             not isinstance(facts.array, ZarrArray)
             or facts.array.object_shape == facts.array.chunk_shape
@@ -173,8 +154,9 @@ def _shards(case: Case) -> Iterator[Finding]:
         )
 
 
-def _single_steps(case: Case) -> Iterator[Finding]:
-    for facts in _chunked(case):
+def single_steps(subject: Subject) -> Iterator[Finding]:
+    """Find chunks of one step each."""
+    for facts in _chunked(subject):
         dims = facts.variable.dimensions
         for dim, length in zip(dims, facts.array.chunk_shape, strict=True):
             if dim.unlimited and length == 1 < dim.size and facts.chunk_nbytes < 4 * _MATTERS:
@@ -188,8 +170,9 @@ def _single_steps(case: Case) -> Iterator[Finding]:
                 )
 
 
-def _coordinates(case: Case) -> Iterator[Finding]:
-    for facts in _chunked(case):
+def coordinates(subject: Subject) -> Iterator[Finding]:
+    """Find coordinates in several chunks."""
+    for facts in _chunked(subject):
         variable = facts.variable
         if [dim.name for dim in variable.dimensions] == [variable.name]:
             yield Finding(
@@ -202,8 +185,9 @@ def _coordinates(case: Case) -> Iterator[Finding]:
             )
 
 
-def _padding(case: Case) -> Iterator[Finding]:
-    for facts in case.survey.facts:
+def padding(subject: Subject) -> Iterator[Finding]:
+    """Find chunks much of which lies beyond the shape."""
+    for facts in subject.survey.facts:
         lost = round(facts.padding * facts.count * facts.chunk_nbytes)
         if facts.array.is_chunked and facts.padding > _PADDED and lost > _MATTERS:
             yield Finding(
@@ -216,11 +200,12 @@ def _padding(case: Case) -> Iterator[Finding]:
             )
 
 
-def _lost_space(case: Case) -> Iterator[Finding]:
-    survey = case.survey
+def lost_space(subject: Subject) -> Iterator[Finding]:
+    """Find a file of which much is neither data nor metadata."""
+    survey = subject.survey
     if survey.size is None or any(f.stored is None for f in survey.facts) or survey.others:
         return
-    known = sum(f.stored.nbytes for f in survey.facts if f.stored) + case.opening.nbytes
+    known = sum(f.stored.nbytes for f in survey.facts if f.stored) + subject.opening.nbytes
     # of the index, what is near the beginning comes with opening
     known += sum(stop - max(start, HEAD_BYTES) for start, stop in survey.index if stop > HEAD_BYTES)
     lost = survey.size - known
@@ -235,8 +220,9 @@ def _lost_space(case: Case) -> Iterator[Finding]:
         )
 
 
-def _codecs(case: Case) -> Iterator[Finding]:
-    for facts in case.survey.facts:
+def codecs(subject: Subject) -> Iterator[Finding]:
+    """Find data without codecs, or with codecs that do not suit them."""
+    for facts in subject.survey.facts:
         if facts.nbytes < _MATTERS or facts.array.dtype.kind not in "iuf":
             continue
         names = set(map(codec_name, facts.codecs))
@@ -272,9 +258,10 @@ def _codecs(case: Case) -> Iterator[Finding]:
             )
 
 
-def _consolidated(case: Case) -> Iterator[Finding]:
-    if case.survey.size is None and not case.consolidated:
-        count = len(case.survey.facts) + len(case.survey.others)
+def not_consolidated(subject: Subject) -> Iterator[Finding]:
+    """Find a tree of many documents that are not consolidated."""
+    if subject.survey.size is None and not subject.is_consolidated:
+        count = len(subject.survey.facts) + len(subject.survey.others)
         if count >= _DOCUMENTS:
             yield Finding(
                 "note",
@@ -285,40 +272,98 @@ def _consolidated(case: Case) -> Iterator[Finding]:
             )
 
 
-def _fragments(case: Case) -> Iterator[Finding]:
-    for aggregation in case.aggregations:
+def fragments(subject: Subject) -> Iterator[Finding]:
+    """Say what the tables of aggregations tell, and, if there is one, a sample."""
+    for aggregation in subject.aggregations:
         yield from of_fragments(aggregation)
 
 
-def untold(path: str, error: NCZarrError) -> Finding:
-    """Say why reads of a variable are not predicted."""
-    reason = error.reason if error.object == path else str(error)
-    return Finding("note", "not-predicted", path, f"reads of it are not predicted: {reason}")
+# -- references ------------------------------------------------------------------------------------
+
+#: Chunks that are looked at, of one variable.
+_MOST = 1 << 14
 
 
-#: All of them: a function for each kind, or for kinds that exclude each other.
-CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
-    _unreadable,
-    _others,
-    _problems,
-    _slow_opening,
-    _index,
-    _small_chunks,
-    _large_chunks,
-    _shards,
-    _single_steps,
-    _coordinates,
-    _padding,
-    _lost_space,
-    _codecs,
-    _consolidated,
-    _fragments,
-)
-
-_ORDER = ("error", "warning", "note")
+def references(subject: Subject) -> Iterator[Finding]:
+    """Say in how many files the chunks of a variable are, if references name them."""
+    facts, store = subject.chosen, subject.opened and subject.opened.store
+    if facts is None or not isinstance(store, (LocalReferences, RemoteReferences)):
+        return
+    # each file of a folder behind a network is a request
+    few = isinstance(store, RemoteReferences) and isinstance(store.origin, KeyStore)
+    keys = keys_of(facts, SAMPLE if few else _MOST)
+    found = [part for part in store.find_many(keys) if isinstance(part, Part)]
+    files = len({part.address for part in found})
+    some = "" if len(keys) == facts.count else f", of {len(keys):,} that were looked at"
+    text = f"has {len(found):,} chunks in {files:,} files{some}; each file needs its own requests"
+    yield Finding("note", "references", facts.path, text)
 
 
-def diagnose(case: Case) -> tuple[Finding, ...]:
-    """Return all findings, the severe ones first."""
-    found = [finding for check in CHECKS for finding in check(case)]
-    return tuple(sorted([*found, *case.noted], key=lambda finding: _ORDER.index(finding.severity)))
+# -- aggregations ----------------------------------------------------------------------------------
+
+#: Fragments of fewer bytes before codecs take longer to open than to read, where they are many.
+_SMALL_FRAGMENT = 1 << 20
+
+
+def of_fragments(aggregation: Aggregation) -> Iterator[Finding]:
+    """Yield what the table of fragments tells, and, if there is one, the sample."""
+    array, path = aggregation.array, aggregation.path
+    assert isinstance(array, FragmentArray)
+    fragments, names = array.fragments, [dim.name for dim in aggregation.variable.dimensions]
+    count = sum(address is not None for address in fragments.addresses)
+    bounds = zip(fragments.starts, fragments.stops, strict=True)
+    lengths = [sorted(set((stops - starts).tolist())) for starts, stops in bounds]
+    each = math.prod(array.chunk_shape) * aggregation.itemsize
+    shapes = " × ".join(_range(found) for found in lengths)
+    yield Finding(
+        "note",
+        "fragments",
+        path,
+        f"is made of {count:,} fragments of {shapes}, at most {format_size(each)} before codecs; "
+        "each that a read touches is opened",
+    )
+    if missing := fragments.count - count:
+        yield Finding(
+            "note",
+            "fragments-missing",
+            path,
+            f"has no data in {missing:,} of {fragments.count:,} places for fragments",
+        )
+    if count > _FEW and each < _SMALL_FRAGMENT:
+        single = [
+            name
+            for name, found, parts in zip(names, lengths, fragments.grid, strict=True)
+            if found == [1] and parts > _FEW
+        ]
+        steps = f": one for each step of {single[0]}" if single else ""
+        yield Finding(
+            "warning",
+            "small-fragments",
+            path,
+            f"has {count:,} fragments of {format_size(each)} before codecs{steps}; to open each "
+            "takes as many requests as to read it, or more",
+            "copy it into one dataset: nczarr copy",
+        )
+    sample = aggregation.sample
+    if isinstance(sample, FileSample) and not sample.alike and count > 1:
+        yield Finding(
+            "note",
+            "fragments-unlike",
+            path,
+            "has fragments whose metadata differ, or lie far from the beginning of their files: "
+            "those of each are read and parsed",
+        )
+
+
+def _range(lengths: Sequence[int]) -> str:
+    first, last = lengths[0], lengths[-1]
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def not_predicted(subject: Subject) -> Iterator[Finding]:
+    """Say why reads of an aggregation are not predicted."""
+    error, chosen = subject.no_sample, subject.chosen
+    if error is not None and chosen is not None:
+        reason = error.reason if error.object == chosen.path else str(error)
+        text = f"reads of it are not predicted: {reason}"
+        yield Finding("note", "not-predicted", chosen.path, text)

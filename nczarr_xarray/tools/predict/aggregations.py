@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.fsspec import FsspecStore
-from nczarr_fsspec.text import format_size
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.dataset.alike_files import read_variable_pattern
+from nczarr_xarray.dataset.alike_files import read_alike_variable
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
-from nczarr_xarray.dataset.fragment_parts import FragmentGrid
-from nczarr_xarray.dataset.fragment_values import needs_names, reading_of
-from nczarr_xarray.dataset.fragments import AT_ONCE
-from nczarr_xarray.dataset.open_fragments import options_for
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, options_for
+from nczarr_xarray.dataset.fragment_parts import FragmentGrid, needs_names, reading_of
+from nczarr_xarray.dataset.fragments import AT_A_TIME, AT_ONCE
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.remote_parts import AT_A_TIME
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray, Variable
-from nczarr_xarray.tools.doctor.counting import Counted, CountedFile, CountedTree, Key
-from nczarr_xarray.tools.doctor.network import Network, Round, together
-from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree, Key
+from nczarr_xarray.tools.predict.network import Network, Round, together
 from nczarr_xarray.tools.survey import VariableStorage, survey
-
-#: Fragments of fewer bytes before codecs take longer to open than to read, ...
-_SMALL = 1 << 20
-#: where there are more than this.
-_FEW = 64
-
-_JOIN = "copy it into one dataset: nczarr copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,70 +182,11 @@ def sample_of(aggregation: VariableStorage) -> Sample:
         raise FormatError(array.path, "only those in files or trees of their own can be predicted")
     if not isinstance(own, (FileChunks, FileStrides)):
         raise FormatError(array.path, "another library reads them, whose requests are its own")
-    pattern = file.parse(read_variable_pattern(file, place.name, entire=entire))
-    source = opener.open(fragments.places(other)[0], entire=entire).reader.store
-    alike = (
-        pattern is not None
-        and isinstance(source, DataFile)
-        and pattern.fits(bytes(source.source.head[: pattern.stop]), source.source.size)
-    )
+    like = file.parse(read_alike_variable(file, place.name, entire=entire))
+    second = opener.open(fragments.places(other)[0], entire=entire).reader.store
+    alike = like is not None and isinstance(second, DataFile) and like.open(second) is not None
     return FileSample(variable, options, file, alike)
 
 
 def _lengths(array: FragmentArray, number: int) -> list[int]:
     return [stop - start for start, stop in array.fragments.extent(number)]
-
-
-def of_fragments(aggregation: Aggregation) -> Iterator[Finding]:
-    """Yield what the table of fragments tells, and, if there is one, the sample."""
-    array, path = aggregation.array, aggregation.path
-    assert isinstance(array, FragmentArray)
-    fragments, names = array.fragments, [dim.name for dim in aggregation.variable.dimensions]
-    count = sum(address is not None for address in fragments.addresses)
-    bounds = zip(fragments.starts, fragments.stops, strict=True)
-    lengths = [sorted(set((stops - starts).tolist())) for starts, stops in bounds]
-    each = math.prod(array.chunk_shape) * aggregation.itemsize
-    shapes = " × ".join(_range(found) for found in lengths)
-    yield Finding(
-        "note",
-        "fragments",
-        path,
-        f"is made of {count:,} fragments of {shapes}, at most {format_size(each)} before codecs; "
-        "each that a read touches is opened",
-    )
-    if missing := fragments.count - count:
-        yield Finding(
-            "note",
-            "fragments-missing",
-            path,
-            f"has no data in {missing:,} of {fragments.count:,} places for fragments",
-        )
-    if count > _FEW and each < _SMALL:
-        single = [
-            name
-            for name, found, parts in zip(names, lengths, fragments.grid, strict=True)
-            if found == [1] and parts > _FEW
-        ]
-        steps = f": one for each step of {single[0]}" if single else ""
-        yield Finding(
-            "warning",
-            "small-fragments",
-            path,
-            f"has {count:,} fragments of {format_size(each)} before codecs{steps}; to open each "
-            "takes as many requests as to read it, or more",
-            _JOIN,
-        )
-    sample = aggregation.sample
-    if isinstance(sample, FileSample) and not sample.alike and count > 1:
-        yield Finding(
-            "note",
-            "fragments-unlike",
-            path,
-            "has fragments whose metadata differ, or lie far from the beginning of their files: "
-            "those of each are read and parsed",
-        )
-
-
-def _range(lengths: Sequence[int]) -> str:
-    first, last = lengths[0], lengths[-1]
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"

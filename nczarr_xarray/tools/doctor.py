@@ -1,17 +1,28 @@
-"""The report about a dataset, as text, JSON and HTML."""
+"""Examine a dataset: what of its layout makes reads slow, and what reads cost."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from dataclasses import replace as change
 from itertools import chain, repeat
 from typing import Any
 
+import xarray as xr
+
+from nczarr_fsspec.address_policy import Allow
+from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.text import counted, format_size
-from nczarr_xarray.tools.doctor.network import Cost, Network
-from nczarr_xarray.tools.doctor.predict import Prediction
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.tools.checks.cmip7 import cmip7_failures
+from nczarr_xarray.tools.checks.subject import Subject
+from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
+from nczarr_xarray.tools.predict.reads import Prediction, predict
+from nczarr_xarray.tools.storage import Storage
 
 _HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")
 _TOO_MUCH = "?: not predicted, for it has too many pieces, or ones too large or of unknown length"
@@ -166,3 +177,84 @@ def _aligned(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield ("  " + "  ".join(cells)).rstrip()
+
+
+_ORDER = ("error", "warning", "note")
+
+
+def doctor(
+    target: Any,
+    *,
+    variable: str | None = None,
+    latency: float | None = None,
+    bandwidth: float | None = None,
+    measure: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    replace: Mapping[str, str] | None = None,
+    allow: Allow = None,
+) -> Report:
+    """Examine the layout of a dataset, and predict how long reads take over a network.
+
+    Only metadata are read, the index of all chunks among them; of a remote tree also the lengths
+    of some chunks.
+
+    Parameters
+    ----------
+    target
+        Whatever `nczarr_xarray.open_hierarchy` opens; or what xarray opened from it.
+    variable
+        The path of the variable whose reads are predicted; by default the largest.
+    latency
+        Of the network, in seconds from a request to the first byte of its answer.
+    bandwidth
+        Bytes per second of all connections together.
+    measure
+        Whether latency and bandwidth that are not given are measured, by some requests for
+        bytes of the dataset; otherwise they are 50 ms and 125 MB/s.
+    storage_options, replace, allow
+        As of `nczarr_xarray.open_hierarchy`.
+
+    Returns
+    -------
+    Report
+        The findings, and the predicted requests, bytes and seconds of each read.
+
+    Raises
+    ------
+    NCZarrError
+        If the dataset cannot be opened, has no such variable, or its network cannot be measured.
+    """
+    if isinstance(target, (xr.Dataset, xr.DataArray, xr.DataTree)):
+        target = Storage.of(target).source
+    with closing(
+        Subject.open(target, storage_options, consolidated=None, replace=replace, allow=allow)
+    ) as subject:
+        if subject.opened is None:
+            assert subject.failure is not None
+            raise subject.failure
+        network = measure_network(subject.opened, subject.survey) if measure else Network()
+        given = {"latency": latency, "bandwidth": bandwidth}
+        subject.network = change(network, **{k: v for k, v in given.items() if v is not None})
+        subject.variable = variable
+        return _examine(subject, subject.opened)
+
+
+def _examine(subject: Subject, opened: Opened) -> Report:
+    """Do what `doctor` does, of an open dataset."""
+    hierarchy, found, facts = opened.hierarchy, subject.survey, subject.predicted
+    # listing a tree takes long if it is not at hand
+    most = Reads.LISTING if isinstance(opened.store, LocalStore) else Reads.METADATA
+    seen = sorted(findings(subject, "doctor", most), key=lambda one: _ORDER.index(one.severity))
+    is_netcdf4 = hierarchy.generation == "hdf5"
+    return Report(
+        url=opened.store.url,
+        format=hierarchy.generation,
+        size=found.size,
+        variables=len(found.facts) + len(found.others),
+        network=subject.network,
+        opening=subject.opening,
+        findings=tuple(seen),
+        variable="" if facts is None else facts.path,
+        predictions=() if facts is None else tuple(predict(opened, found, facts, subject.network)),
+        cmip7=cmip7_failures(found, hierarchy.root) if is_netcdf4 else None,
+    )

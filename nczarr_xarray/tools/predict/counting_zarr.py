@@ -13,11 +13,11 @@ from zarr.core.buffer import cpu
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL
 from nczarr_xarray.formats.zarr3.array import ZarrArray, array_in
-from nczarr_xarray.tools.doctor.network import Request, Round, together
+from nczarr_xarray.tools.predict.network import Request, Round, together
 from nczarr_xarray.zarr.offered import StoreView
 
 if TYPE_CHECKING:
-    from nczarr_xarray.tools.doctor.counting import CountedTree, Key
+    from nczarr_xarray.tools.predict.counting import CountedTree, Key
 
 #: How many requests of the same task were before the next one.
 _BEFORE: ContextVar[int] = ContextVar("_BEFORE", default=0)

@@ -13,16 +13,16 @@ from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.form.chunk_shapes import plane_of
-from nczarr_xarray.tools.doctor.aggregations import Aggregation
-from nczarr_xarray.tools.doctor.counting import (
+from nczarr_xarray.tools.predict.aggregations import Aggregation
+from nczarr_xarray.tools.predict.counting import (
     Counted,
     CountedFile,
     CountedReferences,
     CountedTree,
     Key,
 )
-from nczarr_xarray.tools.doctor.layouts import in_file, in_tree, proposals, proposed_nbytes
-from nczarr_xarray.tools.doctor.network import Cost, Network
+from nczarr_xarray.tools.predict.layouts import in_file, in_tree, proposals, proposed_nbytes
+from nczarr_xarray.tools.predict.network import Cost, Network
 from nczarr_xarray.tools.survey import Survey, VariableStorage, codec_name
 
 #: Reads of more chunks than this, or of more rows of plain elements, are not counted: that would

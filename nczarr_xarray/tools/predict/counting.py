@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from nczarr_fsspec.changes.journal import ROOT, STATE_KEYS
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.index_memory import SparseBytes
@@ -31,7 +32,6 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.server_state import FASTEST, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
-from nczarr_xarray.chunks.sources import at_once
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
@@ -39,14 +39,13 @@ from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.cfa.variables import is_master
-from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, caught
 from nczarr_xarray.formats.rounds import together as in_rounds
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkTable, Variable
-from nczarr_xarray.tools.doctor.network import Network, Request, Round, together
+from nczarr_xarray.tools.predict.network import Network, Request, Round, together
 from nczarr_xarray.tools.survey import VariableStorage, sizes_of
 
 T = TypeVar("T")
@@ -358,7 +357,7 @@ class CountedTree(Counted):
             if not isinstance(variable.array, ZarrArray):
                 others.append((variable, key))
                 continue
-            from nczarr_xarray.tools.doctor.counting_zarr import rounds_of_zarr
+            from nczarr_xarray.tools.predict.counting_zarr import rounds_of_zarr
 
             try:
                 reads.append(rounds_of_zarr(self, variable.array, key))

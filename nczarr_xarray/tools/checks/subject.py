@@ -1,11 +1,11 @@
-"""What is validated: an open dataset, with all keys and documents of a tree."""
+"""What is checked: a dataset as it was opened, and what is found out of it when it is asked for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,20 +17,26 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
     NCZarrError,
     StoreError,
+    UsageError,
 )
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.format import ZARR, ZARR2
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-from nczarr_xarray.model import ChunkedArray, FileChunks, Group, Variable, grid_of
+from nczarr_xarray.formats.registry import ZARR, ZARR2
+from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Group, Variable, grid_of
+from nczarr_xarray.tools.predict.aggregations import Aggregation, Sample, sample_of
+from nczarr_xarray.tools.predict.network import Cost, Network
+from nczarr_xarray.tools.predict.reads import predict_opening
+from nczarr_xarray.tools.survey import Survey, VariableStorage, survey
 
 #: Chunks of a file that are located together.
 _WINDOW = 1 << 16
@@ -58,35 +64,46 @@ class Extents(NamedTuple):
 
 @dataclass
 class Subject:
-    """A dataset that is validated.
+    """A dataset that is checked.
 
     Attributes
     ----------
-    url
-        How findings name it.
+    target, storage_options
+        What was opened.
     opened
         The dataset; None if it could not be opened, and `failure` says why.
-    place
-        Where its objects are and could be written; None if nothing can be there, it is one file,
-        references say where its objects are, or they are those of another package's format.
-    master
-        Where its fragments could be, if it is an aggregation; None if nothing can be beside it.
+    network
+        For which reads are predicted.
+    variable
+        The path of the variable of which reads are predicted; None for the largest.
     """
 
-    url: str
+    target: Any
+    storage_options: Mapping[str, Any] | None
     opened: Opened | None
     failure: NCZarrError | None
-    place: WriteTarget | None
-    master: MasterPlace | None
+    network: Network = field(default_factory=Network)
+    variable: str | None = None
     _positions: dict[str, Sequence[tuple[int, ...] | None]] = field(default_factory=dict)
     _extents: dict[str, Sequence[Extents]] = field(default_factory=dict)
     _room: int = _REMEMBERED
 
     @classmethod
     def open(
-        cls, target: Any, storage_options: Mapping[str, Any] | None, **options: Any
+        cls,
+        target: Any,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        consolidated: bool | None = False,
+        **options: Any,
     ) -> Subject:
         """Open a dataset, as far as that is possible.
+
+        Parameters
+        ----------
+        consolidated
+            As of `nczarr_xarray.open_hierarchy`. False: by the documents themselves, and by
+            consolidated metadata only where there are no others.
 
         Raises
         ------
@@ -96,7 +113,7 @@ class Subject:
         opened: Opened | None = None
         failure: NCZarrError | None = None
         try:
-            opened = _open(target, storage_options=storage_options, **options)
+            opened = _open(target, consolidated, storage_options=storage_options, **options)
         except FormatError as error:
             failure = error
         except StoreError as error:
@@ -104,23 +121,40 @@ class Subject:
             if not unfinished and not error.object.endswith(JOURNAL):  # which is damaged
                 raise
             failure = error
-        place = None
-        if opened is None or _has_objects(opened):
-            with suppress(NCZarrError, ImportError):
-                place = WriteTarget(find_destination(target, storage_options))
-        master = None
-        with suppress(NCZarrError, ImportError):
-            master = MasterPlace.find(target, storage_options)
-        found = opened.store if opened is not None else place
-        url = found.url if found is not None else getattr(failure, "object", "/")
-        return cls(url, opened, failure, place, master)
+        return cls(target, storage_options, opened, failure)
 
     def close(self) -> None:
         """Release the stores."""
         if self.opened is not None:
             self.opened.close()
-        if self.place is not None and self.place.store is not None:
-            self.place.store.close()
+        place = vars(self).get("place")  # if that was looked for
+        if place is not None and place.store is not None:
+            place.store.close()
+
+    @property
+    def url(self) -> str:
+        """How findings name the dataset."""
+        found = self.opened.store if self.opened is not None else self.place
+        return found.url if found is not None else getattr(self.failure, "object", "/")
+
+    @cached_property
+    def place(self) -> WriteTarget | None:
+        """Where its objects are and could be written.
+
+        None if nothing can be there, it is one file, references say where its objects are, or they
+        are those of another package's format.
+        """
+        if self.opened is None or _has_objects(self.opened):
+            with suppress(NCZarrError, ImportError):
+                return WriteTarget(find_destination(self.target, self.storage_options))
+        return None
+
+    @cached_property
+    def master(self) -> MasterPlace | None:
+        """Where its fragments could be, if it is an aggregation; None if nothing can be there."""
+        with suppress(NCZarrError, ImportError):
+            return MasterPlace.find(self.target, self.storage_options)
+        return None
 
     @property
     def is_tree(self) -> bool:
@@ -249,6 +283,87 @@ class Subject:
             self._room -= count
             self._extents[array.path] = windows
 
+    # reads over a network
+
+    @cached_property
+    def survey(self) -> Survey:
+        """How its variables are stored."""
+        assert self.opened is not None
+        return survey(self.opened)
+
+    @cached_property
+    def _opening(self) -> tuple[Cost, bool]:
+        assert self.opened is not None
+        return predict_opening(self.opened, self.survey, self.network)
+
+    @property
+    def opening(self) -> Cost:
+        """What it takes to open it."""
+        return self._opening[0]
+
+    @property
+    def is_consolidated(self) -> bool:
+        """Whether consolidated metadata are used for that."""
+        return self._opening[1]
+
+    @cached_property
+    def _tables(self) -> list[Aggregation]:
+        there = ((v, v.array) for v in self.survey.others)
+        return [Aggregation(v, array) for v, array in there if isinstance(array, FragmentArray)]
+
+    @cached_property
+    def chosen(self) -> VariableStorage | None:
+        """The variable of which reads are predicted; None if there is none.
+
+        Raises
+        ------
+        UsageError
+            If there is none of this name.
+        """
+        known: list[VariableStorage] = [*self.survey.facts, *self._tables]
+        if self.variable is None:
+            return max(known, key=lambda facts: facts.nbytes, default=None)
+        path = f"/{self.variable.strip('/')}"
+        facts = next((facts for facts in known if facts.path == path), None)
+        if facts is None:
+            there = ", ".join(one.path for one in known) or "none"
+            reason = f"has no variable {self.variable!r} whose reads can be predicted; there are: "
+            raise UsageError(self.url, reason + there + did_you_mean(path, [v.path for v in known]))
+        return facts
+
+    @cached_property
+    def _sample(self) -> Sample | NCZarrError | None:
+        if not isinstance(self.chosen, Aggregation):
+            return None
+        try:
+            return sample_of(self.chosen)
+        except NCZarrError as error:
+            return error
+
+    @property
+    def no_sample(self) -> NCZarrError | None:
+        """Why reads of the chosen variable, an aggregation, are not predicted."""
+        return self._sample if isinstance(self._sample, NCZarrError) else None
+
+    @property
+    def predicted(self) -> VariableStorage | None:
+        """The chosen variable, if its reads can be predicted; an aggregation has a sample."""
+        if self.no_sample is not None:
+            return None
+        chosen, sample = self.chosen, self._sample
+        if isinstance(chosen, Aggregation) and isinstance(sample, Sample):
+            return replace(chosen, sample=sample)
+        return chosen
+
+    @property
+    def aggregations(self) -> list[Aggregation]:
+        """The variables that are made of fragments; the chosen one has a sample."""
+        chosen, predicted = self.chosen, self.predicted
+        known = ((predicted if one is chosen else one, one) for one in self._tables)
+        return [found if isinstance(found, Aggregation) else one for found, one in known]
+
+    # keys
+
     @cached_property
     def chunk_keys(self) -> Mapping[str, list[str]]:
         """The keys that are named like chunks of each array of Zarr 2, by its path."""
@@ -286,9 +401,10 @@ def _has_objects(opened: Opened) -> bool:
     return not isinstance(base_of(store), references)
 
 
-def _open(target: Any, **options: Any) -> Opened:
-    """Open by the documents themselves; by consolidated metadata where there are no others."""
+def _open(target: Any, consolidated: bool | None, **options: Any) -> Opened:
     try:
-        return open_hierarchy(target, consolidated=False, **options)
+        return open_hierarchy(target, consolidated=consolidated, **options)
     except DatasetNotFoundError:
+        if consolidated is None:
+            raise
         return open_hierarchy(target, **options)

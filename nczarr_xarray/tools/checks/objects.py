@@ -1,19 +1,23 @@
-"""Checks by the list of keys: what belongs to nothing, and which chunks are there."""
+"""Checks of what is stored where: keys, extents of a file, and fragments of aggregations."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from nczarr_fsspec.changes.journal import dataset_keys
-from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.format import ZARR
+from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, StoreError
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragments import FragmentReader
+from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.registry import formats
-from nczarr_xarray.model import ChunkedArray, grid_of
+from nczarr_xarray.formats.registry import ZARR, formats
+from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides, Hierarchy, Variable, grid_of
+from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Extents, Subject
 from nczarr_xarray.tools.finding import Finding, some
-from nczarr_xarray.tools.validate.subject import Subject
 
 _DOCUMENTS = (".zarray", ".zgroup")
 
@@ -111,3 +115,83 @@ def _arrays(subject: Subject) -> Iterator[ChunkedArray]:
     for variable in subject.variables if subject.keys is not None else ():
         if isinstance(variable.array, ChunkedArray) and variable.error is None:
             yield variable.array
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+_ADVICE = "the file was cut off: get it again"
+
+
+def ends(subject: Subject) -> Iterator[Finding]:
+    """Find variables of which data lie beyond the end of the file."""
+    opened = subject.opened
+    if opened is None or not isinstance(opened.store, DataFile):
+        return
+    size = opened.store.source.size
+    for variable in subject.variables:
+        if variable.error is not None:
+            continue
+        yield from _not_examined(variable)
+        try:
+            beyond, count = _beyond(subject, opened.store, variable, size)
+        except NCZarrError as found:
+            yield Finding(
+                "error", "index", found.object, f"{found.reason} (of {variable.path})", _ADVICE
+            )
+            continue
+        if beyond:
+            text = f"{beyond:,} of {count:,} stored chunks end beyond the {size:,} bytes there are"
+            yield Finding("error", "extent", variable.path, text, _ADVICE)
+
+
+def _not_examined(variable: Variable) -> Iterator[Finding]:
+    """Say how many chunks of a variable are too many to be looked at."""
+    array = variable.array
+    if isinstance(array, FileChunks):
+        count = math.prod(grid_of(array.shape, array.chunk_shape))
+        if count > MOST_CHUNKS:
+            text = f"{count - MOST_CHUNKS:,} of {count:,} chunks were not looked at: they are many"
+            yield Finding("note", "not-examined", variable.path, text)
+
+
+def _beyond(subject: Subject, file: DataFile, variable: Variable, size: int) -> tuple[int, int]:
+    """Count the chunks of a variable beyond the end of the file, and all that are stored."""
+    array = variable.array
+    beyond = count = 0
+    found: Iterable[Extents] = ()
+    if isinstance(array, FileStrides) and array.inline is None:
+        first = np.zeros(1, np.int64)
+        table = file.parse(array.locate(first))
+        found = [Extents(first, table.start, table.size)]
+    elif isinstance(array, FileChunks):
+        found = subject.extents(array)
+    for _, starts, sizes in found:
+        stored = starts >= 0
+        count += int(np.count_nonzero(stored))
+        beyond += int(np.count_nonzero(stored & (starts + sizes > size)))
+    return beyond, count
+
+
+# -- fragments -------------------------------------------------------------------------------------
+
+
+def fragments(subject: Subject) -> Iterator[Finding]:
+    """Open all fragments of aggregations, and find those that are missing or do not fit."""
+    if subject.opened is not None:
+        yield from fragment_faults(subject.opened.hierarchy)
+
+
+def fragment_faults(hierarchy: Hierarchy) -> Iterator[Finding]:
+    """Do as `fragments` does, of the metadata of an aggregation."""
+    for variable, array in aggregated(hierarchy):
+        reader = array.selections(None)
+        assert isinstance(reader, FragmentReader)
+        for number, fault in reader.faults():
+            path = f"{variable.path} fragment {array.fragments.position(number)}"
+            if isinstance(fault, AccessDeniedError):
+                code, advice = "fragment-denied", "allow its address: --allow"
+            elif isinstance(fault, StoreError):
+                code, advice = "fragment-missing", "restore it, or say where it is: --replace"
+            else:
+                code, advice = "fragment-misfit", "restore it, or make the aggregation anew"
+            yield Finding("error", code, path, str(fault), advice)

@@ -1,0 +1,1 @@
+"""The table of checks, and what is checked."""

@@ -1,0 +1,1 @@
+"""What reads cost over a network."""
