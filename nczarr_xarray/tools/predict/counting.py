@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeAlias, TypeVar
@@ -299,9 +298,7 @@ class CountedStore(RemoteStore):
         return super().run(coroutine)
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        store = self.store
-        found = store.get(key, part, most)
-        data = found if isinstance(found, bytes) or found is None else await found
+        data = await self.store.fetch(key, part, most)
         self._round.append(Request(len(data or b"")))
         return data
 
@@ -309,8 +306,7 @@ class CountedStore(RemoteStore):
         if not self.can_list:
             return None
         self._round.append(Request(_LISTING))
-        found = self.store.list(prefix)
-        return await found if isinstance(found, Coroutine) else found
+        return await self.store.names(prefix)
 
 
 class CountedTree(Counted):
@@ -340,7 +336,7 @@ class CountedTree(Counted):
         self._about = {
             one.array.path: round(one.ratio * one.nbytes / max(1, one.objects)) for one in facts
         }
-        self._indexes: dict[str, Future[bytes | None]] = {}
+        self._indexes: dict[str, asyncio.Future[bytes | None]] = {}
         self.opened = open_keys(self._store, options=options)
 
     def fetch_coordinates(self) -> None:
@@ -392,12 +388,15 @@ class CountedTree(Counted):
     async def index(self, path: str, key: str, part: slice) -> bytes | None:
         """Return the index of a shard; behind a network, that of another shard of the array."""
         store = self._store.store
-        if isinstance(store, LocalStore):
-            return store.get(key, part)
-        assert isinstance(store, RemoteStore)
+        if not isinstance(store, RemoteStore):
+            return await store.fetch(key, part)
         if path not in self._indexes:
-            self._indexes[path] = store.start(store.get(key, part))
-        return await asyncio.wrap_future(self._indexes[path])
+            fetching = store.fetch(key, part)
+            if store.loop is asyncio.get_running_loop():  # a store of zarr-python
+                self._indexes[path] = asyncio.ensure_future(fetching)
+            else:
+                self._indexes[path] = asyncio.wrap_future(store.start(fetching))
+        return await self._indexes[path]
 
 
 # -- references ----------------------------------------------------------------------------------
