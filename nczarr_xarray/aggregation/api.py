@@ -21,10 +21,10 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import from_home, names_url, says_references
 from nczarr_fsspec.places.url import is_url, redact
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.from_files import Request, combined
+from nczarr_xarray.aggregation.combine import Request, combined
+from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Wanted
-from nczarr_xarray.aggregation.write_references import write_references
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster

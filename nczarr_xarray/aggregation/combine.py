@@ -1,53 +1,56 @@
-"""From files and their places to an aggregation: what a master holds, and its tables."""
+"""Make an aggregation of files: read what is needed of them, check it, and combine it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.aggregated import Aggregated, Packing
+from nczarr_xarray.aggregation.aggregated import Aggregated, Packing, Tabler, decide
 from nczarr_xarray.aggregation.checks import (
     DECIMALS,
-    converted,
-    converter,
-    equal_values,
-    packed_alike,
-)
-from nczarr_xarray.aggregation.grid import Before, FileGrid
-from nczarr_xarray.aggregation.held_values import (
     MARKS,
     as_held,
+    check_layouts,
+    check_packing,
+    converted,
+    converter,
     default_filled,
+    equal_values,
     holding,
     of_type,
+    packed_alike,
+    promoted,
     safely_filled,
+    unrounded,
 )
-from nczarr_xarray.aggregation.reading import Key
+from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, check_places
+from nczarr_xarray.aggregation.reading import Key, Summaries, Wanted, read_files, read_variable
 from nczarr_xarray.aggregation.summary import (
     Layout,
     Summary,
     VariableForm,
+    describe,
     has_few_bytes,
     is_index,
     with_characters,
 )
-from nczarr_xarray.aggregation.tables import Tabler, decide
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.formats.cfa.table import PACKING, missing_in, stated_marks, stated_numbers
-from nczarr_xarray.model import (
-    Attribute,
-    Dimension,
-    Fragments,
-    Group,
-    Hierarchy,
-    Variable,
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.formats.cfa.table import (
+    PACKING,
+    column,
+    missing_in,
+    stated_marks,
+    stated_numbers,
 )
+from nczarr_xarray.model import Attribute, Dimension, Fragments, Group, Hierarchy, Variable
 
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
@@ -378,3 +381,98 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
     if noise is not None and one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
         return bool(np.allclose(one, other, rtol=1e-12, atol=noise, equal_nan=True))
     return equal_values(one, other)
+
+
+# -- from files -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for: dimensions, what of each file, whether there may be gaps."""
+
+    asked: tuple[str, ...]
+    wanted: Wanted
+    gaps: bool
+
+
+def combined(
+    files: Sequence[str],
+    addresses: Sequence[str],
+    request: Request,
+    progress: Progress,
+    before: Aggregated | None,
+    url: str,
+    lacking: Lacking,
+) -> Aggregated:
+    """Read files and make one aggregation of them.
+
+    Parameters
+    ----------
+    addresses
+        How the master names the files.
+    before
+        The aggregation that they are added to, if so.
+    url
+        Of what is written.
+    lacking
+        Collects what a master cannot hold.
+
+    Raises
+    ------
+    NCZarrError
+        As `aggregate`.
+    """
+    progress.expect(len(files))
+    summaries = Summaries()
+    expected: Layout | None = None
+    if before is not None:
+        summaries.begin(before.hierarchy)
+        expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
+        _check_kept(url, before, expected)
+        texts = {path: expected.combined(path, own) for path, own in before.values.items()}
+        before = replace(before, values=texts)
+    read_files(files, request.wanted, progress.advance, summaries)
+    files_read: Sequence[Summary] = summaries.files
+    layouts = [*{id(file.layout): file.layout for file in files_read}.values()]
+    own = files_read[0].layout.dimensions
+    first = files[0] if before is None else url
+    expected = promoted(files_read[0].layout if expected is None else expected, layouts)
+    files_read, held = unrounded(files_read, {} if before is None else before.values, expected)
+    if before is not None:
+        before = replace(before, values=held)
+    blocks = {} if before is None else before.before()
+    there = {path: known for path, known in blocks.items() if path in expected.dimensions}
+    new = frozenset(path for path in there if path not in own)
+    checked = set()
+    for file in files_read:
+        if id(file.layout) not in checked:
+            check_layouts(first, expected, file.target, file.layout, new)
+            if before is not None and before.packing == "equal":
+                check_packing(first, expected, file.target, file.layout)
+            checked.add(id(file.layout))
+    grid = Arranger(files_read, expected, request.asked, request.gaps, there, url).grid()
+    check_places(grid, files_read, gaps=request.gaps, partly=before is not None)
+    hierarchy = summaries.hierarchy
+    assert hierarchy is not None
+    return Combiner(
+        lacking.bools(hierarchy, {form.path for form in expected.forms}),
+        expected,
+        files_read,
+        column([*addresses]),
+        grid,
+        frozenset(summaries.differing),
+        partial(read_variable, files[0], request.wanted),
+        before,
+        lacking,
+    ).aggregated()
+
+
+def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
+    """Raise if an aggregation has variables that are not wanted of the files that are added."""
+    lost = [v.path.strip("/") for v in before.variables() if layout.form(v.path) is None]
+    if lost:
+        raise ExportError(
+            url,
+            f"has {', '.join(lost)}, too, which would be lost: leave variables out, and the files "
+            "are added with all that it has",
+        )

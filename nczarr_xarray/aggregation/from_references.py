@@ -28,9 +28,9 @@ from nczarr_xarray.aggregation.whole_variables import (
     WholeVariable,
     place,
 )
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import fill_of, marks_of, packing_of
 from nczarr_xarray.formats.open_options import OpenOptions

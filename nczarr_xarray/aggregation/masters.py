@@ -17,9 +17,9 @@ from nczarr_xarray.aggregation.from_references import (
     aggregated_references,
     references_of,
 )
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk
 from nczarr_xarray.export.cfa.existing_master import held_values
 from nczarr_xarray.export.cfa.master import (

@@ -19,10 +19,10 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
+from nczarr_xarray.dataset.dataset import Opened, gather_caught
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_datasets import open_begun
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.opened import Opened, gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.alike import MetadataPattern, movable, moved

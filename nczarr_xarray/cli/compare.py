@@ -18,7 +18,7 @@ from nczarr_xarray.cli.target import add_addresses, add_option, open_named
 from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.dataset.dataset import Opened
     from nczarr_xarray.export.selection import Selection
     from nczarr_xarray.tools.compare import Comparison
 

@@ -33,6 +33,7 @@ from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.threads import in_pool
 from nczarr_xarray.dataset.alike_files import AlikeFiles, read_alike
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile, loop_of, whole_of
 from nczarr_xarray.dataset.fragment_datasets import (
     FragmentDatasets,
@@ -47,7 +48,6 @@ from nczarr_xarray.dataset.fragment_parts import (
     needs_names,
     reading_of,
 )
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.variables import aggregated, is_master
 from nczarr_xarray.formats.open_options import OpenOptions

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.classic_types import (
     TYPES,
     classic_attributes,

@@ -10,8 +10,8 @@ import numpy as np
 
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
 from nczarr_xarray.export.form.chunk_shapes import cut_to

@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import Contents, StoredSource
 from nczarr_xarray.export.form.lacking import COMPRESSORS, UNUSED, Lacking
 from nczarr_xarray.export.form.stored import netcdf_text, stored_as

@@ -10,7 +10,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import named_as_stored
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.form.existing import NewValues, StoredForms
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join

@@ -12,7 +12,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, StoreError, UsageError
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.derived import BytesArray, DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.fills import fill_value

@@ -19,8 +19,8 @@ from nczarr_fsspec.errors import (
     on_error,
 )
 from nczarr_fsspec.keystore import OLD_METADATA
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.new_dataset import WRITER

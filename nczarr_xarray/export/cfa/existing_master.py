@@ -12,9 +12,9 @@ import xarray as xr
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
 from nczarr_xarray.backend.data_store import open_group
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, Member
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.cfa.master_place import (

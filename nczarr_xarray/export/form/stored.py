@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nczarr_xarray.codecs.registry import as_zarr, codec, of_zarr3
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form.chunk_shapes import default_chunk_shape
 from nczarr_xarray.model import CodecConfig, FileChunks, FileStrides, Variable
 

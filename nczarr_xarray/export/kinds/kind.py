@@ -18,7 +18,7 @@ from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.dataset.dataset import Opened
     from nczarr_xarray.export.copy_layout import CopyLayout
     from nczarr_xarray.export.selection import Selection
     from nczarr_xarray.export.write_task import WriteTask

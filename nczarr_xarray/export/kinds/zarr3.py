@@ -10,7 +10,7 @@ import numpy as np
 from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.errors import on_error
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy import contents_of, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for

@@ -23,9 +23,9 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.text import did_you_mean
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, TypeAlias, TypeVar
@@ -18,7 +19,7 @@ import numpy as np
 from nczarr_fsspec.changes.journal import ROOT, STATE_KEYS
 from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore
 from nczarr_fsspec.ranges.index_memory import SparseBytes
 from nczarr_fsspec.ranges.planner import Requests, plan_requests, widened
 from nczarr_fsspec.ranges.reader import RangeReader
@@ -31,9 +32,9 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.route import FASTEST, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
@@ -281,10 +282,9 @@ class CountedStore(RemoteStore):
     """
 
     def __init__(self, store: KeyStore, rounds: list[Round]) -> None:
-        assert isinstance(store, (LocalStore, RemoteStore))
         self.store = store
         self.url, self.max_metadata = store.url, store.max_metadata
-        self.can_list = isinstance(store, LocalStore) or store.can_list
+        self.can_list = not isinstance(store, RemoteStore) or store.can_list
         self.rounds = rounds
         self._round: list[Request] = []
 
@@ -336,7 +336,7 @@ class CountedTree(Counted):
         self._about = {
             one.array.path: round(one.ratio * one.nbytes / max(1, one.objects)) for one in facts
         }
-        self._indexes: dict[str, asyncio.Future[bytes | None]] = {}
+        self._indexes: dict[str, Future[bytes | None]] = {}
         self.opened = open_keys(self._store, options=options)
 
     def fetch_coordinates(self) -> None:
@@ -390,13 +390,10 @@ class CountedTree(Counted):
         store = self._store.store
         if not isinstance(store, RemoteStore):
             return await store.fetch(key, part)
-        if path not in self._indexes:
-            fetching = store.fetch(key, part)
-            if store.loop is asyncio.get_running_loop():  # a store of zarr-python
-                self._indexes[path] = asyncio.ensure_future(fetching)
-            else:
-                self._indexes[path] = asyncio.wrap_future(store.start(fetching))
-        return await self._indexes[path]
+        if path not in self._indexes:  # (its loop may be this one)
+            asking = asyncio.run_coroutine_threadsafe(store.get(key, part), store.loop)
+            self._indexes[path] = asking
+        return await asyncio.wrap_future(self._indexes[path])
 
 
 # -- references ----------------------------------------------------------------------------------

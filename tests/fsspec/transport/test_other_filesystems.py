@@ -159,6 +159,16 @@ class TestChanges:
         assert 1 <= fs.infos - before <= 3
         source.close()
 
+    def test_how_often_it_is_asked(self) -> None:
+        """Before the first bytes, and once after each read: all of these are needed."""
+        fs = Changing()
+        source = opened(fs)
+        assert (fs.reads, fs.infos) == (1, 2)
+        for reads in range(2, 5):
+            part(source, 100_000 * (reads - 2))
+            assert (fs.reads, fs.infos) == (reads, reads + 1)
+        source.close()
+
     def test_a_filesystem_that_says_nothing_is_named_once(self) -> None:
         fs = Changing("")
         with pytest.warns(NCZarrWarning, match="Changing of fsspec states neither"):

@@ -12,7 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.model import Hierarchy, Variable
 
@@ -69,8 +69,7 @@ class Opened:
         store, reading = self.store, self.reading
         if isinstance(store, DataFile):
             return
-        if isinstance(store, LocalStore):
-            store.check_place()
+        store.check_place()
         from nczarr_fsspec.changes.consistent_reading import look
 
         if not store.steady and reading is not None and look(store) != reading.mark:
