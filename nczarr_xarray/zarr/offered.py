@@ -7,8 +7,10 @@ import builtins
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
+from weakref import WeakSet
 
 from zarr.abc.store import (
     ByteRequest,
@@ -32,6 +34,9 @@ from nczarr_fsspec.stores.missing_chunks import Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
 _Read: TypeAlias = Question[_Wish, bytes | None]
+#: Seconds for which the tasks of a failed read are waited for, and turns of the event loop that one
+#: of them takes at most to begin after another has ended.
+_PATIENCE, _TURNS = 10.0, 4
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -107,6 +112,8 @@ class StoreView(Store):
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     async def _get(self, key: str, part: slice) -> bytes | None:
+        if (reading := _READING.get()) is not None:
+            reading.begin(self.keys.url)
         if key.rpartition("/")[2] in ZARR_METADATA:
             return await self._reads.ask((key, part, self.keys.max_metadata))
         return await self._reads.ask((key, part, self.most))
@@ -175,6 +182,57 @@ class StoreView(Store):
             else:
                 async for below in self._walk(key):
                     yield below
+
+
+class Reading:
+    """A read by zarr-python, which leaves its other tasks alone when one fails. A context manager.
+
+    After an error it ends them, and waits for that: what is left at the end of a program cannot run
+    any more, and says so in hundreds of messages. The tasks know their read by the context that
+    they take from the calling thread.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._refused = 0
+        self._failed = False
+
+    def begin(self, url: str) -> None:
+        """Note the task that asks for something; `StoreError` if the read has failed."""
+        if self._failed:
+            self._refused += 1
+            raise StoreError(url, "is not read any more: another part of the selection failed")
+        task = asyncio.current_task()
+        if task is not None:
+            self._loop = task.get_loop()
+            self._tasks.add(task)
+
+    def __enter__(self) -> Self:
+        self._token = _READING.set(self)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        _READING.reset(self._token)
+        if kind is not None and self._loop is not None and self._loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_PATIENCE)
+
+    async def _end(self) -> None:
+        self._failed = True
+        before = -1
+        while self._refused != before:  # those that waited for their turn get it, and fail
+            before = self._refused
+            left = [task for task in self._tasks if not task.done()]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+
+
+_READING: ContextVar[Reading | None] = ContextVar("_READING", default=None)
 
 
 class _Back:
