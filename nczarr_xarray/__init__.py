@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from nczarr_xarray.aggregation.api import convert_references as convert_references
     from nczarr_xarray.backend.consistent import load_dataset as load_dataset
     from nczarr_xarray.backend.consistent import state as state
+    from nczarr_xarray.dataset.dataset import Opened as Opened
     from nczarr_xarray.dataset.open import open_hierarchy as open_hierarchy
-    from nczarr_xarray.dataset.opened import Opened as Opened
     from nczarr_xarray.export.api import to_nczarr as to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
     from nczarr_xarray.export.recovery import recover as recover
@@ -67,7 +67,7 @@ _MODULES = {
     "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
-    "nczarr_xarray.dataset.opened": ["Opened"],
+    "nczarr_xarray.dataset.dataset": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.trace.trace": ["trace"],
     "nczarr_xarray.tools.upgrade": ["upgrade"],

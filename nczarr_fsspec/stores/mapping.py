@@ -32,16 +32,21 @@ class MappingStore(LocalStore):
         Its values are bytes or anything with the buffer interface.
     url
         How messages name it.
+    prefix
+        In front of all keys; it ends with a slash.
     """
 
-    def __init__(self, mapping: Mapping[str, Any], url: str = "mapping") -> None:
+    def __init__(
+        self, mapping: Mapping[str, Any], url: str = "mapping", *, prefix: str = ""
+    ) -> None:
         self.mapping = mapping
         self.url = url
+        self._prefix = prefix
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         check_key(key)
         try:
-            value = self.mapping[key]
+            value = self.mapping[self._prefix + key]
         except KeyError:
             return None
         except Exception as error:  # a mapping is foreign code
@@ -72,7 +77,9 @@ class MappingStore(LocalStore):
 
     def _keys(self) -> Iterator[str]:
         # nothing is remembered: the mapping may change under us
-        return (key for key in self.mapping if isinstance(key, str))
+        prefix = self._prefix
+        keys = (key for key in self.mapping if isinstance(key, str))
+        return (key.removeprefix(prefix) for key in keys if key.startswith(prefix))
 
 
 class MappingWriter(WritableStore):
@@ -84,85 +91,66 @@ class MappingWriter(WritableStore):
     ----------
     mapping
         Gets `bytes`.
-    url
-        How messages name it.
+    url, prefix
+        As of `MappingStore`.
     """
 
     parallel = 1
 
-    def __init__(self, mapping: MutableMapping[str, Any], url: str = "mapping") -> None:
+    def __init__(
+        self, mapping: MutableMapping[str, Any], url: str = "mapping", *, prefix: str = ""
+    ) -> None:
         self.mapping = mapping
         self.url = url
+        self._prefix = prefix
 
     def reader(self) -> MappingStore:
-        return MappingStore(self.mapping, self.url)
+        return MappingStore(self.mapping, self.url, prefix=self._prefix)
 
     def put(self, key: str, data: Buffer) -> None:
-        check_key(key)
-        with self._named(key, "written"):
-            self.mapping[key] = memoryview(data).tobytes()
+        with self._named(key, "written") as name:
+            self.mapping[name] = memoryview(data).tobytes()
 
     def create(self, key: str, data: Buffer) -> bool:
-        check_key(key)
         with creating:
-            with self._named(key, "read"):
-                if key in self.mapping:
+            with self._named(key, "read") as name:
+                if name in self.mapping:
                     return False
             self.put(key, data)
         return True
 
     def delete(self, keys: Iterable[str]) -> None:
-        for key in map(check_key, keys):
-            with self._named(key, "deleted"), suppress(KeyError):
-                del self.mapping[key]
+        for key in keys:
+            with self._named(key, "deleted") as name, suppress(KeyError):
+                del self.mapping[name]
 
     def move(self, pairs: Iterable[tuple[str, str]]) -> None:
         for source, target in pairs:
-            check_key(source)
-            check_key(target)
-            with self._named(source, f"moved to {target}"):
-                if source != target and (source in self.mapping or target not in self.mapping):
-                    self.mapping[target] = self.mapping[source]
-                    del self.mapping[source]
+            new = self._prefix + check_key(target)
+            with self._named(source, f"moved to {target}") as old:
+                if old != new and (old in self.mapping or new not in self.mapping):
+                    self.mapping[new] = self.mapping[old]
+                    del self.mapping[old]
 
     def keys_below(self, prefix: str) -> list[str]:
-        start = f"{check_key(prefix)}/" if prefix else ""
-        with self._named(prefix, "listed"):
+        start = self._prefix + (f"{check_key(prefix)}/" if prefix else "")
+        try:
             found = list(self.mapping)
-        return sorted(key for key in found if isinstance(key, str) and key.startswith(start))
+        except Exception as error:  # a mapping is foreign code
+            raise StoreError(self.url, f"cannot be listed: {error!r}") from error
+        keys = (key for key in found if isinstance(key, str) and key.startswith(start))
+        return sorted(key.removeprefix(self._prefix) for key in keys)
 
     def child(self, prefix: str) -> MappingWriter:
-        return MappingWriter(_Below(self.mapping, f"{check_key(prefix)}/"), f"{self.url}/{prefix}")
+        below = f"{self._prefix}{check_key(prefix)}/"
+        return MappingWriter(self.mapping, f"{self.url}/{prefix}", prefix=below)
 
     @contextmanager
-    def _named(self, key: str, what: str) -> Iterator[None]:
+    def _named(self, key: str, what: str) -> Iterator[str]:
+        """Yield the name of `key` in the mapping; raise errors as ours."""
+        name = self._prefix + check_key(key)
         try:
-            yield
+            yield name
         except Exception as error:  # a mapping is foreign code
             cause = "there is no such key" if isinstance(error, KeyError) else repr(error)
             raise StoreError(f"{self.url}/{key}", f"cannot be {what}: {cause}") from error
-
-
-class _Below(MutableMapping[str, Any]):
-    """The part of a mapping whose keys begin with a prefix, without it."""
-
-    def __init__(self, mapping: MutableMapping[str, Any], prefix: str) -> None:
-        self._mapping = mapping
-        self._prefix = prefix
-
-    def __getitem__(self, key: str) -> Any:
-        return self._mapping[self._prefix + key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self._mapping[self._prefix + key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._mapping[self._prefix + key]
-
-    def __iter__(self) -> Iterator[str]:
-        start = self._prefix
-        keys = [key for key in self._mapping if isinstance(key, str) and key.startswith(start)]
-        return iter([key.removeprefix(start) for key in keys])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

@@ -14,7 +14,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import is_safe_name
@@ -34,13 +33,6 @@ _FOLDER = (stat.S_IFDIR | 0o777) << 16
 _UNIX = 3
 #: bits 1 and 2 say how a method was used, such as whether LZMA data end with a mark
 _METHOD_OPTIONS = 0x6
-
-
-class _Base(NamedTuple):
-    """An archive to take members from."""
-
-    archive: Archive
-    read: Callable[[int, int], bytes]
 
 
 def pack(
@@ -85,18 +77,15 @@ def pack(
     """
     if name is not None and not is_safe_name(name):
         raise StoreError(archive, f"{name!r} cannot be the name of a directory in an archive")
-    old = _open(base)
+    old = Archive("", {}) if base is None else base.archive
     keys: dict[str, str | Member] = {
-        key: member
-        for key, member in old.archive.members.items()
-        if key not in stay and not removed(key)
+        key: member for key, member in old.members.items() if key not in stay and not removed(key)
     }
     for key in DirectoryWriter(tree).keys_below(""):
         if not (private and key.startswith(private)):
             keys[key] = os.path.join(tree, key)
     paths = {key if name is None else f"{name}/{key}": keys[key] for key in sorted(keys)}
-    directory = old.archive.directory
-    beside = old.archive.others | {f"{directory}{key}": old.archive.members[key] for key in stay}
+    beside = old.others | {f"{old.directory}{key}": old.members[key] for key in stay}
     if clashes := sorted(beside.keys() & paths.keys()):
         some = ", ".join(clashes[:5])
         raise StoreError(archive, f"has other files where the dataset is to be written: {some}")
@@ -105,7 +94,7 @@ def pack(
         with Path(archive).open("xb") as file:
             try:
                 with zipfile.ZipFile(file, "w") as target:
-                    _fill(target, name, paths, old)
+                    _fill(target, name, paths, base)
                 file.flush()
                 os.fsync(file.fileno())  # renaming it may replace the only copy
             except BaseException:
@@ -119,18 +108,11 @@ def pack(
         raise StoreError(archive, f"cannot be written: {cause}") from error
 
 
-def _open(base: ZipStore | RemoteZipStore | None) -> _Base:
-    if base is None:
-        return _Base(Archive("", {}), lambda _start, _stop: b"")
-    there = base
-    return _Base(there.archive, lambda start, stop: there.run(there.read(start, stop)))
-
-
 def _fill(
     target: zipfile.ZipFile,
     name: str | None,
     paths: Mapping[str, str | Member],
-    base: _Base,
+    base: ZipStore | RemoteZipStore | None,
 ) -> None:
     """Write members at `paths`: files, or members of `base`; the directory `name` comes first."""
     folders: set[str] = set()
@@ -149,7 +131,7 @@ def _fill(
         entry = _entry(path, _FILE)
         if isinstance(source, str):
             _add(target, entry, _file_content(entry, source))
-        else:
+        elif base is not None:
             _add(target, entry, _member_content(entry, path, source, base))
 
 
@@ -203,19 +185,19 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
 
 
 def _member_content(
-    entry: zipfile.ZipInfo, path: str, member: Member, base: _Base
+    entry: zipfile.ZipInfo, path: str, member: Member, base: ZipStore | RemoteZipStore
 ) -> Iterator[bytes]:
     """Yield blocks of a member of another archive, after `entry` is set to what it is there."""
-    name, read = f"{base.archive.url}: member {path!r}", base.read
+    name = f"{base.url}: member {path!r}"
     check_readable(name, member)
     entry.compress_type, entry.flag_bits = member.method, member.flags & _METHOD_OPTIONS
     entry.CRC, entry.file_size = member.crc, member.size
     entry.compress_size = member.compressed_size
-    header = read(member.offset, member.offset + LOCAL_HEADER.size)
+    header = base.run(base.read(member.offset, member.offset + LOCAL_HEADER.size))
     start = member.offset + data_offset(name, member, header)
     stop = start + member.compressed_size
     while True:
-        block = read(start, min(start + _BLOCK, stop))
+        block = base.run(base.read(start, min(start + _BLOCK, stop)))
         start += len(block)
         yield block
         if start == stop:

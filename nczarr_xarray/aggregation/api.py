@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from nczarr_fsspec.address_policy import Allow
+from nczarr_fsspec.destination import OVERWRITE
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,
@@ -21,16 +22,16 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import from_home, names_url, says_references
 from nczarr_fsspec.places.url import is_url, redact
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.from_files import Request, combined
+from nczarr_xarray.aggregation.combine import Request, combined
+from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Wanted
-from nczarr_xarray.aggregation.write_references import write_references
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
-from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
-from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.cfa.variables import NEWEST
@@ -163,13 +164,13 @@ def aggregate(
             return combined(files, addresses, request, shown, before, place.url, lacking)
 
     def draft() -> Draft:
-        before, version, own = None, cfa_version or NEWEST, kind
+        before, version, kept_kind = None, cfa_version or NEWEST, kind
         if append:
-            before, version, own = _before(place, cfa_version, format)
+            before, version, kept_kind = _before(place, cfa_version, format)
         dialect = dialect_called(version, place.url)
         alike = _are_relative(before, place) if relative is None and before else relative
         addresses = [address_of(place, file, dialect, relative=alike) for file in files]
-        return Draft(own, content(read(addresses, before), dialect))
+        return Draft(kept_kind, content(read(addresses, before), dialect))
 
     if refs:
         write_references(
@@ -264,7 +265,7 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
     """Raise if the master is among its files; warn of files that its readers will not open."""
     Replaced(place).refuse(files)
     here = next((file for file in files if not is_url(file)), None)
-    if here is not None and is_url(place.file.folder):
+    if here is not None and is_url(place.folder):
         warnings.warn(
             f"{place.url} is to name {here}, a local file: what is opened from afar may name local "
             "files only if its reader says allow=[folder]",
@@ -297,16 +298,16 @@ def _before(
     """Return the aggregation that files are added to, which keeps its version and kind."""
     existing = ExistingMaster.open(place)
     with existing.opened as opened:
-        own = existing.kept_version(version, format)
-        found = read_aggregation(place.url, opened)
-    assert own is not None  # or there were no aggregation variable
-    for variable in found.variables():
-        if found.packing == "after" and variable.path in found.tables and packing_of(variable):
+        kept = existing.kept_version(version, format)
+        before = read_aggregation(place.url, opened)
+    assert kept is not None  # or there were no aggregation variable
+    for variable in before.variables():
+        if before.packing == "after" and variable.path in before.tables and packing_of(variable):
             raise ExportError(
                 place.url,
                 f"packs the values of {variable.path} itself; files cannot be added to that",
             )
-    return found, own, existing.kind
+    return before, kept, existing.kind
 
 
 def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
@@ -319,7 +320,7 @@ def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
     ]
     if not all(map(is_absolute, addresses)):
         return True
-    folder = place.file.folder
+    folder = place.folder
     begins = (folder, f"file://{quote(os.fsencode(folder))}")
     return False if any(one.startswith(begins) for one in addresses) else None
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning, caller_level
-from nczarr_xarray.aggregation.axes import Axis, by_coordinate, nothing_along
 from nczarr_xarray.aggregation.checks import DECIMALS, converted, typed
 from nczarr_xarray.aggregation.summary import Layout, Summary
 
@@ -109,14 +109,14 @@ class Arranger:
             Naming the file that does not fit, and why.
         """
         new = self._new_dimension()
-        found: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
+        along: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
         plain: list[str] = []
         for dimension in dict.fromkeys((*self.expected.dimensions, *((new,) if new else ()))):
             if self._has_coordinate(dimension, new):
                 numbers, blocks = self._blocks(dimension)
                 if len(blocks) > 1 or dimension in self.asked:
                     self._check_asked(dimension, numbers)
-                    found[dimension] = numbers, blocks
+                    along[dimension] = numbers, blocks
             elif dimension in self.asked or self._grows(dimension, new):
                 plain.append(dimension)
             else:
@@ -126,13 +126,13 @@ class Arranger:
             raise ExportError(
                 self.files[0].target, f"{names} have no coordinates: the order is not known"
             )
-        if not found and not plain:
+        if not along and not plain:
             self._nothing_differs()
-        every = {dimension: numbers for dimension, (numbers, _) in found.items()}
+        every = {dimension: numbers for dimension, (numbers, _) in along.items()}
         axes: dict[str, Axis] = {}
         for dimension in plain:
             every[dimension], axes[dimension] = self._sequence(dimension, every, new)
-        for dimension, (numbers, blocks) in found.items():
+        for dimension, (numbers, blocks) in along.items():
             owners = self._owners(dimension, numbers, len(blocks))
             read = [self._as_read(dimension, block) for block in blocks]
             axis = by_coordinate(dimension, read, owners, gaps=self.gaps)
@@ -142,8 +142,8 @@ class Arranger:
 
     def _new_dimension(self) -> str | None:
         """Return the dimension that files do not have but follow each other along."""
-        own = self.files[0].layout.dimensions
-        lacking = [d for d in (*self.asked, *self.before) if d not in own]
+        dimensions = self.files[0].layout.dimensions
+        lacking = [d for d in (*self.asked, *self.before) if d not in dimensions]
         lacking = [*dict.fromkeys(lacking)]
         if len(lacking) > 1:
             raise ExportError(
@@ -172,9 +172,9 @@ class Arranger:
             values, layout = file.value(dimension), file.layout
             number = same.get((id(values), id(layout)))
             if number is None:
-                own = layout.form(dimension)
-                assert own is not None
-                block = np.atleast_1d(converted(file.target, values, own, wanted))
+                form = layout.form(dimension)
+                assert form is not None
+                block = np.atleast_1d(converted(file.target, values, form, wanted))
                 number = known.setdefault(_key(block, exact), len(blocks))
                 if number == len(blocks):
                     blocks.append(block)
@@ -185,10 +185,10 @@ class Arranger:
     def _as_read(self, dimension: str, block: np.ndarray) -> np.ndarray:
         """Return coordinates as those numbers of which the order counts: with their own sign."""
         form = self.expected.form(dimension)
-        said = None if form is None else dict(form.packing).get("_Unsigned")
-        if said is None or block.dtype.kind not in "iu":
+        unsigned = None if form is None else dict(form.packing).get("_Unsigned")
+        if unsigned is None or block.dtype.kind not in "iu":
             return block
-        return block.view(f"{'u' if said.lower() == 'true' else 'i'}{block.dtype.itemsize}")
+        return block.view(f"{'u' if unsigned.lower() == 'true' else 'i'}{block.dtype.itemsize}")
 
     def _units(self, dimension: str) -> set[str | None]:
         """Return the units that files have along a dimension."""
@@ -338,3 +338,168 @@ def _key(block: np.ndarray, exact: bool) -> object:
         return block.tobytes()
     values = block.astype(np.float64) + 0.0  # -0.0 is 0.0
     return (values if exact else np.round(values, DECIMALS)).tobytes()
+
+
+# -- axes -----------------------------------------------------------------------------------------
+
+
+# The order of blocks along a dimension, found by their coordinates: pure arithmetic.
+
+#: A step from one file to the next that is more than so many times a usual one is a gap.
+_GAP = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension with the blocks that files have of it.
+
+    Parameters
+    ----------
+    order
+        Numbers of the blocks, in the order of the dimension.
+    starts, stops
+        Where the blocks begin and end along it, in this order.
+    values
+        The coordinate; None if there is none.
+    """
+
+    order: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+    values: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, order: np.ndarray, lengths: Sequence[int], values: np.ndarray | None = None
+    ) -> Axis:
+        """Return an axis of blocks of these lengths, in the order of the dimension."""
+        stops = np.cumsum(lengths, dtype=np.int64)
+        return cls(order, stops - lengths, stops, values)
+
+    @property
+    def length(self) -> int:
+        """Length of the dimension."""
+        return int(self.stops[-1])
+
+    @property
+    def places(self) -> np.ndarray:
+        """By number of a block, its place in the order."""
+        places = np.empty(len(self.order), np.int64)
+        places[self.order] = np.arange(len(self.order))
+        return places
+
+
+def by_coordinate(
+    name: str, blocks: Sequence[np.ndarray], names: Sequence[str], *, gaps: bool
+) -> Axis:
+    """Return the axis of blocks in the order of their coordinates.
+
+    Text has no order: its blocks follow each other as they are given.
+
+    Parameters
+    ----------
+    name
+        Path of the dimension, for messages.
+    blocks
+        The coordinates of each, no two of them equal.
+    names
+        A file for each, for messages.
+    gaps
+        Whether there may be gaps.
+
+    Raises
+    ------
+    ExportError
+        Naming the file, if there is no such order: coordinates that are missing, that go up and
+        down, or that overlap; if there is a gap that there may not be.
+    """
+    for number, block in enumerate(blocks):
+        if not len(block):
+            raise nothing_along(names[number], name)
+    if blocks[0].dtype.kind not in "iuf":
+        order = np.arange(len(blocks))
+        _check_text(name, blocks, names)
+    else:
+        order = _ordered(name, blocks, names)
+        if not gaps:
+            numbers = order.tolist()
+            _check_gaps(name, [blocks[at] for at in numbers], [names[at] for at in numbers])
+    ordered = [blocks[at] for at in order.tolist()]
+    return Axis.of(order, [*map(len, ordered)], np.concatenate(ordered))
+
+
+def nothing_along(file: str, name: str) -> ExportError:
+    """Return the error for a file of which a dimension has no elements."""
+    return ExportError(file, f"has nothing along {name}; leave this file out")
+
+
+def _ordered(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+    rises = _direction(name, blocks, names)
+    firsts = np.array([block[0] for block in blocks])
+    lasts = np.array([block[-1] for block in blocks])
+    order = np.argsort(firsts, kind="stable")
+    if not rises:
+        order = order[::-1]
+    ends, begins = lasts[order[:-1]], firsts[order[1:]]
+    wrong = np.flatnonzero(ends >= begins if rises else ends <= begins)
+    if len(wrong):
+        one, other = int(order[wrong[0]]), int(order[wrong[0] + 1])
+        raise ExportError(
+            names[other],
+            f"overlaps with {names[one]} along {name}: {_span(blocks[other])} and "
+            f"{_span(blocks[one])}",
+        )
+    return order
+
+
+def _direction(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> bool:
+    """Tell whether coordinates rise; all must do the same."""
+    rises, example = True, None
+    for number, block in enumerate(blocks):
+        if block.dtype.kind == "f" and not np.isfinite(block).all():
+            raise ExportError(names[number], f"has coordinates along {name} that are no numbers")
+        if len(block) == 1:
+            continue
+        up = bool(block[1] > block[0])
+        if not (block[1:] > block[:-1] if up else block[1:] < block[:-1]).all():
+            raise ExportError(
+                names[number], f"has coordinates along {name} that neither rise nor fall throughout"
+            )
+        if example is not None and up != rises:
+            raise ExportError(
+                names[number],
+                f"has coordinates along {name} that {'rise' if up else 'fall'}, and those of "
+                f"{names[example]} {'rise' if rises else 'fall'}",
+            )
+        rises, example = up, number
+    return rises
+
+
+def _check_text(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> None:
+    owners: dict[str, int] = {}
+    for number, block in enumerate(blocks):
+        for text in block.tolist():
+            owner = owners.setdefault(text, number)
+            if owner != number:
+                raise ExportError(
+                    names[number], f"overlaps with {names[owner]} along {name}: both have {text!r}"
+                )
+
+
+def _check_gaps(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> None:
+    """Raise if the step from one block to the next is longer than steps usually are."""
+    between = [abs(float(b[0]) - float(a[-1])) for a, b in pairwise(blocks)]
+    inside = [float(np.abs(np.diff(block)).max()) for block in blocks if len(block) > 1]
+    usual = max(inside) if inside else float(np.median(between)) if between else 0.0
+    for number, step in enumerate(between):
+        if step > _GAP * usual:
+            raise ExportError(
+                names[number + 1],
+                f"does not follow {names[number]} along {name}: after "
+                f"{blocks[number][-1]} comes {blocks[number + 1][0]}, and steps are {usual:g}; "
+                "gaps='allow' takes them as they are",
+            )
+
+
+def _span(block: np.ndarray) -> str:
+    return f"{block[0]}" if len(block) == 1 else f"{block[0]} to {block[-1]}"

@@ -23,6 +23,7 @@ from nczarr_xarray.backend.compat import (
 )
 from nczarr_xarray.backend.encoding import is_odd, odd_packing, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import (
     ATTEMPTS,
@@ -31,7 +32,6 @@ from nczarr_xarray.dataset.open import (
     open_file,
     open_keys,
 )
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.presentation import (
     attribute_value,
     dimension_names,

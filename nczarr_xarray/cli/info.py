@@ -19,8 +19,8 @@ from nczarr_xarray.cli.target import add_arguments, open_named
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
     from nczarr_xarray.cli.describe import Style
+    from nczarr_xarray.dataset.dataset import Opened
     from nczarr_xarray.dataset.file import DataFile
-    from nczarr_xarray.dataset.opened import Opened
     from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 #: The words for a kind of store, by the name of its class.

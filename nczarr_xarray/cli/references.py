@@ -58,7 +58,7 @@ def run_refs(args: argparse.Namespace) -> int:
         sys.stdout.write(text + "\n")
     elif name.endswith((".parq", ".parquet")):
         # only they need these
-        from nczarr_xarray.aggregation.write_references import write_parquet
+        from nczarr_xarray.aggregation.kerchunk import write_parquet
         from nczarr_xarray.export.cfa.master_place import MasterPlace
 
         place = MasterPlace.find(args.file, None)

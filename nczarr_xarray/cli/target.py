@@ -13,7 +13,7 @@ from nczarr_fsspec.places.names import LocalFile
 from nczarr_xarray.import_hooks import preload
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.dataset.dataset import Opened
 
 #: Python's spelling of what JSON has, too: a text, as which "False" would pass, is true
 _CONSTANTS = {"True": True, "False": False, "None": None}

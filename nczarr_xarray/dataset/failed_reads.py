@@ -51,8 +51,7 @@ def explain(reader: VariableReader, error: NCZarrError) -> None:
 
 def _has_changed(reader: VariableReader, store: KeyStore) -> bool:
     try:
-        if isinstance(store, LocalStore):
-            store.check_place()
+        store.check_place()
     except StoreError:  # which is all that tells two trees of Zarr 3 apart
         return True
     if reader.as_opened is None:

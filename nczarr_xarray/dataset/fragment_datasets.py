@@ -22,8 +22,8 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, ByteSource, Known
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.text import printable
 from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find

@@ -1,7 +1,7 @@
 """Open a dataset: where the pure formats meet a store, or one file.
 
 `open_hierarchy` answers what a format asks for from a store or a file, and returns an
-`nczarr_xarray.dataset.opened.Opened`, of which xarray, the command line and tests are views.
+`nczarr_xarray.dataset.dataset.Opened`, of which xarray, the command line and tests are views.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.formats.cfa.variables import is_master

@@ -15,7 +15,7 @@ import xarray as xr
 from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.text import counted, format_size
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.tools.checks.cmip7 import cmip7_failures
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings

@@ -17,8 +17,8 @@ from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.stores.zip import ZipStore
 from nczarr_fsspec.transport.request import Extent
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.rounds import Read, caught, together
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkTable, CodecConfig, Variable, grid_of

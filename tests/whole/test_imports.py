@@ -127,7 +127,7 @@ OPENING = {
     ),
     *under(
         "nczarr_xarray",
-        "dataset dataset.file dataset.open dataset.opened dataset.references dataset.targets "
+        "dataset dataset.dataset dataset.file dataset.open dataset.references dataset.targets "
         "formats formats.cfa formats.cfa.variables "
         "formats.open_options formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",

@@ -18,7 +18,7 @@ from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, LossWarning
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr, upgrade, validate
 from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.model import ChunkedArray, Group
 from tests.support.builders.trees import read_tree, write_tree
 from tests.support.corpora.emit_models import differences, rewritable

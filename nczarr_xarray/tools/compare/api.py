@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.contents import chunk_lengths
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.model import Variable

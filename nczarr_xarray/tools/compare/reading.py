@@ -16,8 +16,8 @@ import numpy as np
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
 from nczarr_fsspec.text import did_you_mean
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Variable, box_of, grid_of, position_of
 from nczarr_xarray.tools.compare.report import Comparison, Difference
 from nczarr_xarray.tools.compare.structure import unreadable

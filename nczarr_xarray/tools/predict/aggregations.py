@@ -11,11 +11,11 @@ from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.dataset.alike_files import read_alike_variable
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, options_for
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, needs_names, reading_of
 from nczarr_xarray.dataset.fragments import AT_A_TIME, AT_ONCE
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray, Variable
 from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree, Key

@@ -19,7 +19,7 @@ import numpy as np
 from nczarr_fsspec.changes.journal import ROOT, STATE_KEYS
 from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore
 from nczarr_fsspec.ranges.index_memory import SparseBytes
 from nczarr_fsspec.ranges.planner import Requests, plan_requests, widened
 from nczarr_fsspec.ranges.reader import RangeReader
@@ -30,11 +30,11 @@ from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Part, References,
 from nczarr_fsspec.stores.references import PIECE, LocalReferences, RemoteReferences
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
-from nczarr_fsspec.transport.route import FASTEST, tells_bandwidth
+from nczarr_fsspec.transport.server_state import FASTEST, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
@@ -282,10 +282,9 @@ class CountedStore(RemoteStore):
     """
 
     def __init__(self, store: KeyStore, rounds: list[Round]) -> None:
-        assert isinstance(store, (LocalStore, RemoteStore))
         self.store = store
         self.url, self.max_metadata = store.url, store.max_metadata
-        self.can_list = isinstance(store, LocalStore) or store.can_list
+        self.can_list = not isinstance(store, RemoteStore) or store.can_list
         self.rounds = rounds
         self._round: list[Request] = []
 
@@ -299,9 +298,7 @@ class CountedStore(RemoteStore):
         return super().run(coroutine)
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        store = self.store
-        found = store.get(key, part, most)
-        data = found if isinstance(found, bytes) or found is None else await found
+        data = await self.store.fetch(key, part, most)
         self._round.append(Request(len(data or b"")))
         return data
 
@@ -309,8 +306,7 @@ class CountedStore(RemoteStore):
         if not self.can_list:
             return None
         self._round.append(Request(_LISTING))
-        found = self.store.list(prefix)
-        return await found if isinstance(found, Coroutine) else found
+        return await self.store.names(prefix)
 
 
 class CountedTree(Counted):
@@ -392,11 +388,11 @@ class CountedTree(Counted):
     async def index(self, path: str, key: str, part: slice) -> bytes | None:
         """Return the index of a shard; behind a network, that of another shard of the array."""
         store = self._store.store
-        if isinstance(store, LocalStore):
-            return store.get(key, part)
-        assert isinstance(store, RemoteStore)
-        if path not in self._indexes:
-            self._indexes[path] = store.start(store.get(key, part))
+        if not isinstance(store, RemoteStore):
+            return await store.fetch(key, part)
+        if path not in self._indexes:  # (its loop may be this one)
+            asking = asyncio.run_coroutine_threadsafe(store.get(key, part), store.loop)
+            self._indexes[path] = asking
         return await asyncio.wrap_future(self._indexes[path])
 
 

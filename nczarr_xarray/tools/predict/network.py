@@ -18,8 +18,8 @@ from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import Record, recorded
 from nczarr_fsspec.transport.request import Extent
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.tools.survey import Survey, keys_of, sizes_of
 from nczarr_xarray.tools.trace.analysis import TELLING, latency, speed
 

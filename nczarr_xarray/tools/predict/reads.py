@@ -10,8 +10,8 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.registry import codec
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.form.chunk_shapes import plane_of
 from nczarr_xarray.tools.predict.aggregations import Aggregation
 from nczarr_xarray.tools.predict.counting import (

@@ -28,7 +28,7 @@ from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores import zipwrite
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipformat import Archive, Member
-from nczarr_fsspec.stores.zipwrite import _Base, _entry, _member_content, pack
+from nczarr_fsspec.stores.zipwrite import pack
 from tests.support.builders.archives import DATASET, METHODS, NOISE, make_zip, patched
 from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.examples import examples
@@ -256,12 +256,18 @@ class TestBase:
 
 
 class TestErrors:
-    def test_a_member_that_ends_early(self) -> None:
-        member = Member(0, 1000, 100, 100, 0, 0, 0)
+    def test_a_member_that_ends_early(self, tmp_path: Path) -> None:
         file = b"PK\x03\x04" + bytes(26) + bytes(60)
-        base = _Base(Archive("x.zip", {"v": member}), lambda start, stop: file[start:stop])
+
+        class Short(ZipStore):
+            archive = Archive("x.zip", {"v": Member(0, 1000, 100, 100, 0, 0, 0)})
+
+            async def read(self, start: int, stop: int) -> bytes:
+                return file[start:stop]
+
+        tree, base = make_tree(tmp_path / "tree", DATASET), Short(file, "x.zip")
         with pytest.raises(StoreError, match="member 'v': is truncated"):
-            list(_member_content(_entry("v", 0), "v", member, base))
+            pack(tree, str(tmp_path / "new.zip"), None, base=base, removed=nothing)
 
     def test_the_archive_must_not_exist(self, tmp_path: Path) -> None:
         (tmp_path / "new.zip").write_bytes(b"precious")

@@ -20,7 +20,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from nczarr_fsspec import FsspecStore, open_source
 from nczarr_fsspec.concurrency import gather_or_cancel
-from nczarr_fsspec.destination import open_destination, open_file_place
+from nczarr_fsspec.destination import FilePlace, open_destination
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
@@ -157,6 +157,16 @@ class TestChanges:
 
         source.run(read())
         assert 1 <= fs.infos - before <= 3
+        source.close()
+
+    def test_how_often_it_is_asked(self) -> None:
+        """Before the first bytes, and once after each read: all of these are needed."""
+        fs = Changing()
+        source = opened(fs)
+        assert (fs.reads, fs.infos) == (1, 2)
+        for reads in range(2, 5):
+            part(source, 100_000 * (reads - 2))
+            assert (fs.reads, fs.infos) == (reads, reads + 1)
         source.close()
 
     def test_a_filesystem_that_says_nothing_is_named_once(self) -> None:
@@ -438,7 +448,7 @@ def write_two(path: str) -> None:
 
 @pytest.mark.usefixtures("folders")
 def test_what_is_written_at_the_root_of_a_server_is_not_at_home() -> None:
-    place = open_file_place("sftp://h.org/m.nca")
+    place = FilePlace.find("sftp://h.org/m.nca")
     place.store.put("m/f.nc", b"1")
     open_destination("sftp://h.org/a.zip").put_archive(write_two)
     assert Folders.files == {"/m/f.nc": b"1", "/a.zip": b"2"}

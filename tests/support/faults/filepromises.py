@@ -24,9 +24,9 @@ from nczarr_fsspec.errors import NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import Limits, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.hdf5 import binary
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 from nczarr_xarray.formats.rounds import Read

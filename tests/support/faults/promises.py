@@ -14,7 +14,7 @@ import xarray as xr
 
 from nczarr_fsspec.keystore import check_key
 from nczarr_xarray import NCZarrError, NCZarrWarning, open_hierarchy
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.model import Variable
 from tests.support.corpora.samples import METADATA
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.model import Group, Variable
 
 

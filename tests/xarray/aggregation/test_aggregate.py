@@ -29,7 +29,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_xarray import to_cfa
-from nczarr_xarray.aggregation import from_files
+from nczarr_xarray.aggregation import combine
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
@@ -228,7 +228,7 @@ def test_one_writer_at_a_time_from_before_the_master_is_read(
         read_files(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(from_files, "read_files", meanwhile)
+        patch.setattr(combine, "read_files", meanwhile)
         aggregate([middle], target, append=True)
     assert refused == [late]
     check_field(target, 4)

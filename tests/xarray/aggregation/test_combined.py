@@ -13,7 +13,7 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.aggregation.from_files import Request, combined
+from nczarr_xarray.aggregation.combine import Request, combined
 from nczarr_xarray.aggregation.reading import Wanted
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress

@@ -14,7 +14,7 @@ import xarray as xr
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.aggregation import from_files, write_references
+from nczarr_xarray.aggregation import combine, kerchunk
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.cli.main import main
@@ -134,7 +134,7 @@ def test_parquet_is_replaced_as_a_whole(
     aggregate(files, target, variables=["tas"])
     (target / "tas" / "refs.7.parq").write_bytes(b"of a longer array")
     if not exchanged:
-        monkeypatch.setattr(write_references, "exchange", lambda one, other: False)
+        monkeypatch.setattr(kerchunk, "exchange", lambda one, other: False)
     aggregate(files[:2], target, overwrite=True)
     assert not (target / "tas" / "refs.7.parq").exists()
     with xr.open_dataset(target, engine="nczarr", decode_times=False) as found:
@@ -158,7 +158,7 @@ def test_what_is_no_reference_stays(
     if what == "mine":
         aggregate(files, tmp_path / "all.parq")
     with monkeypatch.context() as patch:
-        patch.setattr(from_files, "read_files", _read_nothing)
+        patch.setattr(combine, "read_files", _read_nothing)
         with pytest.raises(DatasetExistsError):
             aggregate(files, tmp_path / "all.parq", overwrite=what != "mine")
     assert mine.read_text() == "mine"
@@ -171,7 +171,7 @@ def test_json_that_came_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.Monk
         read_files(*arguments)
         target.write_text("mine")
 
-    monkeypatch.setattr(from_files, "read_files", meanwhile)
+    monkeypatch.setattr(combine, "read_files", meanwhile)
     with pytest.raises(DatasetExistsError):
         aggregate(files, target)
     assert target.read_text() == "mine"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.tables import decide
+from nczarr_xarray.aggregation.aggregated import decide
 
 CASES = [
     {"is_coordinate": a, "is_small": b, "stays": c or a}

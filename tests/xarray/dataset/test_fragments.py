@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
 from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (

@@ -35,7 +35,7 @@ from nczarr_xarray import (
     validate,
 )
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.model import FileChunks
 from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Subject
 from nczarr_xarray.tools.finding import Finding

@@ -12,7 +12,7 @@ import xarray as xr
 
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray import compare, open_hierarchy, to_nczarr
-from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.tools.compare import api, reading
 
 VALUES = np.arange(64 * 64, dtype="f8").reshape(64, 64)

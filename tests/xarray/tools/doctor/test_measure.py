@@ -14,8 +14,8 @@ import nczarr_xarray
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.transport import recording
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.tools.predict.network import Network, measure_network
 from nczarr_xarray.tools.survey import survey
