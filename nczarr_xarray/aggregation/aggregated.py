@@ -95,9 +95,9 @@ class Aggregated:
                 continue
             columns = zip(variable.dimensions, table.starts, table.stops, strict=True)
             for dimension, starts, stops in columns:
-                own = np.unique(np.concatenate(([0, dimension.size], starts, stops)))
-                other, known = edges.setdefault(dimension.path, (variable.path, own))
-                if not np.array_equal(known, own):
+                bounds = np.unique(np.concatenate(([0, dimension.size], starts, stops)))
+                other, known = edges.setdefault(dimension.path, (variable.path, bounds))
+                if not np.array_equal(known, bounds):
                     raise ExportError(
                         variable.path,
                         f"is divided along {dimension.path} at other places than {other}; files "
@@ -107,7 +107,7 @@ class Aggregated:
             for dimension in variable.dimensions:
                 whole = np.array([0, dimension.size])
                 edges.setdefault(dimension.path, (variable.path, whole))
-        return {path: Before(own, self.values.get(path)) for path, (_, own) in edges.items()}
+        return {path: Before(bounds, self.values.get(path)) for path, (_, bounds) in edges.items()}
 
 
 def _readdressed(table: Fragments, renamed: Callable[[str], str]) -> Fragments:

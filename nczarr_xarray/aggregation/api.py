@@ -163,13 +163,13 @@ def aggregate(
             return combined(files, addresses, request, shown, before, place.url, lacking)
 
     def draft() -> Draft:
-        before, version, own = None, cfa_version or NEWEST, kind
+        before, version, kept_kind = None, cfa_version or NEWEST, kind
         if append:
-            before, version, own = _before(place, cfa_version, format)
+            before, version, kept_kind = _before(place, cfa_version, format)
         dialect = dialect_called(version, place.url)
         alike = _are_relative(before, place) if relative is None and before else relative
         addresses = [address_of(place, file, dialect, relative=alike) for file in files]
-        return Draft(own, content(read(addresses, before), dialect))
+        return Draft(kept_kind, content(read(addresses, before), dialect))
 
     if refs:
         write_references(
@@ -297,16 +297,16 @@ def _before(
     """Return the aggregation that files are added to, which keeps its version and kind."""
     existing = ExistingMaster.open(place)
     with existing.opened as opened:
-        own = existing.kept_version(version, format)
-        found = read_aggregation(place.url, opened)
-    assert own is not None  # or there were no aggregation variable
-    for variable in found.variables():
-        if found.packing == "after" and variable.path in found.tables and packing_of(variable):
+        kept = existing.kept_version(version, format)
+        before = read_aggregation(place.url, opened)
+    assert kept is not None  # or there were no aggregation variable
+    for variable in before.variables():
+        if before.packing == "after" and variable.path in before.tables and packing_of(variable):
             raise ExportError(
                 place.url,
                 f"packs the values of {variable.path} itself; files cannot be added to that",
             )
-    return found, own, existing.kind
+    return before, kept, existing.kind
 
 
 def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:

@@ -51,9 +51,12 @@ def check_layouts(
     ExportError
         Naming the file, the variable and the difference.
     """
-    own = {form.path: form for form in layout.forms}
+    forms = {form.path: form for form in layout.forms}
     there = {form.path: _without(form, new) for form in expected.forms}
-    sides = (target, there.keys() - own.keys(), first), (first, own.keys() - there.keys(), target)
+    sides = (
+        (target, there.keys() - forms.keys(), first),
+        (first, forms.keys() - there.keys(), target),
+    )
     for here, paths, other in sides:
         if paths:
             names = ", ".join(path.strip("/") for path in sorted(paths))
@@ -63,12 +66,12 @@ def check_layouts(
                 "the file out",
             )
     for path, form in there.items():
-        difference = _difference(form, own[path])
+        difference = _difference(form, forms[path])
         if difference is not None:
             mine, theirs = difference
             raise ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
         try:
-            converter(own[path], form)
+            converter(forms[path], form)
         except UnsupportedError as error:
             raise ExportError(target, f"{path}: {error.object} {error.reason}") from None
         except ValueError as error:
@@ -79,8 +82,8 @@ def promoted(expected: Layout, layouts: Sequence[Layout]) -> Layout:
     """Return a layout in which types of coordinates hold those of all files."""
     forms = []
     for form in expected.forms:
-        found = (layout.form(form.path) for layout in layouts)
-        types = {form.nc_type, *(own.nc_type for own in found if own is not None)}
+        others = (layout.form(form.path) for layout in layouts)
+        types = {form.nc_type, *(other.nc_type for other in others if other is not None)}
         if len(types) > 1 and types <= _NUMBERS and form.is_coordinate and not form.packing:
             nc_type = str(netcdf_type(np.result_type(*(NC_DTYPES[one] for one in types))))
             form = form._replace(nc_type=nc_type, stored_type=nc_type)
@@ -113,15 +116,15 @@ def typed(target: str, values: np.ndarray, wanted: VariableForm) -> np.ndarray:
     if dtype is None or values.dtype.kind not in "iuf" or values.dtype == dtype:
         return values
     with np.errstate(invalid="ignore"):
-        found = values.astype(dtype)
-        is_same = values.dtype.kind == "f" or (found.astype(values.dtype) == values).all()
+        cast = values.astype(dtype)
+        is_same = values.dtype.kind == "f" or (cast.astype(values.dtype) == values).all()
     if not is_same:
         raise ExportError(
             target,
             f"has values of {wanted.path} that are no {wanted.stored_type}, the type that holds "
             "those of other files",
         )
-    return found
+    return cast
 
 
 def converted(
@@ -136,17 +139,17 @@ def converted(
     if convert is None:
         return values
     try:
-        found = convert(values)
+        result = convert(values)
     except ValueError as error:
         raise ExportError(target, f"{own.path} {error}") from None
     if wanted.calendar is not None:
-        rounded = np.round(found, DECIMALS)
-        found = np.where(np.abs(rounded - found) <= _NOISE, rounded, found)
+        rounded = np.round(result, DECIMALS)
+        result = np.where(np.abs(rounded - result) <= _NOISE, rounded, result)
     if values.dtype.kind not in "iu":
-        return found
+        return result
     with np.errstate(invalid="ignore"):
-        cast = found.astype(values.dtype)
-    return cast if (cast == found).all() else found.astype(np.float64, copy=False)
+        cast = result.astype(values.dtype)
+    return cast if (cast == result).all() else result.astype(np.float64, copy=False)
 
 
 def equal_values(one: np.ndarray, other: np.ndarray) -> bool:
@@ -170,8 +173,8 @@ def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
 def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
     """Raise `ExportError` if a file packs a variable otherwise than the first one does."""
     for form in expected.forms:
-        own = layout.form(form.path)
-        if own is not None and not packed_alike(own, form):
+        other = layout.form(form.path)
+        if other is not None and not packed_alike(other, form):
             raise ExportError(
                 target,
                 f"{form.path} is packed otherwise than in {first}, or has other units; the "
@@ -263,17 +266,17 @@ def as_held(
         return converted(target, values, own, wanted)
     missing = missing_in(values, own.missing)
     if missing is None:
-        found = converted(target, values, own, wanted)
+        held = converted(target, values, own, wanted)
     elif missing.all():
         return np.full(values.shape, fill_of(variable))
     else:  # a number that stands for missing data has no units
         known = np.where(missing, values[~missing][0], values)
-        found = converted(target, known, own, wanted)
-        found = np.where(missing, fill_of(variable), found)
-    reason = taken_for_missing(found, missing, marks)
+        held = converted(target, known, own, wanted)
+        held = np.where(missing, fill_of(variable), held)
+    reason = taken_for_missing(held, missing, marks)
     if reason is not None:
         raise ExportError(target, f"{wanted.path} {reason}")
-    return found
+    return held
 
 
 def unrounded(
@@ -290,8 +293,10 @@ def unrounded(
         another is double in it. If the float one is the double one rounded, they are the same.
     """
     double = {form.path for form in wanted.forms if form.stored_type == "double"}
-    own = [(path, file.value(path)) for file in files for path in double & file.layout.small.keys()]
-    everything = [*own, *((path, held[path]) for path in double & held.keys())]
+    read = [
+        (path, file.value(path)) for file in files for path in double & file.layout.small.keys()
+    ]
+    everything = [*read, *((path, held[path]) for path in double & held.keys())]
     mixed = {path for path, values in everything if values.dtype == np.float32}
     precise: dict[Any, np.ndarray] = {}
 
@@ -326,11 +331,11 @@ def of_type(variable: Variable, nc_type: str) -> Variable:
     """Return a variable of another type of numbers, with its marks of missing data."""
     dtype = NC_DTYPES[nc_type]
     marks = {
-        name: Attribute(name, nc_type, own.value.astype(dtype))
+        name: Attribute(name, nc_type, attribute.value.astype(dtype))
         for name in sorted(MARKS)
-        if (own := variable.attributes.get(name)) is not None
-        and isinstance(own.value, np.ndarray)
-        and own.value.dtype.kind in "iuf"
+        if (attribute := variable.attributes.get(name)) is not None
+        and isinstance(attribute.value, np.ndarray)
+        and attribute.value.dtype.kind in "iuf"
     }
     attributes = {**variable.attributes, **marks}
     return replace(variable, nc_type=nc_type, dtype=dtype, attributes=attributes)
@@ -361,11 +366,11 @@ def default_filled(variable: Variable, where: str, unmarked: str | None) -> Vari
         )
     if nc_type in ("char", "string"):
         return variable
-    own = variable.dtype.newbyteorder("=")
+    dtype = variable.dtype.newbyteorder("=")
     stored = NC_DTYPES.get(unmarked or "")
-    if stored is None or own.kind == "f" or stored.itemsize != own.itemsize:
+    if stored is None or dtype.kind == "f" or stored.itemsize != dtype.itemsize:
         unmarked, stored = netcdf_type(read_as(variable)), read_as(variable)
-    return _filled(variable, np.array(NC_DEFAULT_FILL[str(unmarked)], stored).view(own))
+    return _filled(variable, np.array(NC_DEFAULT_FILL[str(unmarked)], stored).view(dtype))
 
 
 def safely_filled(variable: Variable, unmarked: str | None) -> Variable:
@@ -391,7 +396,7 @@ def safely_filled(variable: Variable, unmarked: str | None) -> Variable:
 def _filled(variable: Variable, fill: Any) -> Variable:
     nc_type = str(variable.nc_type)
     value = np.array([fill], NC_DTYPES[nc_type])
-    kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
+    kept = {k: attribute for k, attribute in variable.attributes.items() if k not in MARKS}
     return replace(
         variable, attributes={**kept, "_FillValue": Attribute("_FillValue", nc_type, value)}
     )

@@ -111,8 +111,8 @@ class Combiner:
         root = self._group(self.hierarchy.root)
         equal: Packing = "equal" if self._equally_packed() else "own"
         packing = equal if old is None else old.packing
-        found = replace(self.hierarchy, root=root, problems=())
-        return Aggregated(*with_characters(found, self._values), self._tables, packing)
+        hierarchy = replace(self.hierarchy, root=root, problems=())
+        return Aggregated(*with_characters(hierarchy, self._values), self._tables, packing)
 
     def _lengthened(self, dimension: Dimension) -> Dimension:
         axis = self.grid.axes.get(dimension.path)
@@ -125,7 +125,7 @@ class Combiner:
             form = self.layout.form(variable.path)
             if form is not None:
                 variables[name] = self._variable(variable, form)
-        found = replace(
+        combined = replace(
             group,
             dimensions={n: self._dimensions[d.path] for n, d in group.dimensions.items()},
             attributes=self.lacking.attributes(
@@ -135,8 +135,8 @@ class Combiner:
             groups={name: self._group(child) for name, child in group.groups.items()},
         )
         if new is not None and group.path == "/":
-            found.dimensions.setdefault(new.strip("/"), self._dimensions[new])
-        return found
+            combined.dimensions.setdefault(new.strip("/"), self._dimensions[new])
+        return combined
 
     def _attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """Return the attributes that all files have."""
@@ -158,7 +158,7 @@ class Combiner:
             return variable
         if is_index(variable):
             self._check_index(variable.path)
-            kept = {k: own for k, own in variable.attributes.items() if k not in MARKS}
+            kept = {k: attribute for k, attribute in variable.attributes.items() if k not in MARKS}
             return replace(variable, attributes=kept)
         if not stated_marks(variable) or self._may_be_data(variable):
             return safely_filled(variable, self._unmarked(variable.path))
@@ -167,9 +167,11 @@ class Combiner:
     def _check_index(self, path: str) -> None:
         """Raise if a coordinate of a dimension has missing values, by the marks of its file."""
         there = {} if self.before is None else self.before.values
-        found = [("the aggregation", there[path], self.layout.form(path))] if path in there else []
-        found += [(file.target, file.value(path), file.layout.form(path)) for file in self.files]
-        for target, values, form in found:
+        holders = (
+            [("the aggregation", there[path], self.layout.form(path))] if path in there else []
+        )
+        holders += [(file.target, file.value(path), file.layout.form(path)) for file in self.files]
+        for target, values, form in holders:
             if form is not None and missing_in(values, form.marks) is not None:
                 raise ExportError(
                     target,
@@ -185,10 +187,10 @@ class Combiner:
         marks = {mark for mark in stated_numbers(variable) if not math.isnan(mark)}
         forms = (layout.form(variable.path) for layout in self._layouts)
         return any(
-            own is not None
-            and not marks <= set(own.missing)
-            and not (own.marks and variable.dtype.itemsize == 1)
-            for own in forms
+            form is not None
+            and not marks <= set(form.missing)
+            and not (form.marks and variable.dtype.itemsize == 1)
+            for form in forms
         )
 
     def _unmarked(self, path: str) -> str | None:
@@ -237,14 +239,14 @@ class Combiner:
     def _check_inherited(self, form: VariableForm) -> None:
         """Raise if fragments need other units, but do not say so: a reader knows no parent."""
         for file in self.files:
-            own = file.layout.form(form.path)
-            if own is None or not (own.inherits or form.inherits):
+            theirs = file.layout.form(form.path)
+            if theirs is None or not (theirs.inherits or form.inherits):
                 continue
-            if converter(own, form) is not None:
+            if converter(theirs, form) is not None:
                 raise ExportError(
                     file.target,
                     f"{form.path} has no units of its own, and those of its coordinate are "
-                    f"{own.units!r}, not {form.units!r}: it is too large to be converted; name "
+                    f"{theirs.units!r}, not {form.units!r}: it is too large to be converted; name "
                     "the variables that are wanted",
                 )
 
@@ -269,29 +271,29 @@ class Combiner:
         if not form.is_small:
             return False
         forms = [layout.form(form.path) for layout in self._layouts]
-        return all(own is not None and own.is_small for own in forms)
+        return all(other is not None and other.is_small for other in forms)
 
     def _varies(self, form: VariableForm) -> bool:
         """Tell whether a coordinate without dimensions differs between files."""
         if form.dimensions or not self._is_small(form):
             return False
-        found = [
+        values = [
             converted(file.target, file.value(form.path), file.layout.form(form.path) or form, form)
             for file in self._distinct(form)
         ]
-        return any(not _equal(found[0], other) for other in found[1:])
+        return any(not _equal(values[0], other) for other in values[1:])
 
     def _distinct(self, form: VariableForm) -> list[Summary]:
         """Return a file for each of the different values of a small variable."""
-        found: dict[tuple[int, int], Summary] = {}
+        distinct: dict[tuple[int, int], Summary] = {}
         for file in self.files:
-            found.setdefault((id(file.value(form.path)), id(file.layout)), file)
-        return list(found.values())
+            distinct.setdefault((id(file.value(form.path)), id(file.layout)), file)
+        return list(distinct.values())
 
     def _value(self, file: Summary, form: VariableForm, variable: Variable) -> np.ndarray:
-        own = file.layout.form(form.path)
-        assert own is not None
-        return as_held(file.target, file.value(form.path), own, form, variable)
+        theirs = file.layout.form(form.path)
+        assert theirs is not None
+        return as_held(file.target, file.value(form.path), theirs, form, variable)
 
     def _held(self, form: VariableForm, variable: Variable, along: list[str]) -> np.ndarray:
         """Return the values of a variable that the master holds."""
@@ -303,12 +305,12 @@ class Combiner:
                 assert old is not None
                 return old
             files = self._distinct(form)
-            found = self._value(files[0], form, variable) if old is None else old
+            values = self._value(files[0], form, variable) if old is None else old
             for file in files:
                 value = self._value(file, form, variable)
                 other = files[0].target if old is None else "the aggregation"
-                self._check_equal(form, found, file, other, value)
-            return found
+                self._check_equal(form, values, file, other, value)
+            return values
         (dimension,) = along
         axis = self.grid.axes[dimension]
         if form.path == dimension and axis.values is not None:
@@ -355,9 +357,9 @@ class Combiner:
         other: str,
         value: np.ndarray,
     ) -> None:
-        own = file.layout.form(form.path)
+        theirs = file.layout.form(form.path)
         noise = None  # of conversion
-        if own is not None and own.units != form.units:
+        if theirs is not None and theirs.units != form.units:
             noise = 0.0 if form.calendar is None else 10.0**-DECIMALS
         if not _equal(expected, value, noise):
             raise ExportError(
@@ -367,10 +369,10 @@ class Combiner:
     def _equally_packed(self) -> bool:
         """Tell whether all files have packed their variables in the same way."""
         return all(
-            own is not None and packed_alike(own, form)
+            other is not None and packed_alike(other, form)
             for layout in self._layouts
             for form in self.layout.forms
-            for own in (layout.form(form.path),)
+            for other in (layout.form(form.path),)
         )
 
 

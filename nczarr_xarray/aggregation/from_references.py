@@ -135,7 +135,7 @@ class Finder:
             reason = f"is in a file that cannot be opened as a dataset: {error}"
             raise arrays[0].references.error(int(arrays[0].numbers[0]), reason) from error
         with file:
-            return [found for chunks in arrays for found in self._variables(file, chunks)]
+            return [variable for chunks in arrays for variable in self._variables(file, chunks)]
 
     def _variables(self, file: Opened, wanted: Referenced) -> Iterator[Found]:
         """Yield the variables of a file that chunks of an array are."""
@@ -198,10 +198,10 @@ def _candidates(file: Opened, wanted: Referenced) -> Iterator[_Candidate]:
     rank, names = len(array.shape), [d.name for d in wanted.variable.dimensions]
     variables = file.hierarchy.root.all_variables()
     for variable in sorted(variables, key=lambda one: one.path != wanted.variable.path):
-        own = [dimension.name for dimension in variable.dimensions]
+        dimensions = [dimension.name for dimension in variable.dimensions]
         # dimensions of length 1 may be absent in the file
-        choices = itertools.combinations(range(rank), len(own))
-        for axes in sorted(choices, key=lambda axes: [names[axis] for axis in axes] != own):
+        choices = itertools.combinations(range(rank), len(dimensions))
+        for axes in sorted(choices, key=lambda axes: [names[axis] for axis in axes] != dimensions):
             if any(n != 1 for axis, n in enumerate(array.chunk_shape) if axis not in axes):
                 continue
             try:
@@ -220,24 +220,24 @@ def _candidates(file: Opened, wanted: Referenced) -> Iterator[_Candidate]:
 
 def _packing(wanted: Referenced, candidate: _Candidate, first: int, url: str) -> Packing:
     """Return how a variable of a file is packed; raise if its numbers mean something else."""
-    array, view, own = wanted.references.array, candidate.view.array, candidate.variable
-    packed, there = packing_of(wanted.variable), packing_of(own)
+    array, view, in_file = wanted.references.array, candidate.view.array, candidate.variable
+    packed, there = packing_of(wanted.variable), packing_of(in_file)
     pairs: list[tuple[str, Any, Any]] = [
         ("type", array.dtype, view.dtype),
         ("order", array.order, view.order),
         ("codecs", [one["id"] for one in array.codecs], [one["id"] for one in view.codecs]),
-        ("missing values", _missing(wanted.variable), _missing(own)),
+        ("missing values", _missing(wanted.variable), _missing(in_file)),
         ("packing", packed, there or packed),
     ]
     for name in ("units", "calendar"):
-        said, theirs = (text_in(v.attributes, name) for v in (wanted.variable, own))
-        pairs.append((name, said, said if theirs is None else theirs))
+        stated, theirs = (text_in(v.attributes, name) for v in (wanted.variable, in_file))
+        pairs.append((name, stated, stated if theirs is None else theirs))
     for what, mine, theirs in pairs:
         if mine != theirs:
             raise wanted.references.error(
                 first,
-                f"is in the array {array.path}, which has the {what} {mine}; {own.path} of {url} "
-                f"has {theirs}",
+                f"is in the array {array.path}, which has the {what} {mine}; {in_file.path} of "
+                f"{url} has {theirs}",
             )
     return "own" if not packed else "equal" if there else "after"
 
@@ -273,8 +273,8 @@ def addresses_of(opened: Opened) -> set[str]:
     keys = references_of(opened)
     if keys is None:
         return set()
-    found = (_references(keys, variable) for variable in opened.hierarchy.root.all_variables())
-    return {address for one in found if one is not None for address in one.addresses}
+    arrays = (_references(keys, variable) for variable in opened.hierarchy.root.all_variables())
+    return {address for one in arrays if one is not None for address in one.addresses}
 
 
 def aggregated_references(
@@ -321,8 +321,8 @@ def aggregated_references(
     packings = set()
     finder = Finder(opened, policy)
     with WaitingThreads(_THREADS, thread_name_prefix="nczarr-references") as pool:
-        for address, found in zip(wanted, pool.map(finder.find, wanted.items()), strict=True):
-            for one in found:
+        for address, variables in zip(wanted, pool.map(finder.find, wanted.items()), strict=True):
+            for one in variables:
                 parts[one.path][1].add(address, one.placed)
                 packings |= {one.packing} - {"own"}
     if len(packings) > 1:
@@ -337,12 +337,12 @@ def aggregated_references(
 
 def _as_netcdf(hierarchy: Hierarchy) -> Hierarchy:
     """Return what references describe in netCDF's terms: pure Zarr has no characters."""
-    found = replace(hierarchy, problems=())
-    for group in found.root.walk() if hierarchy.generation == "v2" else ():
+    described = replace(hierarchy, problems=())
+    for group in described.root.walk() if hierarchy.generation == "v2" else ():
         for name, variable in group.variables.items():
             if variable.dtype == np.dtype("S1"):
                 group.variables[name] = replace(variable, nc_type="char")
-    return found
+    return described
 
 
 def _references(
@@ -373,12 +373,16 @@ def _found(
 def _table(variable: Variable, placements: Placements) -> Fragments:
     """Return the table of an array; raise if what it lacks would read as something else."""
     table, references, missing = placements.table(), placements.references, placements.missing()
-    told, fill = references.array.fill, fill_of(variable)
+    stated, fill = references.array.fill, fill_of(variable)
     # a fill value that the references leave out is anything
-    if len(missing) and told is not None and not equal_values(np.asarray(told), np.asarray(fill)):
+    if (
+        len(missing)
+        and stated is not None
+        and not equal_values(np.asarray(stated), np.asarray(fill))
+    ):
         raise references.error(
             int(missing[0]),
-            f"is not there, and reads as {told}; in an aggregation it would read as {fill}: "
+            f"is not there, and reads as {stated}; in an aggregation it would read as {fill}: "
             "make the references with the fill value that is meant",
         )
     return table

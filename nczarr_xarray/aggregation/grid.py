@@ -109,14 +109,14 @@ class Arranger:
             Naming the file that does not fit, and why.
         """
         new = self._new_dimension()
-        found: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
+        along: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
         plain: list[str] = []
         for dimension in dict.fromkeys((*self.expected.dimensions, *((new,) if new else ()))):
             if self._has_coordinate(dimension, new):
                 numbers, blocks = self._blocks(dimension)
                 if len(blocks) > 1 or dimension in self.asked:
                     self._check_asked(dimension, numbers)
-                    found[dimension] = numbers, blocks
+                    along[dimension] = numbers, blocks
             elif dimension in self.asked or self._grows(dimension, new):
                 plain.append(dimension)
             else:
@@ -126,13 +126,13 @@ class Arranger:
             raise ExportError(
                 self.files[0].target, f"{names} have no coordinates: the order is not known"
             )
-        if not found and not plain:
+        if not along and not plain:
             self._nothing_differs()
-        every = {dimension: numbers for dimension, (numbers, _) in found.items()}
+        every = {dimension: numbers for dimension, (numbers, _) in along.items()}
         axes: dict[str, Axis] = {}
         for dimension in plain:
             every[dimension], axes[dimension] = self._sequence(dimension, every, new)
-        for dimension, (numbers, blocks) in found.items():
+        for dimension, (numbers, blocks) in along.items():
             owners = self._owners(dimension, numbers, len(blocks))
             read = [self._as_read(dimension, block) for block in blocks]
             axis = by_coordinate(dimension, read, owners, gaps=self.gaps)
@@ -142,8 +142,8 @@ class Arranger:
 
     def _new_dimension(self) -> str | None:
         """Return the dimension that files do not have but follow each other along."""
-        own = self.files[0].layout.dimensions
-        lacking = [d for d in (*self.asked, *self.before) if d not in own]
+        dimensions = self.files[0].layout.dimensions
+        lacking = [d for d in (*self.asked, *self.before) if d not in dimensions]
         lacking = [*dict.fromkeys(lacking)]
         if len(lacking) > 1:
             raise ExportError(
@@ -172,9 +172,9 @@ class Arranger:
             values, layout = file.value(dimension), file.layout
             number = same.get((id(values), id(layout)))
             if number is None:
-                own = layout.form(dimension)
-                assert own is not None
-                block = np.atleast_1d(converted(file.target, values, own, wanted))
+                form = layout.form(dimension)
+                assert form is not None
+                block = np.atleast_1d(converted(file.target, values, form, wanted))
                 number = known.setdefault(_key(block, exact), len(blocks))
                 if number == len(blocks):
                     blocks.append(block)
@@ -185,10 +185,10 @@ class Arranger:
     def _as_read(self, dimension: str, block: np.ndarray) -> np.ndarray:
         """Return coordinates as those numbers of which the order counts: with their own sign."""
         form = self.expected.form(dimension)
-        said = None if form is None else dict(form.packing).get("_Unsigned")
-        if said is None or block.dtype.kind not in "iu":
+        unsigned = None if form is None else dict(form.packing).get("_Unsigned")
+        if unsigned is None or block.dtype.kind not in "iu":
             return block
-        return block.view(f"{'u' if said.lower() == 'true' else 'i'}{block.dtype.itemsize}")
+        return block.view(f"{'u' if unsigned.lower() == 'true' else 'i'}{block.dtype.itemsize}")
 
     def _units(self, dimension: str) -> set[str | None]:
         """Return the units that files have along a dimension."""

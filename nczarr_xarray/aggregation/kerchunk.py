@@ -81,12 +81,12 @@ class Combination:
                     self._wanted.setdefault(address, []).append((variable, number))
         return [*map(self.resolve, self._wanted)]
 
-    def combined(self, found: Iterable[Mapping[str, Any]]) -> References:
+    def combined(self, of_files: Iterable[Mapping[str, Any]]) -> References:
         """Return the references of all files.
 
         Parameters
         ----------
-        found
+        of_files
             Those of each of `files`.
 
         Raises
@@ -94,7 +94,7 @@ class Combination:
         ExportError
             Naming the file whose chunks or codecs are others.
         """
-        for (address, wanted), references in zip(self._wanted.items(), found, strict=True):
+        for (address, wanted), references in zip(self._wanted.items(), of_files, strict=True):
             target, arrays = self.resolve(address), _by_array(references)
             for variable, number in wanted:
                 self._add(target, variable, number, arrays)
@@ -123,20 +123,20 @@ class Combination:
         array = json.loads(references[".zarray"])
         attributes = json.loads(references.get(".zattrs", "{}"))
         extent = table.extent(number)
-        own = _Array.of(target, variable, array, attributes, extent)
+        other = _Array.of(target, variable, array, attributes, extent)
         packing = self.found.packing == "after" and packing_of(variable)
-        if packing and not own.attributes.keys().isdisjoint(PACKING):
+        if packing and not other.attributes.keys().isdisjoint(PACKING):
             raise ExportError(
                 target, f"{variable.path} is packed, and so is the aggregation: {_HINT}"
             )
-        first = self._arrays.setdefault(variable.path, own)
-        first.check(own, target, variable.path)
+        first = self._arrays.setdefault(variable.path, other)
+        first.check(other, target, variable.path)
         path, begins = variable.path.strip("/"), _begins(target, variable, extent, first.chunks)
         for chunk, value in references.items():
             if chunk in _DOCUMENTS:
                 continue
             index = list(begins)
-            for axis, word in zip(own.axes, chunk.split("."), strict=False):  # "0" of a scalar
+            for axis, word in zip(other.axes, chunk.split("."), strict=False):  # "0" of a scalar
                 index[axis] += int(word)
             self._references[f"{path}/{'.'.join(map(str, index))}"] = value
 
@@ -159,12 +159,12 @@ class Combination:
         groups = {path: in_json(own) for path, own in self.found.group_attributes().items()}
         content = Content(in_json(root.attributes), members, (), groups)
         write_tree(content, MappingWriter(objects), VIRTUAL)
-        found: References = {}
+        documents: References = {}
         for key, data in objects.items():
             if key.rpartition("/")[2] in _DOCUMENTS:
-                found[key] = data.decode()
+                documents[key] = data.decode()
             else:
-                found[key] = inline_text(data)
+                documents[key] = inline_text(data)
         for variable in self.found.variables():
             first = self._arrays.get(variable.path)
             if first is not None:
@@ -173,18 +173,18 @@ class Combination:
                 if None in self.found.tables[variable.path].addresses.tolist():
                     mask = first.mask(variable)
                 document = {**first.array, **mask, "shape": variable.shape}
-                found[f"{path}/.zarray"] = json.dumps(document)
-                found[f"{path}/.zattrs"] = json.dumps(first.shown(variable, mask))
-        return found
+                documents[f"{path}/.zarray"] = json.dumps(document)
+                documents[f"{path}/.zattrs"] = json.dumps(first.shown(variable, mask))
+        return documents
 
 
 def _by_array(references: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return references by the name of their array, and what is left of their keys."""
-    found: dict[str, dict[str, Any]] = {}
+    arrays: dict[str, dict[str, Any]] = {}
     for key, value in references.items():
         name, _, rest = key.rpartition("/")
-        found.setdefault(name, {})[rest] = value
-    return found
+        arrays.setdefault(name, {})[rest] = value
+    return arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,8 +288,8 @@ class _Array:
         kept = {name: value for name, value in self.attributes.items() if name in names}
         if mask:
             kept["_FillValue"] = mask["fill_value"]
-        own = {name: value for name, value in packing_of(variable).items() if name not in kept}
-        return {**kept, **own, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
+        packing = {name: value for name, value in packing_of(variable).items() if name not in kept}
+        return {**kept, **packing, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
 
 
 def _in_json(variable: Variable) -> Variable:

@@ -67,29 +67,29 @@ class Replaced:
         target, options
             The dataset, and how it was opened.
         """
-        found = _named(target, opened, options)
-        if not found or not self.place.exists():
+        named = _named(target, opened, options)
+        if not named or not self.place.exists():
             return
         seen: set[str] = set()
-        while found:
-            if self._is_among(found):
+        while named:
+            if self._is_among(named):
                 raise ExportError(
                     self.place.url,
                     f"is the master itself, and holds data of {target}, which would be lost: "
                     "write the master under another name",
                 )
-            seen |= found.keys()
-            below = [_named_there(where, policy) for where, policy in found.items()]
+            seen |= named.keys()
+            below = [_named_there(where, policy) for where, policy in named.items()]
             every = (pair for one in below for pair in one.items())
-            found = {where: policy for where, policy in every if where not in seen}
+            named = {where: policy for where, policy in every if where not in seen}
 
     def _is_among(self, files: Iterable[str]) -> bool:
         master = self.place.file.folder + self.place.file.name
-        own = LocalFile.of(master)  # (a local file may have several names: links, URLs)
+        here = LocalFile.of(master)  # (a local file may have several names: links, URLs)
         return any(
             file == master
             or file.startswith(f"{master}/")
-            or (own is not None and own.holds(LocalFile.of(file)))
+            or (here is not None and here.holds(LocalFile.of(file)))
             for file in files
         )
 
@@ -107,22 +107,22 @@ def _named_there(where: str, policy: AddressPolicy) -> dict[str, AddressPolicy]:
 
 def _named(target: str, opened: Opened, options: OpenOptions) -> dict[str, AddressPolicy]:
     """Return what a dataset names that may be opened, with the policy that says so."""
-    found: dict[str, AddressPolicy] = {}
+    named: dict[str, AddressPolicy] = {}
     for _, array in aggregated(opened.hierarchy):
         if isinstance(array.opener, FragmentDatasets):
             others = (place.address for one in array.fragments.others.values() for place in one)
             addresses = {*array.fragments.addresses.tolist(), *others}
-            found |= _resolved(array.opener.policy, addresses)
-    return found | _resolved(options.policy(target), addresses_of(opened))
+            named |= _resolved(array.opener.policy, addresses)
+    return named | _resolved(options.policy(target), addresses_of(opened))
 
 
 def _resolved(policy: AddressPolicy, addresses: Iterable[str | None]) -> dict[str, AddressPolicy]:
-    found: dict[str, AddressPolicy] = {}
+    resolved: dict[str, AddressPolicy] = {}
     for address in addresses:
         if address:
             with suppress(NCZarrError):  # what must not be opened is not read
-                found[policy.resolve(address)] = policy
-    return found
+                resolved[policy.resolve(address)] = policy
+    return resolved
 
 
 # -- masters -------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def read_aggregation(url: str, opened: Opened) -> Aggregated:
     NCZarrError
         If values cannot be read.
     """
-    values = {variable.path: found for variable, found in held_values(url, opened)}
+    values = {variable.path: held for variable, held in held_values(url, opened)}
     arrays = {variable.path: array for variable, array in aggregated(opened.hierarchy)}
     if not arrays:
         raise ExportError(url, "has no aggregation variable; it is no aggregation")
@@ -202,9 +202,9 @@ def _check_packing(url: str, opened: Opened, dialect: WritableDialect) -> None:
         addresses = array.fragments.addresses.tolist()
         numbers = [number for number, one in enumerate(addresses) if one is not None]
         with WaitingThreads(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
-            found = [*pool.map(partial(_packed, array), numbers)]
-        if unpacks in found:
-            position = array.fragments.position(numbers[found.index(unpacks)])
+            packed = [*pool.map(partial(_packed, array), numbers)]
+        if unpacks in packed:
+            position = array.fragments.position(numbers[packed.index(unpacks)])
             raise ExportError(
                 url,
                 f"packs {variable.path}, and fragment {position} is {'' if unpacks else 'not '}"
@@ -238,8 +238,8 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     members: list[Member] = []
     keeps = found.packing == "after" or (found.packing == "equal" and dialect.keeps_packing)
     for variable in found.variables():
-        own = tuple(dimensions[d.path] for d in variable.dimensions)
-        variable = replace(without_enum(_unmarked(variable)), dimensions=own)
+        held = tuple(dimensions[d.path] for d in variable.dimensions)
+        variable = replace(without_enum(_unmarked(variable)), dimensions=held)
         table = found.tables.get(variable.path)
         if table is None:
             members.append(in_one_chunk(variable, found.values[variable.path]))
@@ -253,5 +253,5 @@ def _unmarked(variable: Variable) -> Variable:
     """Return a variable whose strings are not marked as text, as bytes of pure Zarr are."""
     if variable.nc_type != "string":
         return variable
-    attributes = {k: own for k, own in variable.attributes.items() if k != "_Encoding"}
+    attributes = {k: attribute for k, attribute in variable.attributes.items() if k != "_Encoding"}
     return replace(variable, attributes=attributes)

@@ -134,10 +134,10 @@ class RemoteFiles:
         """Read what is needed of one file; None if `read_one` does that; errors as `read_files`."""
         try:
             await source.begin(known)
-            found = self._alike(source) or await self._parsed(target, source)
-            if found is None:
+            metadata = self._alike(source) or await self._parsed(target, source)
+            if metadata is None:
                 return None
-            hierarchy, description, variables = found
+            hierarchy, description, variables = metadata
             file = DataFile(source)
             readers = [VariableReader(file, variable) for variable in variables]
             values = await gather_caught([reader.read_remote() for reader in readers])
@@ -192,14 +192,14 @@ def _checked(
     target: str, description: Description, values: Iterable[Any]
 ) -> tuple[np.ndarray, ...]:
     """Return values that were read; raise if they could not be."""
-    found = []
+    checked = []
     for variable, value in zip(description.wanted, values, strict=True):
         if isinstance(value, NCZarrError):
             raise ExportError(target, f"has a coordinate that cannot be read: {value}")
         native = variable.dtype.newbyteorder("=")
         values = np.array(value, native, order="C", copy=None)
-        found.append(description.layout.combined(variable.path, values))
-    return tuple(found)
+        checked.append(description.layout.combined(variable.path, values))
+    return tuple(checked)
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ class Summaries:
         elif read.hierarchy is not self._compared:
             self._compare(read.hierarchy)
         self._compared = read.hierarchy  # that of files which are alike
-        found = read.description
+        description = read.description
         layout, sizes = self._layouts.setdefault(
-            (found.layout, found.sizes), (found.layout, found.sizes)
+            (description.layout, description.sizes), (description.layout, description.sizes)
         )
         values = tuple(map(self._shared, read.values))
         self.files.append(Summary(target, layout, sizes, values))
@@ -264,9 +264,11 @@ class Summaries:
         return self._values.setdefault(key, values)
 
     def _compare(self, hierarchy: Hierarchy) -> None:
-        own = dict(_attributes(hierarchy))
-        for key in self._attributes.keys() | own.keys():
-            if key not in self.differing and not _same(self._attributes.get(key), own.get(key)):
+        attributes = dict(_attributes(hierarchy))
+        for key in self._attributes.keys() | attributes.keys():
+            if key not in self.differing and not _same(
+                self._attributes.get(key), attributes.get(key)
+            ):
                 self.differing.add(key)
 
 
@@ -345,11 +347,11 @@ class _Batch:
         for number, target in enumerate(targets):
             if not names_url(target):
                 continue
-            found = find_remote_file(target, wanted.storage_options)
-            if found is None:
+            file = find_remote_file(target, wanted.storage_options)
+            if file is None:
                 others[number] = pool.submit(read_one, target, wanted)
             else:
-                remote[number] = (target, *found)
+                remote[number] = (target, *file)
         future = None
         if remote:
             loop = next(iter(remote.values()))[1].loop
@@ -365,12 +367,12 @@ class _Batch:
                 for number, target in enumerate(self.targets)
             ]
 
-    def _result(self, number: int, target: str, found: Read | BaseException | None) -> Read:
-        if isinstance(found, BaseException):
-            raise found
-        if found is None and number in self.others:
-            found = self.others[number].result()
-        return read_one(target, self.wanted) if found is None else found
+    def _result(self, number: int, target: str, read: Read | BaseException | None) -> Read:
+        if isinstance(read, BaseException):
+            raise read
+        if read is None and number in self.others:
+            read = self.others[number].result()
+        return read_one(target, self.wanted) if read is None else read
 
     def cancel(self) -> None:
         """End what has not ended."""
@@ -384,14 +386,14 @@ async def _read_together(
 ) -> dict[int, Read | BaseException | None]:
     """Read remote files at the same time."""
     reads = (files.read(*one) for one in remote.values())
-    found = await asyncio.gather(*reads, return_exceptions=True)
-    return dict(zip(remote, found, strict=True))
+    results = await asyncio.gather(*reads, return_exceptions=True)
+    return dict(zip(remote, results, strict=True))
 
 
 def _attributes(hierarchy: Hierarchy) -> Iterator[tuple[Key, Attribute]]:
     for group in hierarchy.root.walk():
-        own = [(f"{v.path}:", without_enum(v).attributes) for v in group.variables.values()]
-        for path, attributes in ((group.path, group.attributes), *own):
+        variables = [(f"{v.path}:", without_enum(v).attributes) for v in group.variables.values()]
+        for path, attributes in ((group.path, group.attributes), *variables):
             for attribute in attributes.values():
                 yield (path, attribute.name), attribute
 

@@ -97,11 +97,11 @@ def with_characters(
             groups={name: group(one) for name, one in own.groups.items()},
         )
 
-    found = dict(values)
+    characters = dict(values)
     for path, variable in texts.items():
         size = sizes[variable.dimensions[-1].path]
-        found[path] = values[path].astype(f"S{size}")[..., np.newaxis].view("S1")
-    return replace(hierarchy, root=group(hierarchy.root)), found
+        characters[path] = values[path].astype(f"S{size}")[..., np.newaxis].view("S1")
+    return replace(hierarchy, root=group(hierarchy.root)), characters
 
 
 # -- summary -------------------------------------------------------------------------------------
@@ -279,15 +279,15 @@ def describe(
                 parents.setdefault(other.path, variable)
     if names:
         wanted = _wanted(target, {path: v for path, (_, v) in variables.items()}, names, names_of)
-        variables = {path: found for path, found in variables.items() if path in wanted}
+        variables = {path: held for path, held in variables.items() if path in wanted}
     forms, small = [], []
     dimensions: dict[str, int] = {}
     for path, (_, variable) in variables.items():
         _check(target, variable)
-        own = variable.dimensions
-        if path in coordinates and len(texts.get(path, own)) <= 1:
-            own = texts.get(path, own)  # the length of text may differ
-        dimensions |= {d.path: d.size for d in own}
+        along = variable.dimensions
+        if path in coordinates and len(texts.get(path, along)) <= 1:
+            along = texts.get(path, along)  # the length of text may differ
+        dimensions |= {d.path: d.size for d in along}
         parent = parents.get(path)
         units, calendar = _units(variable)
         inherits = units is None and parent is not None
@@ -299,7 +299,7 @@ def describe(
         forms.append(
             VariableForm(
                 path,
-                tuple(d.path for d in own),
+                tuple(d.path for d in along),
                 str((variable if path in coordinates else unpacked(variable)).nc_type),
                 str(variable.nc_type),
                 units,

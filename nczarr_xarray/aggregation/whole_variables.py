@@ -52,12 +52,12 @@ class ArrayReferences:
 
     @classmethod
     def of(
-        cls, url: str, array: ChunkedArray, found: Iterable[bytes | Part | None]
+        cls, url: str, array: ChunkedArray, references: Iterable[bytes | Part | None]
     ) -> ArrayReferences:
         """Return the columns of what was found for each chunk."""
         numbers: dict[str, int] = {}
         rows = np.zeros((math.prod(grid_of(array.shape, array.chunk_shape)), 3), np.int64)
-        for at, one in enumerate(found):
+        for at, one in enumerate(references):
             if isinstance(one, Part):
                 code = numbers.setdefault(one.address, len(numbers))
                 size = -1 if one.stop is None else one.stop - one.start
@@ -121,8 +121,8 @@ class WholeVariable:
         """Return the number of the chunk that has an extent."""
         table = self.table
         there = (table.start == start) & (table.size == size) & (table.mask == 0)
-        found = np.flatnonzero(there)
-        return int(found[0]) if len(found) else None
+        chunks = np.flatnonzero(there)
+        return int(chunks[0]) if len(chunks) else None
 
 
 class Placed(NamedTuple):
@@ -163,12 +163,12 @@ def place(references: ArrayReferences, first: int, variable: WholeVariable) -> P
     ExportError
         Naming the reference by which the part is not the whole variable.
     """
-    own = variable.find(int(references.starts[first]), int(references.sizes[first]))
-    if own is None:
+    number = variable.find(int(references.starts[first]), int(references.sizes[first]))
+    if number is None:
         return None
     chunks, shape = references.array.chunk_shape, references.array.shape
     grid = grid_of(variable.shape, chunks)
-    inside = np.unravel_index(own, grid)
+    inside = np.unravel_index(number, grid)
     begin = [at - int(i) for at, i in zip(references.position(first), inside, strict=True)]
     extent = tuple(
         (at * chunk, at * chunk + length)
@@ -200,9 +200,9 @@ def _unequal(
     )
     others = np.flatnonzero((codes >= 0) & ~equal)
     if len(others):
-        own, number = int(others[0]), int(numbers[others[0]])
-        start, size = int(table.start[own]), int(table.size[own])
-        stored = start >= 0 and not table.mask[own]
+        chunk, number = int(others[0]), int(numbers[others[0]])
+        start, size = int(table.start[chunk]), int(table.size[chunk])
+        stored = start >= 0 and not table.mask[chunk]
         there = f"the bytes {start} to {start + size}" if stored else "not stored as it is"
         file = references.addresses[int(references.codes[first])]
         raise references.error(

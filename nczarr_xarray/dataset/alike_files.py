@@ -474,7 +474,7 @@ def _read_run(
     if axis is not None:
         _join(result, parts, axis, values)
         return []
-    for member, own in zip(members, values, strict=True):
-        result[parts[member].target] = request.arranged(own)
+    for member, of_member in zip(members, values, strict=True):
+        result[parts[member].target] = request.arranged(of_member)
     there = set(members)
     return [part for number, part in enumerate(parts) if number not in there]

@@ -87,8 +87,8 @@ class Opened:
             return None
         store = self.store
         if isinstance(store, DataFile):
-            told = store.source.validator
-            return f"{store.source.size} {told}" if told else None
+            validator = store.source.validator
+            return f"{store.source.size} {validator}" if validator else None
         from nczarr_fsspec.changes.consistent_reading import is_stamped, look
         from nczarr_fsspec.changes.journal import base_of
 
@@ -112,10 +112,10 @@ class Opened:
         if reading is not None and reading.mark is not None and array is not None:
             from nczarr_xarray.dataset.replaced_arrays import AsOpened
 
-            found = reading.objects if hierarchy.documents is None else hierarchy.documents
+            documents = reading.objects if hierarchy.documents is None else hierarchy.documents
             unchecked = hierarchy.unchecked
             as_opened = AsOpened(
-                reading.mark, array.described, found, unchecked=unchecked, trusted=trusted
+                reading.mark, array.described, documents, unchecked=unchecked, trusted=trusted
             )
         return VariableReader(self.store, variable, as_opened, trusted=trusted, exact=self.exact)
 
@@ -141,9 +141,9 @@ class Opened:
     async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
         if self.reading is None:
             return await gather_caught(reads)
-        found: list[T | NCZarrError]
-        found, _ = await gather_or_cancel(gather_caught(reads), self.reading.watch())
-        return found
+        results: list[T | NCZarrError]
+        results, _ = await gather_or_cancel(gather_caught(reads), self.reading.watch())
+        return results
 
     def close(self) -> None:
         """Release the store."""

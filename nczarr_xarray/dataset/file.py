@@ -180,11 +180,11 @@ class DataFile:
         extents = [self._extent(read) for read in reads]
         head = memoryview(source.head)  # most metadata of most files are there
         there = [e for e in extents if isinstance(e, Extent) and e.stop > len(head)]
-        found = iter(_read_many(source, there) if there else ())
+        data = iter(_read_many(source, there) if there else ())
         return [
             extent
             if isinstance(extent, FormatError)
-            else next(found)
+            else next(data)
             if extent.stop > len(head)
             else head[extent.start : extent.stop]
             for extent in extents
@@ -195,8 +195,8 @@ class DataFile:
     ) -> list[memoryview | NCZarrError]:
         extents = [self._extent(read) for read in reads]
         there = [extent for extent in extents if isinstance(extent, Extent)]
-        found = iter(await ranges.read_metadata(there, around=around) if there else [])
-        return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
+        data = iter(await ranges.read_metadata(there, around=around) if there else [])
+        return [next(data) if isinstance(extent, Extent) else extent for extent in extents]
 
 
 def _read_many(source: LocalBytes, extents: Sequence[Extent]) -> list[memoryview | NCZarrError]:

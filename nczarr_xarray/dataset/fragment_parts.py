@@ -91,11 +91,11 @@ class FragmentGrid:
         number = 0
         shape = []
         for at, numbers, lengths in zip(task.position, self._numbers, self._lengths, strict=True):
-            own = numbers[at]
-            if own < 0:
+            along = numbers[at]
+            if along < 0:
                 return None
-            number = number * len(lengths) + own
-            shape.append(lengths[own])
+            number = number * len(lengths) + along
+            shape.append(lengths[along])
         if self._fragments.addresses[number] is None:
             return None
         key = task.source
@@ -176,15 +176,15 @@ class FragmentReading:
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
             return FragmentRequest(key, points, self._values, as_it_is)
         if not points:
-            own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
-            return FragmentRequest(own, False, self._values, self._arranged)
+            index = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
+            return FragmentRequest(index, False, self._values, self._arranged)
         box = BoundingBox(key, self.wanted)
-        own = self.request(box.slices, points=False).key
+        index = self.request(box.slices, points=False).key
 
         def arranged(data: np.ndarray) -> np.ndarray:
             return box.take(self._arranged(data), points=True)
 
-        return FragmentRequest(own, False, self._values, arranged)
+        return FragmentRequest(index, False, self._values, arranged)
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]
@@ -216,7 +216,7 @@ class FragmentReading:
         array, variable = self.array, self.variable
         packing, wanted = packing_of(variable), dict(array.packing or {})
         convert = _conversion(array, self.mapping, variable)
-        own = stated_marks(variable)
+        marks = stated_marks(variable)
         is_plain = convert is None and packing == wanted
         missing = _missing(data, variable)
         if not is_plain:
@@ -229,14 +229,14 @@ class FragmentReading:
             if packing and wanted:
                 data = _packed(data, array, wanted)
         are_stored = is_plain or (convert is None and {*packing, *wanted} == {"_Unsigned"})
-        if missing is not None and are_stored and not own and not array.marks:
+        if missing is not None and are_stored and not marks and not array.marks:
             # netCDF's default stays what it is where nobody says that it is missing
             missing = None if self._stays(data[missing][:1]) else missing
         data = self._cast(data, missing)
         if missing is not None:
             data[missing] = array.fill
-        if own:  # or the aggregation says what is missing there
-            others = [mark for mark in array.marks if not (is_plain and mark in own)]
+        if marks:  # or the aggregation says what is missing there
+            others = [mark for mark in array.marks if not (is_plain and mark in marks)]
             reason = taken_for_missing(data, missing, others)
             if reason is not None:
                 raise FormatError(variable.path, reason)
@@ -344,8 +344,8 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Fragmen
     for axis in mapping.reverse:
         if axis >= len(lengths):
             raise wrong()
-        own = steps[axis]
-        steps[axis] = (range(lengths[axis]) if own is None else own)[::-1]
+        positions = steps[axis]
+        steps[axis] = (range(lengths[axis]) if positions is None else positions)[::-1]
     axes = _axes(mapping, lengths, wanted)
     if axes is None:
         raise wrong()
@@ -360,8 +360,8 @@ def _axes(
     """Return which dimension of the aggregation each one of a fragment is; None if none fits."""
     if mapping.axes is not None:
         lacking = [n for axis, n in enumerate(wanted) if axis not in mapping.axes]
-        own = [1 if axis is None else wanted[axis] for axis in mapping.axes]
-        fits = own == lengths and all(length == 1 for length in lacking)
+        expected = [1 if axis is None else wanted[axis] for axis in mapping.axes]
+        fits = expected == lengths and all(length == 1 for length in lacking)
         return mapping.axes if fits else None
     if tuple(lengths) == wanted:
         return tuple(range(len(wanted)))
@@ -386,11 +386,11 @@ def _check_order(
         for dimension, axis, length in zip(variable.dimensions, axes, lengths, strict=True)
         if axis is not None
     ]
-    own, wanted = [one for one, *_ in pairs], [other for _, other, _ in pairs]
-    if sorted(own) == sorted(wanted) and any(a != b and n != 1 for a, b, n in pairs):
+    names, wanted = [one for one, *_ in pairs], [other for _, other, _ in pairs]
+    if sorted(names) == sorted(wanted) and any(a != b and n != 1 for a, b, n in pairs):
         raise FormatError(
             variable.path,
-            f"has the dimensions {', '.join(own)}, and the aggregation {', '.join(wanted)}: only "
+            f"has the dimensions {', '.join(names)}, and the aggregation {', '.join(wanted)}: only "
             "pdimensions of CFA-0.4 can say that they are in another order; transpose the fragment",
         )
 
@@ -405,10 +405,10 @@ def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
 def _single_or_double(variable: Variable) -> np.dtype:
     """Return the precision in which xarray unpacks a variable: by that of its attributes."""
     packing = packing_attributes(variable)
-    own = [np.asarray(packing[name].value).dtype for name in packing if name != "_Unsigned"]
+    dtypes = [np.asarray(packing[name].value).dtype for name in packing if name != "_Unsigned"]
     is_wide = variable.dtype.kind in "iu" and variable.dtype.itemsize == 4
-    single = "scale_factor" in packing and all(one == np.float32 for one in own)
-    return np.dtype(np.float32 if single and not (is_wide and len(own) == 2) else np.float64)
+    single = "scale_factor" in packing and all(one == np.float32 for one in dtypes)
+    return np.dtype(np.float32 if single and not (is_wide and len(dtypes) == 2) else np.float64)
 
 
 def _unpacked(
@@ -441,11 +441,11 @@ def _conversion(
     array: FragmentArray, mapping: FragmentMapping, variable: Variable
 ) -> Convert | None:
     """Return what converts the units of a fragment to those of the aggregation, if it must be."""
-    own = mapping.units or text_in(variable.attributes, "units")
-    if array.units is None or own is None or variable.dtype.kind not in "iuf":
+    units = mapping.units or text_in(variable.attributes, "units")
+    if array.units is None or units is None or variable.dtype.kind not in "iuf":
         return None
     calendar = mapping.calendar or text_in(variable.attributes, "calendar")
     try:
-        return conversion(own, calendar, array.units, array.calendar)
+        return conversion(units, calendar, array.units, array.calendar)
     except ValueError as error:
         raise FormatError(variable.path, str(error)) from None

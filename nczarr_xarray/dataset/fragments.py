@@ -391,14 +391,14 @@ class PartsRead:
         opening.reader.store.close()  # what is read again opens it again
         return learned
 
-    async def _read_remote(self, part: Part, found: Opening | RemoteFragment) -> bool:
+    async def _read_remote(self, part: Part, fragment: Opening | RemoteFragment) -> bool:
         """Read a part on its loop; False if it has to be read in another way."""
         reader, place = self.reader, self._place(part)
         try:
-            if isinstance(found, Opening):
-                opening = found
+            if isinstance(fragment, Opening):
+                opening = fragment
             else:
-                opened = await found.open(partial(reader.alike.variable, place.name))
+                opened = await fragment.open(partial(reader.alike.variable, place.name))
                 if opened is None:
                     return False
                 opening = opened
@@ -466,14 +466,14 @@ def read_on_loop(
     coming: list[Future[list[Part]]] = []
     left: list[Part] = []
 
-    async def read_one(part: Part, found: Opening | RemoteFragment) -> bool:
+    async def read_one(part: Part, fragment: Opening | RemoteFragment) -> bool:
         async with gate:
             if budget is None:
-                return await read(part, found)
+                return await read(part, fragment)
             nbytes = cost(part)
             await budget.take(nbytes)
             try:
-                return await read(part, found)
+                return await read(part, fragment)
             finally:
                 budget.give(nbytes)
 
@@ -487,13 +487,13 @@ def read_on_loop(
             some: list[tuple[Part, Opening | RemoteFragment]] = []
             loop: OnLoop | None = None
             for part in parts[at : at + _TOGETHER]:
-                found = find_part(part)
-                own = None if found is None else _loop_of(found)
-                if found is None or own is None:
+                fragment = find_part(part)
+                on = None if fragment is None else _loop_of(fragment)
+                if fragment is None or on is None:
                     left.append(part)
                 else:
-                    loop = own
-                    some.append((part, found))
+                    loop = on
+                    some.append((part, fragment))
             if loop is not None:
                 coming.append(loop.start(read_some(some)))
         for one in coming:
@@ -504,6 +504,6 @@ def read_on_loop(
     return left
 
 
-def _loop_of(found: Opening | RemoteFragment) -> OnLoop | None:
+def _loop_of(fragment: Opening | RemoteFragment) -> OnLoop | None:
     """Return what runs coroutines on the loop of a fragment, if it has one."""
-    return loop_of(found.reader.store) if isinstance(found, Opening) else found.source
+    return loop_of(fragment.reader.store) if isinstance(fragment, Opening) else fragment.source

@@ -1,16 +1,29 @@
-"""Kerchunk references that a target turns out to be."""
+"""Kerchunk references that a target turns out to be, opened as the keys of a dataset."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
-from nczarr_fsspec.keystore import KeyStore, LocalStore
-from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.place import Place
+from nczarr_fsspec.places.url import is_url
+from nczarr_fsspec.ranges.local import open_local
+from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
 from nczarr_fsspec.transport.policy import RequestLimits
 from nczarr_xarray.formats.open_options import OpenOptions
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.address_policy import AddressPolicy
+    from nczarr_fsspec.stores.references import File, Origin
+
+#: Addresses, and files of addresses, that are looked at to find out where most files are.
+_MOST_LOOKED_AT = 64
 
 #: A folder behind a network that may be one of these.
 _FOLDER_NAME = re.compile(r"\.(parq|parquet)/?\Z", re.IGNORECASE)
@@ -34,7 +47,6 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
     if not isinstance(data, (ByteSource, KeyStore, Mapping)) or not are_references(data):
         return None
     from nczarr_fsspec.errors import on_error
-    from nczarr_xarray.dataset.reference_store import open_references
 
     limits = RequestLimits.take(dict(options.storage_options or {}), "storage_options")
     with nullcontext() if isinstance(data, Mapping) else on_error(data.close):
@@ -71,3 +83,58 @@ def _is_references(document: Mapping[Any, Any]) -> bool:
     from nczarr_fsspec.stores.referenceformat import is_version_0
 
     return isinstance(document.get("refs"), Mapping) or is_version_0(document)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfReferences:
+    """Opens the files that references name, as far as they may.
+
+    Parameters
+    ----------
+    policy
+        What addresses mean, and which ones may be opened.
+    """
+
+    policy: AddressPolicy
+
+    def open(self, address: str) -> File:
+        """Open a file; see `nczarr_fsspec.stores.references.Opener`."""
+        target = self.policy.resolve(address)
+        if not is_url(target):
+            return open_local(target)
+        return Place.of(target, self.policy.options(target)).open_unasked()
+
+    def is_remote(self, address: str) -> bool:
+        """Tell whether a file has to be waited for."""
+        try:
+            return is_url(self.policy.resolve(address))
+        except NCZarrError:
+            return False  # it will be an error anyway
+
+
+def open_references(origin: Origin, policy: AddressPolicy) -> KeyStore:
+    """Return the keys of a set of references.
+
+    Parameters
+    ----------
+    origin
+        A file of JSON, a folder of Parquet, or what JSON would say.
+    policy
+        What addresses mean, and which ones may be opened.
+
+    Raises
+    ------
+    FormatError
+        If these are no references.
+    StoreError
+        If they cannot be read.
+    """
+    from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+
+    opener = FilesOfReferences(policy)
+    if isinstance(origin, (RemoteBytes, RemoteStore)):
+        return RemoteReferences(origin, opener)
+    here = LocalReferences(origin, opener)
+    if any(map(opener.is_remote, islice(here.addresses(), _MOST_LOOKED_AT))):
+        return here.as_remote()
+    return here

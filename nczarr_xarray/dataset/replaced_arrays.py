@@ -50,7 +50,7 @@ class AsOpened:
         self,
         mark: Mark,
         document: str,
-        found: Mapping[str, Any],
+        documents: Mapping[str, Any],
         *,
         unchecked: bool = False,
         trusted: bool = False,
@@ -58,7 +58,7 @@ class AsOpened:
         attributes = f"{document.rpartition('/')[0]}/.zattrs".lstrip("/")
         self.mark = mark
         self._document = document
-        self._was = {key: found.get(key) for key in (document, attributes)}
+        self._was = {key: documents.get(key) for key in (document, attributes)}
         known = self._was[document] is not None
         self._unchecked = unchecked and known
         self._must_be_there = known and not trusted
@@ -150,9 +150,9 @@ class AsOpened:
             raise changed(store, key, how)
 
 
-def _needed(found: Any, key: str) -> JSON:
+def _needed(data: Any, key: str) -> JSON:
     """Return what a document says that matters to those who read the array."""
-    document = loads(found, key) if isinstance(found, bytes) else found
+    document = loads(data, key) if isinstance(data, bytes) else data
     if not key.endswith(".zattrs"):
         return document
     attributes = document if isinstance(document, dict) else {}

@@ -45,9 +45,9 @@ def read_together(
     assert remote is not None
     reading = _read_all([wanted, *others], remember=in_sequence())
     with collection_paused():  # what hundreds of variables take stays until all are read
-        values, *found = remote.run(reading)
+        values, *of_others = remote.run(reading)
     if not isinstance(values, BaseException):
-        return values, found
+        return values, of_others
     if isinstance(values, (FormatError, StoreError)):
         explain(wanted.reader, values)
     raise values
@@ -57,14 +57,14 @@ async def _read_all(
     selections: Sequence[Selection], *, remember: bool
 ) -> list[np.ndarray | BaseException]:
     """Read selections on their loop; errors stand in the place of values."""
-    found: list[np.ndarray | BaseException | None] = [None] * len(selections)
+    results: list[np.ndarray | BaseException | None] = [None] * len(selections)
 
     async def read(number: int) -> None:
         reader, key, points = selections[number]
         try:
-            found[number] = await reader.read_remote(key, points=points, remember=remember)
+            results[number] = await reader.read_remote(key, points=points, remember=remember)
         except Exception as error:  # noqa: BLE001 - raised by whoever wants this selection
-            found[number] = error
+            results[number] = error
 
     async def read_small(file: DataFile, small: Mapping[int, _Small]) -> None:
         first = selections[min(small)].reader
@@ -74,9 +74,9 @@ async def _read_all(
             with suppress(Exception):
                 values = one.read.values()
                 if values is not None:
-                    found[number] = one.finish(values)
+                    results[number] = one.finish(values)
         for number in small:
-            if found[number] is None:
+            if results[number] is None:
                 tasks.create_task(read(number))
 
     async with asyncio.TaskGroup() as tasks:
@@ -95,7 +95,7 @@ async def _read_all(
                 await asyncio.sleep(0)
     return [  # of one that something else has cancelled there is nothing
         StoreError(one.reader.path, "reading it was cancelled") if values is None else values
-        for one, values in zip(selections, found, strict=True)
+        for one, values in zip(selections, results, strict=True)
     ]
 
 
@@ -123,19 +123,19 @@ async def _read_small(file: DataFile, reads: Sequence[SmallRead]) -> None:
     extents: list[tuple[np.ndarray, np.ndarray]] = []
     for one, table in zip(reads, tables, strict=True):
         with suppress(NCZarrError):
-            found = None if isinstance(table, NCZarrError) else one.located(table)
-            if found is not None:
+            extent = None if isinstance(table, NCZarrError) else one.located(table)
+            if extent is not None:
                 located.append(one)
-                extents.append(found)
+                extents.append(extent)
     if not extents:
         return
     starts, stops = map(np.concatenate, zip(*extents, strict=True))
     first = np.cumsum([0, *(len(starts) for starts, _ in extents)])
 
     async def receive(numbers: np.ndarray, data: list[memoryview]) -> None:
-        for owner, own in by_owner(first, numbers):
+        for owner, rows in by_owner(first, numbers):
             with suppress(NCZarrError):
-                parts = [data[i] for i in own.tolist()]
-                located[owner].scatter(numbers[own] - first[owner], parts)
+                parts = [data[i] for i in rows.tolist()]
+                located[owner].scatter(numbers[rows] - first[owner], parts)
 
     await file.read_data(starts, stops, receive)

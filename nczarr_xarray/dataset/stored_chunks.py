@@ -111,20 +111,20 @@ class StoredChunks:
     async def _fetch_remote(self, table: ChunkTable) -> Sequence[EncodedChunk]:
         source = self._source
         assert not isinstance(source, LocalSource)
-        found: list[EncodedChunk] = [None] * len(table.start)
+        chunks: list[EncodedChunk] = [None] * len(table.start)
 
         async def receive(numbers: Any, data: list[Any]) -> None:
             for number, stored in zip(numbers, data, strict=True):
-                found[number] = stored
+                chunks[number] = stored
 
         await source.fetch(table, self._grid.bound, receive)
-        return found
+        return chunks
 
 
-def _put(put: Callable[[str, Any], None], keys: Sequence[str], found: Iterable[Any]) -> list[bool]:
+def _put(put: Callable[[str, Any], None], keys: Sequence[str], chunks: Iterable[Any]) -> list[bool]:
     """Put each of what was found but None under its key; tell which were put."""
     there = []
-    for key, data in zip(keys, found, strict=True):
+    for key, data in zip(keys, chunks, strict=True):
         there.append(data is not None)
         if data is not None:
             put(key, data)

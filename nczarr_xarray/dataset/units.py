@@ -129,17 +129,17 @@ def time_conversion(
     divisor = math.lcm(factor.denominator, offset.denominator)
     reform = Fraction(_day("proleptic_gregorian", *_REFORM) * _DAY)
     first = float((reform - since) / length) if differ else None
-    found = TimeConversion(int(factor * divisor), int(offset * divisor), divisor, first)
-    return found if found.changes or differ else None
+    converter = TimeConversion(int(factor * divisor), int(offset * divisor), divisor, first)
+    return converter if converter.changes or differ else None
 
 
 def same_time_units(own: str, own_calendar: str | None, wanted: str, calendar: str | None) -> bool:
     """Tell whether numbers are the same dates in either units, those since 1582 at least."""
     try:
-        found = time_conversion(own, own_calendar, wanted, calendar)
+        converter = time_conversion(own, own_calendar, wanted, calendar)
     except ValueError:
         return False
-    return found is None or not found.changes
+    return converter is None or not converter.changes
 
 
 def are_times(units: str) -> bool:
@@ -149,29 +149,29 @@ def are_times(units: str) -> bool:
 
 def calendar_called(calendar: str | None) -> str:
     """Return the usual one of the names of a calendar; the standard one if there is none."""
-    own = (calendar or "standard").strip().lower()
-    return _CALENDARS.get(own, own)
+    name = (calendar or "standard").strip().lower()
+    return _CALENDARS.get(name, name)
 
 
 def _read(units: str, calendar: str) -> tuple[int, Fraction | None]:
     """Return the length of a unit, and the moment since which it counts, in nanoseconds."""
-    found = _TIMES.fullmatch(units)
-    if found is None:
+    match = _TIMES.fullmatch(units)
+    if match is None:
         raise ValueError(f"{units!r} is none of the units of time that CF has")
-    word = found["unit"].lower()
+    word = match["unit"].lower()
     names = word, word.removesuffix("s")
     lengths = [_LENGTHS.get(name) or _OF_CALENDAR.get((name, calendar)) for name in names]
     length = lengths[0] or lengths[1]
     if length is None:
         raise ValueError(f"{word!r} is no unit of a known length in the calendar {calendar!r}")
-    if found["date"] is None:
+    if match["date"] is None:
         return length, None
-    hour, minute, second = (Fraction(found[name] or 0) for name in ("hour", "minute", "second"))
+    hour, minute, second = (Fraction(match[name] or 0) for name in ("hour", "minute", "second"))
     if hour >= 24 or minute >= 60 or second >= 60:
         raise ValueError(f"{units!r} has a time that no day has")
-    ahead = 60 * int(found["hours"] or 0) + int(found["minutes"] or 0)
-    minute += 60 * hour + (ahead if found["sign"] == "-" else -ahead)
-    day = _day(calendar, *(int(found[name]) for name in ("year", "month", "day")))
+    ahead = 60 * int(match["hours"] or 0) + int(match["minutes"] or 0)
+    minute += 60 * hour + (ahead if match["sign"] == "-" else -ahead)
+    day = _day(calendar, *(int(match[name]) for name in ("year", "month", "day")))
     return length, day * _DAY + (60 * minute + second) * 10**9
 
 

@@ -109,9 +109,9 @@ class VariableReader:
         if self._reader is None:
             array, store = self.array, self.store
             assert array is not None
-            own = array.reads_itself
+            is_library = array.reads_itself
             self._reader = (
-                array.selections(store) if own else ChunkReader(array, store, self.document)
+                array.selections(store) if is_library else ChunkReader(array, store, self.document)
             )
         return self._reader
 
@@ -177,10 +177,10 @@ class VariableReader:
         """Do as `read` does, on the remote store's loop; `remember` if similar reads may follow."""
         with caused_by(self.path):
             array, store = self.array, self.store
-            own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
-            if own and self._reader is None:  # not on an event loop
+            is_library = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
+            if is_library and self._reader is None:  # not on an event loop
                 await in_pool(self.prepare)
-            if not (own or remember):
+            if not (is_library or remember):
                 here = self._at_hand()
                 if here is not None:
                     return here.read(key, points=points)

@@ -49,17 +49,17 @@ def names_of(scoped: Scoped, *, fold: bool) -> dict[str, str]:
     """
     pairs, whole = _pairs(scoped.variable)
     if not whole:
-        said = scoped.text("aggregated_data")
+        text = scoped.text("aggregated_data")
         raise FormatError(
-            scoped.variable.path, f"has the aggregated_data {said!r:.200}, not 'keyword: name ...'"
+            scoped.variable.path, f"has the aggregated_data {text!r:.200}, not 'keyword: name ...'"
         )
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for key, name in pairs:
-        own = key.lower() if fold else key
-        if own in found:
+        term = key.lower() if fold else key
+        if term in names:
             raise FormatError(scoped.variable.path, f"has {key!r} twice in aggregated_data")
-        found[own] = name
-    return found
+        names[term] = name
+    return names
 
 
 def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable]:
@@ -70,7 +70,7 @@ def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable
     FormatError
         If one is not there.
     """
-    found = {}
+    variables = {}
     for key, name in names.items():
         variable = scoped.sibling(name)
         if variable is None or variable is scoped.variable:
@@ -78,8 +78,8 @@ def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable
                 scoped.variable.path,
                 f"names the variable {name!r:.200} in aggregated_data ({key}), there is none",
             )
-        found[key] = variable
-    return found
+        variables[key] = variable
+    return variables
 
 
 class Borders(NamedTuple):
@@ -131,26 +131,26 @@ def borders_of(scoped: Scoped, sizes: np.ndarray, variable: Variable) -> Borders
     none = [mark for mark in marks_of(variable) if not isinstance(mark, (str, bytes))]
     starts, stops = [], []
     for row, dimension in zip(sizes, dimensions, strict=True):
-        own = row[: _filled(row, none)]
-        beyond = row[len(own) :]
-        wrong = own[(own <= 0) | (own > dimension.size)]
+        lengths = row[: _filled(row, none)]
+        beyond = row[len(lengths) :]
+        wrong = lengths[(lengths <= 0) | (lengths > dimension.size)]
         # each is at most the length, so that sums can be taken of as many as fit into it
-        if wrong.size or len(own) > dimension.size or not np.isin(beyond, none).all():
-            said = f"{int(wrong[0])}" if wrong.size else f"{row[:8].tolist()}"
+        if wrong.size or len(lengths) > dimension.size or not np.isin(beyond, none).all():
+            shown = f"{int(wrong[0])}" if wrong.size else f"{row[:8].tolist()}"
             raise FormatError(
                 variable.path,
-                f"has the sizes {said} along {dimension.name!r}, "
+                f"has the sizes {shown} along {dimension.name!r}, "
                 f"which has the length {dimension.size}",
             )
-        ends = np.cumsum(own.astype(np.float64))
+        ends = np.cumsum(lengths.astype(np.float64))
         total = int(ends[-1]) if len(ends) else 0
         if total != dimension.size:
             raise FormatError(
                 variable.path,
                 f"has sizes along {dimension.name!r} whose sum is {total}, not {dimension.size}",
             )
-        exact = np.cumsum(own.astype(np.int64))
-        starts.append(exact - own.astype(np.int64))
+        exact = np.cumsum(lengths.astype(np.int64))
+        starts.append(exact - lengths.astype(np.int64))
         stops.append(exact)
     return Borders(dimensions, tuple(starts), tuple(stops))
 
@@ -217,11 +217,11 @@ def spelled(
     bounds = zip(fragments.starts, fragments.stops, dimensions, strict=True)
     for starts, stops, (_, length) in bounds:
         edges = np.unique(np.concatenate(([0, length], starts, stops)))
-        own = np.full(len(edges) - 1, -1, np.int64)
-        own[np.searchsorted(edges, starts)] = np.arange(len(starts))
+        along = np.full(len(edges) - 1, -1, np.int64)
+        along[np.searchsorted(edges, starts)] = np.arange(len(starts))
         sizes.append(np.diff(edges).tolist())
-        numbers = numbers[..., None] * len(starts) + np.maximum(own, 0)
-        missing = missing[..., None] | (own < 0)
+        numbers = numbers[..., None] * len(starts) + np.maximum(along, 0)
+        missing = missing[..., None] | (along < 0)
     numbers = np.where(missing, -1, numbers)
     longest = max(map(len, [[0], *sizes]))
     table = np.full((len(sizes), longest), _NO_FRAGMENT, np.int64)

@@ -107,12 +107,12 @@ class Cf113:
         self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
     ) -> Encoded:
         """Spell a table of fragments: the terms are ``cfa_map_...``, ``cfa_uris_...``, ..."""
-        for said, what in (
+        for cases, what in (
             (fragments.mappings, "is not taken as it is"),
             (fragments.others, "is in several datasets"),
         ):
-            if said:
-                raise refuse(name, fragments, next(iter(said)), what, _VERSION)
+            if cases:
+                raise refuse(name, fragments, next(iter(cases)), what, _VERSION)
         names = names_in_text(name, dimensions, _VERSION, name)
         grid = spelled(name, dimensions, fragments, "map")
         numbers = grid.numbers
@@ -131,11 +131,13 @@ class Cf113:
                 what = "is missing" if address is None else "is in the same dataset"
                 raise refuse(name, fragments, number, what, _VERSION, _WRITE)
         uris = text_term(f"cfa_uris_{name}", grid.dimensions, addresses, False)
-        own = text_term(f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True)
-        attributes["aggregated_data"] = (
-            f"map: {grid.map.path} uris: {uris.path} identifiers: {own.path}"
+        identifiers = text_term(
+            f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True
         )
-        return Encoded(attributes, (grid.map, uris, own))
+        attributes["aggregated_data"] = (
+            f"map: {grid.map.path} uris: {uris.path} identifiers: {identifiers.path}"
+        )
+        return Encoded(attributes, (grid.map, uris, identifiers))
 
 
 def _of_values(
@@ -150,18 +152,18 @@ def _of_values(
         raise FormatError(
             variable.path, f"holds {values.dtype}, and {scoped.variable.path} {dtype}"
         )
-    own = whole(scoped, values, borders, variable, scalar=True)
-    missing = _missing(own, variable)
+    uniques = whole(scoped, values, borders, variable, scalar=True)
+    missing = _missing(uniques, variable)
     addresses = column([None if one else "" for one in missing.tolist()])
     with np.errstate(invalid="ignore", over="ignore"):
-        cast = np.array(own, dtype)
-        if dtype.kind in "iu" and not ((cast == own) | missing).all():
+        cast = np.array(uniques, dtype)
+        if dtype.kind in "iu" and not ((cast == uniques) | missing).all():
             raise FormatError(
                 variable.path, f"has values that are no {dtype}, which {scoped.variable.path} holds"
             )
     if dtype.kind == "O":
         cast[missing] = ""
-    nothing = constant("", len(own))
+    nothing = constant("", len(uniques))
     return Fragments(borders.starts, borders.stops, addresses, nothing, nothing, values=cast)
 
 
@@ -218,7 +220,7 @@ def _unused(values: np.ndarray) -> Any:
         candidates += [bytes([at]) for at in range(1, 256)]
     taken = set(values.tolist())
     for candidate in candidates:
-        own = np.array(candidate, values.dtype)
-        if own.item() not in taken:
-            return own[()]
+        number = np.array(candidate, values.dtype)
+        if number.item() not in taken:
+            return number[()]
     return None

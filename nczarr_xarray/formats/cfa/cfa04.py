@@ -171,9 +171,9 @@ class _Table:
         names = self.names
         if self.scoped.group is not self.scoped.root:
             theirs = names_in_group(self.scoped, names)
-            told = zip(names, theirs, formats, self.addresses, strict=True)
+            columns = zip(names, theirs, formats, self.addresses, strict=True)
             # "NETCDF4" is S3netCDF4 2's word for what others call "netCDF"
-            names = [b if kind[:6] == "NETCDF" and file else a for a, b, kind, file in told]
+            names = [b if kind[:6] == "NETCDF" and file else a for a, b, kind, file in columns]
         fragments = Fragments(
             grid.starts,
             grid.stops,
@@ -186,8 +186,8 @@ class _Table:
         if None in self.addresses:
             pairs = zip(self.addresses, self.names, strict=True)
             nowhere = sum(address is None and bool(name) for address, name in pairs)
-        said = f"{nowhere} fragments are in no file" if nowhere else ""
-        return fragments, "; ".join(filter(None, (grid.gaps, said)))
+        gaps = f"{nowhere} fragments are in no file" if nowhere else ""
+        return fragments, "; ".join(filter(None, (grid.gaps, gaps)))
 
     def matrix(self) -> tuple[list[int], list[int]]:
         """Return the shape of the matrix of partitions, and the dimensions that `index` has."""
@@ -257,14 +257,14 @@ class _Table:
             if self.before > 1 or any(length != 1 for length in shape):
                 raise FormatError(self.path, f"{self.named(self.everywhere)} has the location None")
             return np.stack([np.zeros_like(sizes), sizes], axis=-1)[None]
-        found = np.concatenate([np.zeros((0, len(sizes), 2), np.int64), *self.locations])
-        exclusive = bool((found[..., 1] == sizes).any())
+        bounds = np.concatenate([np.zeros((0, len(sizes), 2), np.int64), *self.locations])
+        exclusive = bool((bounds[..., 1] == sizes).any())
         if not exclusive and self.sample is not None:
             row, lengths = self.sample
-            exclusive = sorted((found[row, :, 1] - found[row, :, 0]).tolist()) == sorted(lengths)
+            exclusive = sorted((bounds[row, :, 1] - bounds[row, :, 0]).tolist()) == sorted(lengths)
         if not exclusive:
-            found[..., 1] += 1
-        return found
+            bounds[..., 1] += 1
+        return bounds
 
     def shape(self, stored: list[dict[str, Any]]) -> tuple[int, list[Any]] | None:
         """Return the shape of the first fragment that is whole, with the number of it."""
@@ -297,15 +297,15 @@ class _Table:
 
     def subarrays(self) -> list[dict[str, Any]]:
         """Return what partitions say of their files; {} of those that say nothing."""
-        found = _column(self.some, "subarray")
-        if set(map(type, found)) <= {dict}:
-            return found
+        subarrays = _column(self.some, "subarray")
+        if set(map(type, subarrays)) <= {dict}:
+            return subarrays
         for at, one in enumerate(self.some):
             stored = one.get("subarray", one.get("data"))
             if stored is not None and type(stored) is not dict:
                 raise self.wrong(at, f"has the subarray {stored!r:.60}, not an object")
-            found[at] = stored or {}
-        return found
+            subarrays[at] = stored or {}
+        return subarrays
 
     def places(self, stored: list[dict[str, Any]]) -> None:
         """Add the addresses, names and formats of partitions."""
@@ -335,10 +335,10 @@ class _Table:
     def own(self, name: str | None, stored: dict[str, Any]) -> Variable | None:
         """Find the variable of the master that a partition without a file is, if there is one."""
         number = stored.get("varid")
-        found = self.scoped.sibling(name) if name else None
+        variable = self.scoped.sibling(name) if name else None
         if not name and type(number) is int and 0 <= number < _MOST:
-            found = next(islice(self.scoped.root.variables.values(), number, None), None)
-        return None if found is self.scoped.variable else found
+            variable = next(islice(self.scoped.root.variables.values(), number, None), None)
+        return None if variable is self.scoped.variable else variable
 
     def strings(self, values: list[Any], what: str, error: Callable[..., FormatError]) -> list[Any]:
         """Return texts that may be absent."""

@@ -90,8 +90,8 @@ def _stored(
     if address:
         stored["file"] = address
     stored["format"] = kind
-    said = {} if mapping is None else _mapped(name, names, fragments, number, shape)
-    return {"subarray": stored, **said}
+    mapped = {} if mapping is None else _mapped(name, names, fragments, number, shape)
+    return {"subarray": stored, **mapped}
 
 
 def _mapped(
@@ -99,10 +99,10 @@ def _mapped(
 ) -> dict[str, Any]:
     """Return what is said of the mapping of a fragment."""
     mapping = fragments.mappings[number]
-    said: dict[str, Any] = {}
-    own = names
+    stated: dict[str, Any] = {}
+    dimensions = names
     if mapping.axes is not None:
-        own = [
+        dimensions = [
             f"cfa_{at}_{name}" if axis is None else names[axis]
             for at, axis in enumerate(mapping.axes)
         ]
@@ -111,19 +111,19 @@ def _mapped(
         if None in pieces:
             what = f"is cut at {mapping.part[pieces.index(None)]}"
             raise refuse(name, fragments, number, what, _VERSION)
-        said["part"] = f"[{', '.join(map(str, pieces))}]"
+        stated["part"] = f"[{', '.join(map(str, pieces))}]"
     if mapping.reverse:
-        if max(mapping.reverse) >= len(own):
+        if max(mapping.reverse) >= len(dimensions):
             what = "runs backwards along a dimension that the data lack"
             raise refuse(name, fragments, number, what, _VERSION)
-        said["reverse"] = [own[at] for at in mapping.reverse]
+        stated["reverse"] = [dimensions[at] for at in mapping.reverse]
     if mapping.axes is not None:
-        said["pdimensions"] = own
+        stated["pdimensions"] = dimensions
     if mapping.units is not None:
-        said["punits"] = mapping.units
+        stated["punits"] = mapping.units
     if mapping.calendar is not None:
-        said["pcalendar"] = mapping.calendar
-    return said
+        stated["pcalendar"] = mapping.calendar
+    return stated
 
 
 def _piece(piece: slice | tuple[int, ...], length: list[int]) -> str | None:

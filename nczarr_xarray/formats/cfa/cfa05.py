@@ -67,12 +67,12 @@ class Cfa05:
         columns = {}
         for name in ("file", "ncvar", "format"):
             if name in terms:
-                found = texts(values[name], terms[name])
-                if found.shape not in ((), shape):
+                lines = texts(values[name], terms[name])
+                if lines.shape not in ((), shape):
                     raise FormatError(
-                        path, f"has {name} of the shape {found.shape}, and locations of {shape}"
+                        path, f"has {name} of the shape {lines.shape}, and locations of {shape}"
                     )
-                columns[name] = np.broadcast_to(found, shape).reshape(-1)
+                columns[name] = np.broadcast_to(lines, shape).reshape(-1)
         bounds = location.reshape(-1, ndim, 2).astype(np.int64)
         files = columns["file"]
         held = (bounds >= 0).all(axis=(1, 2)) & (bounds[..., 1] > bounds[..., 0]).all(axis=1)
@@ -111,8 +111,8 @@ class Cfa05:
 def _group(scoped: Scoped) -> Group:
     name = scoped.text("cfa_group") or ""
     above = [scoped.root] if name.startswith("/") else scoped.groups()
-    found = (group.find(name) for group in above)
-    group = next((group for group in found if group is not None), None) if name else None
+    groups = (group.find(name) for group in above)
+    group = next((group for group in groups if group is not None), None) if name else None
     if group is None or group is scoped.root:
         raise FormatError(
             scoped.variable.path, f"names the group {name!r} in cfa_group, there is none"

@@ -47,10 +47,10 @@ class Cfa062:
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by the keywords of its terms."""
-        own = keywords(variable)
-        folded = {key.lower() for key in own}
+        terms = keywords(variable)
+        folded = {key.lower() for key in terms}
         # ``shape`` and ``location`` were CF-1.13's words for ``map`` and ``uris`` once
-        return "location" in folded and ("file" in folded or "shape" not in own)
+        return "location" in folded and ("file" in folded or "shape" not in terms)
 
     def terms(self, scoped: Scoped) -> Mapping[str, Variable]:
         """Find the variables of the terms; those of other keywords are not looked at."""
@@ -79,8 +79,8 @@ class Cfa062:
         }
         if "file" in terms:
             spread["file"] = _substituted(spread["file"], terms["file"])
-        found = _places(scoped, terms["address"], spread, count, tries)
-        fragments = Fragments(borders.starts, borders.stops, *found[:3], others=found[3])
+        places = _places(scoped, terms["address"], spread, count, tries)
+        fragments = Fragments(borders.starts, borders.stops, *places[:3], others=places[3])
         array = array_of(scoped, borders.dimensions, fragments)
         return Decoded(borders.dimensions, array, ATTRIBUTES)
 
@@ -203,9 +203,9 @@ def _places(
             )
         if file is None and name is not None:  # a variable of the master, if there is another
             if name not in own:
-                found = scoped.sibling(name) or beside.sibling(name)
-                itself = found is scoped.variable
-                own[name] = None if itself else (found.path if found else name).lstrip("/")
+                variable = scoped.sibling(name) or beside.sibling(name)
+                itself = variable is scoped.variable
+                own[name] = None if itself else (variable.path if variable else name).lstrip("/")
             if own[name] is not None:
                 files[at], names[at] = "", own[name]
     if tries == 1:

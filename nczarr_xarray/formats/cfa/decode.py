@@ -46,21 +46,23 @@ class Aggregation:
 
 def find(hierarchy: Hierarchy) -> list[Aggregation]:
     """Find the aggregation variables of a dataset, and what their tables need."""
-    found = []
+    aggregations = []
     for group, variable in marked(hierarchy):
         dialect = next((row for row in DIALECTS if row.recognizes(variable)), None)
         if dialect is None:
             continue
         scoped = Scoped(variable, group, hierarchy.root)
         try:
-            found.append(Aggregation(scoped, dialect, dialect.terms(scoped)))
+            aggregations.append(Aggregation(scoped, dialect, dialect.terms(scoped)))
         except NCZarrError as error:
-            found.append(Aggregation(scoped, dialect, {}, error))
-    return found
+            aggregations.append(Aggregation(scoped, dialect, {}, error))
+    return aggregations
 
 
 def decode(
-    hierarchy: Hierarchy, found: list[Aggregation], values: Mapping[str, np.ndarray | NCZarrError]
+    hierarchy: Hierarchy,
+    aggregations: list[Aggregation],
+    values: Mapping[str, np.ndarray | NCZarrError],
 ) -> Hierarchy:
     """Return the dataset with aggregated data; the variables of the tables are left out.
 
@@ -68,17 +70,17 @@ def decode(
 
     Parameters
     ----------
-    found
+    aggregations
         By `find`.
     values
         Of all terms, or why they cannot be read, by path.
     """
     problems = list(hierarchy.problems)
-    hidden = {variable.path for one in found for variable in one.terms.values()}
+    hidden = {variable.path for one in aggregations for variable in one.terms.values()}
     hidden |= {v.path for v in hierarchy.root.all_variables() if _is_private(v)}
     groups: set[str] = set()
     changed: dict[str, Variable] = {}
-    for one in found:
+    for one in aggregations:
         variable = one.scoped.variable
         try:
             decoded = _decoded(one, values)
@@ -107,14 +109,14 @@ def decode(
 
 def _of_data(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes of a dataset with the conventions of its data."""
-    own = attributes.get(DATA_CONVENTIONS)
-    if own is None:
+    conventions = attributes.get(DATA_CONVENTIONS)
+    if conventions is None:
         return attributes
-    found = {**attributes, "Conventions": replace(own, name="Conventions")}
-    del found[DATA_CONVENTIONS]
-    if text_in(found, "Conventions") == "":
-        del found["Conventions"]
-    return found
+    of_data = {**attributes, "Conventions": replace(conventions, name="Conventions")}
+    del of_data[DATA_CONVENTIONS]
+    if text_in(of_data, "Conventions") == "":
+        del of_data["Conventions"]
+    return of_data
 
 
 def _is_private(variable: Variable) -> bool:
@@ -125,13 +127,13 @@ def _is_private(variable: Variable) -> bool:
 def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -> Decoded:
     if one.error is not None:
         raise one.error
-    own: dict[str, np.ndarray] = {}
+    read: dict[str, np.ndarray] = {}
     for term, variable in one.terms.items():
         value = values[variable.path]
         if isinstance(value, NCZarrError):
             raise value
-        own[term] = value
-    return one.dialect.decode(one.scoped, own)
+        read[term] = value
+    return one.dialect.decode(one.scoped, read)
 
 
 def _changed(

@@ -45,10 +45,10 @@ class Scoped:
 
     def groups(self) -> list[Group]:
         """Return the group of the variable and those above it, the nearest first."""
-        found = [self.root]
+        groups = [self.root]
         for name in filter(None, self.group.path.split("/")):
-            found.append(found[-1].groups[name])
-        return found[::-1]
+            groups.append(groups[-1].groups[name])
+        return groups[::-1]
 
     def dimension(self, name: str) -> Dimension | None:
         """Find a dimension by its name, in the nearest group, or by its path."""
@@ -56,8 +56,8 @@ class Scoped:
         if above or name.startswith("/"):
             holder = self.root.find(above)
             return None if holder is None else holder.dimensions.get(short)
-        found = (group.dimensions.get(name) for group in self.groups())
-        return next((dimension for dimension in found if dimension is not None), None)
+        near = (group.dimensions.get(name) for group in self.groups())
+        return next((dimension for dimension in near if dimension is not None), None)
 
     def sibling(self, name: str) -> Variable | None:
         """Find a variable by its name, in the nearest group, or by its path, absolute or not."""

@@ -135,30 +135,30 @@ class Mappings:
         wrong
             Returns the error for a partition, by its place in the list.
         """
-        found: dict[int, FragmentMapping] = {}
+        mappings: dict[int, FragmentMapping] = {}
         if set(_KEYS).isdisjoint(set().union(*partitions)):
-            return found
+            return mappings
         for at, one in enumerate(partitions):
-            said = repr([one.get(key) for key in _KEYS])
-            if said not in self._known:
-                self._known[said] = self._mapping(one, partial(wrong, at))
-            mapping = self._known[said]
+            stated = repr([one.get(key) for key in _KEYS])
+            if stated not in self._known:
+                self._known[stated] = self._mapping(one, partial(wrong, at))
+            mapping = self._known[stated]
             if mapping is not None:
-                found[at] = mapping
-        return found
+                mappings[at] = mapping
+        return mappings
 
     def _mapping(self, one: dict[str, Any], wrong: _Wrong) -> FragmentMapping | None:
         stated = self._dimensions(one, "pdimensions", wrong)
-        own = self._names if stated is None else stated
+        names = self._names if stated is None else stated
         reverse = self._dimensions(one, "reverse" if "reverse" in one else "flip", wrong) or []
-        if not set(reverse) <= set(own):
-            raise wrong(f"reverses {reverse!r:.60}, and has the dimensions {own}")
+        if not set(reverse) <= set(names):
+            raise wrong(f"reverses {reverse!r:.60}, and has the dimensions {names}")
         axes = {name: axis for axis, name in enumerate(self._names)}
         mapping = FragmentMapping(
             part=self._part(one.get("part"), wrong),
-            reverse=tuple(sorted(own.index(name) for name in reverse)),
+            reverse=tuple(sorted(names.index(name) for name in reverse)),
             # a dimension that the data lack has length 1
-            axes=None if own == self._names else tuple(axes.get(name) for name in own),
+            axes=None if names == self._names else tuple(axes.get(name) for name in names),
             units=self._text(one, "punits", wrong),
             calendar=self._text(one, "pcalendar", wrong),
         )
@@ -197,7 +197,7 @@ def _listed(value: Any) -> Part | None:
     """Read what was written as JSON, which has no tuples: three integers are a slice."""
     if type(value) is not list:
         return None
-    found: list[slice | tuple[int, ...]] = []
+    parts: list[slice | tuple[int, ...]] = []
     for piece in value:
         if type(piece) is not list or not all(
             type(n) is int and 0 <= abs(n) < 1 << 62 for n in piece
@@ -206,8 +206,8 @@ def _listed(value: Any) -> Part | None:
         one = _slice(piece) if len(piece) == 3 else _positions(piece)
         if one is None:
             return None
-        found.append(one)
-    return tuple(found)
+        parts.append(one)
+    return tuple(parts)
 
 
 def _spelled(text: str) -> Part | None:
@@ -216,22 +216,22 @@ def _spelled(text: str) -> Part | None:
     if text[:1] + text[-1:] not in ("[]", "()"):
         return None
     inner, at = text[1:-1].strip(), 0
-    found: list[slice | tuple[int, ...]] = []
+    parts: list[slice | tuple[int, ...]] = []
     while at < len(inner):
         match = _PIECE.match(inner, at)
         if match is None:
             return None
-        own = match[2] if match[1] is None else match[1]
-        numbers = own.strip().removesuffix(",").split(",") if own.strip() else []
+        number = match[2] if match[1] is None else match[1]
+        numbers = number.strip().removesuffix(",").split(",") if number.strip() else []
         if not all(_INTEGER.fullmatch(one) for one in numbers):
             return None
         integers = [int(one) for one in numbers]
         piece = _positions(integers) if match[1] is None else _slice(integers)
         if piece is None:
             return None
-        found.append(piece)
+        parts.append(piece)
         at = match.end()
-    return tuple(found)
+    return tuple(parts)
 
 
 def _positions(numbers: list[int]) -> tuple[int, ...] | None:

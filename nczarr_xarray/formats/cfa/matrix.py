@@ -131,8 +131,8 @@ def grid_of(
         one, other = np.flatnonzero(numbers == twice)[:2].tolist()
         raise FormatError(path, f"{named(other)} has the index of {named(one)}")
     more = f" and {len(gaps) - 4} more" if len(gaps) > 4 else ""
-    said = f"no fragment holds {', '.join(gaps[:4])}{more}" if gaps else ""
-    return PartitionGrid(tuple(starts), tuple(stops), numbers, count, said)
+    gap = f"no fragment holds {', '.join(gaps[:4])}{more}" if gaps else ""
+    return PartitionGrid(tuple(starts), tuple(stops), numbers, count, gap)
 
 
 class _Borders(NamedTuple):

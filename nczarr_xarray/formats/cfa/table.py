@@ -51,8 +51,8 @@ def packing_attributes(variable: Variable) -> dict[str, Attribute]:
     """
     if variable.dtype.kind not in "iuf":
         return {}
-    found = {name: variable.attributes[name] for name in PACKING if name in variable.attributes}
-    return {name: own for name, own in found.items() if _packs(name, own.value)}
+    stated = {name: variable.attributes[name] for name in PACKING if name in variable.attributes}
+    return {name: attribute for name, attribute in stated.items() if _packs(name, attribute.value)}
 
 
 def _packs(name: str, value: object) -> bool:
@@ -64,20 +64,20 @@ def _packs(name: str, value: object) -> bool:
 def packing_of(variable: Variable) -> dict[str, int | float | str | None]:
     """Return the attributes by which the values of a variable are packed, as plain values."""
     return {
-        name: own.value.item()
-        if isinstance(own.value, np.ndarray)
+        name: attribute.value.item()
+        if isinstance(attribute.value, np.ndarray)
         else text_in(variable.attributes, name)
-        for name, own in packing_attributes(variable).items()
+        for name, attribute in packing_attributes(variable).items()
     }
 
 
 def read_as(variable: Variable) -> np.dtype:
     """Return the type as which the integers of a variable are read, which ``_Unsigned`` says."""
     dtype = variable.dtype.newbyteorder("=")
-    said = text_in(variable.attributes, "_Unsigned")
-    if said is None or dtype.kind not in "iu":
+    unsigned = text_in(variable.attributes, "_Unsigned")
+    if unsigned is None or dtype.kind not in "iu":
         return dtype
-    return np.dtype(f"{'u' if said.lower() == 'true' else 'i'}{dtype.itemsize}")
+    return np.dtype(f"{'u' if unsigned.lower() == 'true' else 'i'}{dtype.itemsize}")
 
 
 def stated_numbers(variable: Variable) -> tuple[int | float, ...]:
@@ -101,9 +101,9 @@ def missing_in(data: np.ndarray, numbers: Iterable[int | float]) -> np.ndarray |
     """Tell which numbers stand for missing data; None if none does."""
     missing = None
     for number in numbers:
-        found = np.isnan(data) if math.isnan(number) else data == number
-        if found.any():
-            missing = found if missing is None else missing | found
+        is_number = np.isnan(data) if math.isnan(number) else data == number
+        if is_number.any():
+            missing = is_number if missing is None else missing | is_number
     return missing
 
 
@@ -122,26 +122,26 @@ def taken_for_missing(
     for number in numbers:
         if math.isnan(number):
             continue
-        found = data == number
-        if (found if missing is None else found & ~missing).any():
+        is_number = data == number
+        if (is_number if missing is None else is_number & ~missing).any():
             return f"has data that are {number}, which stands for missing data in the aggregation"
     return None
 
 
 def stated_marks(variable: Variable) -> list[Any]:
     """Return the values of which attributes say that they stand for missing data."""
-    found: list[Any] = []
+    marks: list[Any] = []
     for name in ("_FillValue", "missing_value"):
         attribute = variable.attributes.get(name)
         value = None if attribute is None else attribute.value
         if isinstance(value, np.ndarray) and value.dtype.names is None:
             is_read = name == "missing_value"
-            found += (_compared_as_read(variable, value) if is_read else value).tolist()
+            marks += (_compared_as_read(variable, value) if is_read else value).tolist()
         elif isinstance(value, str):
-            found.append(value)
+            marks.append(value)
         elif value is not None:
-            found += list(value)
-    return found
+            marks += list(value)
+    return marks
 
 
 def _compared_as_read(variable: Variable, marks: np.ndarray) -> np.ndarray:
@@ -160,10 +160,10 @@ def _compared_as_read(variable: Variable, marks: np.ndarray) -> np.ndarray:
 
 def marks_of(variable: Variable) -> list[Any]:
     """Return the values that stand for missing data in a variable, in the order of precedence."""
-    found = stated_marks(variable)
-    if not found and variable.nc_type in NC_DEFAULT_FILL:
-        found.append(NC_DEFAULT_FILL[variable.nc_type or ""])
-    return found
+    marks = stated_marks(variable)
+    if not marks and variable.nc_type in NC_DEFAULT_FILL:
+        marks.append(NC_DEFAULT_FILL[variable.nc_type or ""])
+    return marks
 
 
 def fill_of(variable: Variable) -> Any:
@@ -224,9 +224,9 @@ def dimensions_of(scoped: Scoped, attribute: str, names: Iterable[str]) -> tuple
     FormatError
         If one is not there.
     """
-    found: list[Dimension] = []
+    dimensions: list[Dimension] = []
     for name in names:
-        if len(found) == _MOST_DIMENSIONS:
+        if len(dimensions) == _MOST_DIMENSIONS:
             raise FormatError(
                 scoped.variable.path,
                 f"names more than {_MOST_DIMENSIONS} dimensions in {attribute}",
@@ -236,8 +236,8 @@ def dimensions_of(scoped: Scoped, attribute: str, names: Iterable[str]) -> tuple
             raise FormatError(
                 scoped.variable.path, f"names the dimension {name!r} in {attribute}, there is none"
             )
-        found.append(dimension)
-    return tuple(found)
+        dimensions.append(dimension)
+    return tuple(dimensions)
 
 
 def texts(values: np.ndarray, variable: Variable) -> np.ndarray:
