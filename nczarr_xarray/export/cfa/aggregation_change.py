@@ -31,7 +31,7 @@ from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.form.integers import as_integers
 from nczarr_xarray.export.placement import Placement
 from nczarr_xarray.export.regions import replaced_part
-from nczarr_xarray.formats.cfa.variables import OLDEST
+from nczarr_xarray.formats.cfa.dialect import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
 

@@ -25,7 +25,7 @@ from nczarr_xarray.export.cfa.master_place import (
     has_name,
 )
 from nczarr_xarray.export.form.stored import StorageProperties, netcdf_text, stored_as
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
     ChunkedArray,

@@ -24,8 +24,7 @@ from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
 from nczarr_xarray.export.cfa.split import table
 from nczarr_xarray.export.form.new import Options
-from nczarr_xarray.formats.cfa.dialect import WritableDialect
-from nczarr_xarray.formats.cfa.variables import OLDEST
+from nczarr_xarray.formats.cfa.dialect import OLDEST, WritableDialect
 from nczarr_xarray.model import Attribute, Fragments
 
 

@@ -18,7 +18,7 @@ from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.form.stored import netcdf_text
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.parallel import distributed_client
-from nczarr_xarray.formats.cfa.variables import NEWEST
+from nczarr_xarray.formats.cfa.dialect import NEWEST
 from nczarr_xarray.model import Group
 
 #: Options of xarray to decode nothing.
