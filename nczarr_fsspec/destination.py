@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import quote
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
-from nczarr_fsspec.keystore import WritableStore
+from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
+from nczarr_fsspec.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    StoreError,
+    TooLargeError,
+    URLError,
+)
+from nczarr_fsspec.keystore import KeyStore, WritableStore
 from nczarr_fsspec.place import Place, innermost
 from nczarr_fsspec.places.address import HOSTLESS
 from nczarr_fsspec.places.names import (
@@ -34,6 +41,8 @@ from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+#: What functions are told to replace what is there.
+OVERWRITE = "overwrite=True replaces it"
 _NO_MODE: frozenset[str] = frozenset()
 _TREE = frozenset({"nczarr"})
 
@@ -51,7 +60,7 @@ class Destination:
     place : Place
         Where; of a directory or an archive of this machine with an absolute path.
     store : WritableStore or None
-        The store to write to, if `kind` is ``"objects"``.
+        The store to write to; of an archive None.
     """
 
     kind: Literal["directory", "zip", "objects"]
@@ -62,7 +71,21 @@ class Destination:
     @property
     def path(self) -> str | None:
         """Absolute local path of the directory or archive; None if it is elsewhere."""
-        return self.place.path if self.place.fs is None and self.store is None else None
+        return self.place.path if self.place.fs is None and self.kind != "objects" else None
+
+    def reader(self) -> KeyStore | None:
+        """Return a store that reads what is there now; None if there is no archive."""
+        return self.open_archive() if self.store is None else self.store.reader()
+
+    def keys(self, below: str = "") -> list[str]:
+        """Return all keys that exist."""
+        if self.store is not None:
+            return self.store.keys_below(below)
+        archive = self.open_archive()
+        if archive is None:
+            return []
+        with closing(archive):
+            return [*_keys_of(archive, below)]
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
         """Return the archive that is there now; None if there is none.
@@ -122,6 +145,10 @@ class FilePlace:
         The address of the folder, as others can open it; it ends with ``/``.
     mode : frozenset of str
         Mode words of the URL's fragment.
+    storage_options
+        Options of the filesystem (fsspec).
+    advice
+        What errors say of replacing what is there, in the words of the function that was called.
     """
 
     store: WritableStore
@@ -130,6 +157,94 @@ class FilePlace:
     target: str
     folder: str
     mode: frozenset[str]
+    storage_options: Mapping[str, Any] | None = None
+    advice: str = OVERWRITE
+
+    @classmethod
+    def find(
+        cls,
+        target: object,
+        storage_options: Mapping[str, Any] | None = None,
+        advice: str = OVERWRITE,
+    ) -> Self:
+        """Find out where to write one object and others beside it; no request is sent.
+
+        Parameters
+        ----------
+        target
+            A local path (``str`` or ``os.PathLike``), a netCDF URL or any URL of fsspec.
+        storage_options
+            As for `open_destination`.
+
+        Raises
+        ------
+        URLError
+            If nothing can be written there: plain HTTP, a mapping, caches and archives in a chain.
+        ImportError
+            If the package for this protocol is not installed.
+        """
+        if not isinstance(target, (str, os.PathLike)):
+            shown = f"{type(target).__name__} object"
+            raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
+        text = os.fsdecode(target)
+        place = _named_place(text, storage_options, as_tree=False)
+        if place.fs is None:
+            found = _beside_path(place, text)
+        else:
+            found = _beside_object(place, place.fs, text)
+        return cls(*found, place.mode, storage_options, advice)
+
+    @property
+    def already_there(self) -> DatasetExistsError:
+        """The error where something must not be replaced."""
+        return DatasetExistsError(self.url, f"is there already; {self.advice}")
+
+    def must_be_new(self) -> None:
+        """Raise `DatasetExistsError` if there is anything."""
+        if self.exists():
+            raise self.already_there
+
+    def write(self, fill: Callable[[str], None], *, overwrite: bool) -> None:
+        """Write the object as one file; an old one stays until the new one is complete.
+
+        On this machine, it is made beside its place, and renamed. A remote one is made in the
+        folder for temporary files, and uploaded: there must be room for all of it.
+
+        Parameters
+        ----------
+        fill
+            Makes the file, given the path of one that does not exist.
+        overwrite
+            Whether what is there, or has come there meanwhile, is replaced.
+
+        Raises
+        ------
+        DatasetExistsError
+            If something is there now that must not be replaced.
+        StoreError
+            If it cannot be written.
+        """
+
+        def fill_and_check(path: str) -> None:
+            fill(path)
+            if not overwrite:
+                self.must_be_new()
+
+        store = self.store
+        try:
+            if not isinstance(store, DirectoryWriter):
+                store.put_file(self.name, fill_and_check)
+                return
+            path = os.path.realpath(os.path.join(store.path, self.name))
+            remove_leftovers(path)
+            with replacing(path) as new:
+                fill_and_check(new)
+        except OSError as error:  # of the temporary file, too: a disk is full, a folder is missing
+            if isinstance(error, StoreError):
+                raise
+            local = isinstance(store, DirectoryWriter)
+            what = f"put into place: {error.strerror or error}" if local else f"made: {error}"
+            raise StoreError(self.url, f"cannot be {what}") from error
 
     def exists(self) -> bool:
         """Tell whether there is an object, or, on this machine, a directory with files.
@@ -149,42 +264,49 @@ class FilePlace:
         return found is not None or (here and bool(self.store.keys_below(self.name)))
 
 
-def open_file_place(target: object, storage_options: Mapping[str, Any] | None = None) -> FilePlace:
-    """Find out where to write one object and others beside it; no request is sent.
+def _keys_of(store: KeyStore, prefix: str) -> Iterator[str]:
+    """Yield the keys below one; what has nothing below it is a key itself."""
+    pending = [prefix]
+    while pending:
+        above = pending.pop()
+        (names,) = store.list_many([above])
+        if isinstance(names, StoreError):
+            raise names
+        pending += [f"{above}/{name}" if above else name for name in names or ()]
+        if not names and above != prefix:
+            yield above
 
-    Parameters
-    ----------
-    target
-        A local path (``str`` or ``os.PathLike``), a netCDF URL or any URL of fsspec.
-    storage_options
-        As for `open_destination`.
 
-    Raises
-    ------
-    URLError
-        If nothing can be written there: plain HTTP, a mapping, caches and archives in a chain.
-    ImportError
-        If the package for this protocol is not installed.
-    """
-    if not isinstance(target, (str, os.PathLike)):
-        shown = f"{type(target).__name__} object"
-        raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
-    text = os.fsdecode(target)
-    place = _named_place(text, storage_options, as_tree=False)
-    fs, shown = place.fs, place.shown
-    if fs is None:
-        return _beside_path(place, text)
+def _beside_path(place: Place, target: str) -> tuple[WritableStore, str, str, str, str]:
+    """Return the folder of a local path, and the name, url, target and folder of a `FilePlace`."""
+    path = os.path.abspath(from_home(place.path))
+    if os.path.islink(path) and not os.path.isdir(path):
+        path = os.path.realpath(path)  # what it leads to is replaced, with what is beside that
+        fragment = target.partition("#")[2] if place.mode else ""
+        target = f"file://{quote(path)}#{fragment}" if fragment else path
+    above, name = os.path.split(path)
+    if not name:
+        raise URLError(target, "names no file")
+    store = DirectoryWriter(above, follow_symlinks=place.follow_symlinks)
+    return store, name, path, target, f"{above.rstrip('/')}/"
+
+
+def _beside_object(
+    place: Place, fs: AbstractFileSystem, target: str
+) -> tuple[WritableStore, str, str, str, str]:
+    """Return as `_beside_path` does for an object of a filesystem."""
+    shown = place.shown
     above, name = _divided(place.path.rstrip("/"))
-    if not name or not (above or parse_url(text).target_protocol in HOSTLESS):
+    if not name or not (above or parse_url(target).target_protocol in HOSTLESS):
         raise URLError(shown, "names no object")
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
     folder = shown.rstrip("/").rpartition("/")[0]
-    written = text.partition("#")[0].rstrip("/").rpartition("/")[0]
+    written = target.partition("#")[0].rstrip("/").rpartition("/")[0]
     if folder != written or folder.startswith("http"):
         folder = fs.unstrip_protocol(above)
     store = FsspecWriter(fs, above, folder, place.limits)
-    return FilePlace(store, name, shown, text, f"{folder}/", place.mode)
+    return store, name, shown, target, f"{folder}/"
 
 
 def _named_place(text: str, storage_options: Mapping[str, Any] | None, *, as_tree: bool) -> Place:
@@ -216,19 +338,6 @@ def _divided(path: str) -> tuple[str, str]:
     return above or slash, name
 
 
-def _beside_path(place: Place, target: str) -> FilePlace:
-    path = os.path.abspath(from_home(place.path))
-    if os.path.islink(path) and not os.path.isdir(path):
-        path = os.path.realpath(path)  # what it leads to is replaced, with what is beside that
-        fragment = target.partition("#")[2] if place.mode else ""
-        target = f"file://{quote(path)}#{fragment}" if fragment else path
-    above, name = os.path.split(path)
-    if not name:
-        raise URLError(target, "names no file")
-    store = DirectoryWriter(above, follow_symlinks=place.follow_symlinks)
-    return FilePlace(store, name, path, target, f"{above.rstrip('/')}/", place.mode)
-
-
 def open_destination(
     target: object, storage_options: Mapping[str, Any] | None = None
 ) -> Destination:
@@ -253,6 +362,8 @@ def open_destination(
         If nothing can be written there: plain HTTP, file objects, classic and HDF5 files,
         caches and archives in a chain; or if `target` cannot be understood, or does not say
         whether it is one file or a tree.
+    DatasetExistsError
+        If a directory is to be written where a file is.
     StoreError
         If a local path cannot be looked at.
     ImportError
@@ -330,8 +441,14 @@ def _at_path(place: Place) -> Destination:
         is_zip = True
     elif not kind and says_file(path, mode):
         raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")
-    kind_of_place: Literal["directory", "zip"] = "zip" if is_zip else "directory"
-    return Destination(kind_of_place, shown, replace(place, path=path))
+    place = replace(place, path=path)
+    if is_zip:
+        return Destination("zip", shown, place)
+    if kind and not stat.S_ISDIR(kind):
+        reason = "is a file, which a directory does not replace: choose another name, or one that"
+        raise DatasetExistsError(shown, f"{reason} ends in .zip")
+    store = DirectoryWriter(path, follow_symlinks=place.follow_symlinks)
+    return Destination("directory", shown, place, store)
 
 
 def _in_front(shown: str) -> URLError:

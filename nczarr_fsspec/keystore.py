@@ -331,7 +331,7 @@ class OnLoop(ABC):
 
     @property
     def led(self) -> str:
-        """The origin to which redirects have led; ``""`` if that is not known."""
+        """The URL to which redirects have led, without a query; ``""`` if that is not known."""
         return ""
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:

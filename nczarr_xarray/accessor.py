@@ -69,6 +69,6 @@ def register() -> None:
     stays there.
     """
     from nczarr_xarray.backend.compat import WRITEABLE_STORES
-    from nczarr_xarray.export.to_netcdf import NetCDFTarget
+    from nczarr_xarray.export.api import NetCDFTarget
 
     WRITEABLE_STORES["nczarr"] = NetCDFTarget  # type: ignore[index]  # a literal of its own names

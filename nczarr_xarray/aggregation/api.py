@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from nczarr_fsspec.address_policy import Allow
+from nczarr_fsspec.destination import OVERWRITE
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,
@@ -25,12 +26,12 @@ from nczarr_xarray.aggregation.combine import Request, combined
 from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Wanted
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
-from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
-from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.dialect import NEWEST
 from nczarr_xarray.formats.cfa.table import packing_of
@@ -264,7 +265,7 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
     """Raise if the master is among its files; warn of files that its readers will not open."""
     Replaced(place).refuse(files)
     here = next((file for file in files if not is_url(file)), None)
-    if here is not None and is_url(place.file.folder):
+    if here is not None and is_url(place.folder):
         warnings.warn(
             f"{place.url} is to name {here}, a local file: what is opened from afar may name local "
             "files only if its reader says allow=[folder]",
@@ -319,7 +320,7 @@ def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
     ]
     if not all(map(is_absolute, addresses)):
         return True
-    folder = place.file.folder
+    folder = place.folder
     begins = (folder, f"file://{quote(os.fsencode(folder))}")
     return False if any(one.startswith(begins) for one in addresses) else None
 

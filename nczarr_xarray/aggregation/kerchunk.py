@@ -366,7 +366,7 @@ def write_references(
     NCZarrError
         If a file cannot be read, or the references cannot be written.
     """
-    name = place.file.name.lower()
+    name = place.name.lower()
     if name.endswith(".icechunk"):
         reason = "is named as a repository of Icechunk: VirtualiZarr writes it, with NCZarrParser"
         raise ExportError(place.url, reason)
@@ -478,7 +478,7 @@ def _file(records: Mapping[int, Any], count: int) -> bytes:
 
 def _check_folder(place: MasterPlace, *, replaces: bool) -> None:
     """Raise if there is what a folder of references cannot replace."""
-    name, path = place.file.name, place.file.folder + place.file.name
+    name, path = place.name, place.folder + place.name
     is_local = path.startswith("/")
     keys = [key[len(name) + 1 :] for key in place.store.keys_below(name)]
     if not is_local and all(map(_PARTS.fullmatch, keys)):
@@ -500,14 +500,14 @@ def _check_folder(place: MasterPlace, *, replaces: bool) -> None:
 
 def _put_folder(place: MasterPlace, objects: Mapping[str, bytes], *, replaces: bool) -> None:
     """Write a folder; a local one becomes visible as a whole, others with their last object."""
-    if not place.file.folder.startswith("/"):
-        name = place.file.name
+    if not place.folder.startswith("/"):
+        name = place.name
         parts = {f"{name}/{key}": data for key, data in objects.items()}
         place.store.delete(set(place.store.keys_below(name)) - parts.keys())
         for key, data in parts.items():
             place.store.put(key, data)
         return
-    path = os.path.realpath(place.file.folder + place.file.name)
+    path = os.path.realpath(place.folder + place.name)
     remove_leftovers(path)
     new = partial_path(path)
     try:

@@ -83,7 +83,7 @@ class Replaced:
             named = {where: policy for where, policy in every if where not in seen}
 
     def _is_among(self, files: Iterable[str]) -> bool:
-        master = self.place.file.folder + self.place.file.name
+        master = self.place.folder + self.place.name
         here = LocalFile.of(master)  # (a local file may have several names: links, URLs)
         return any(
             file == master

@@ -19,7 +19,7 @@ from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.dataset import Opened
-    from nczarr_xarray.export.selection import Selection
+    from nczarr_xarray.export.copy.selection import Selection
     from nczarr_xarray.tools.compare import Comparison
 
 
@@ -144,9 +144,9 @@ def verify(
     """
     if not args.verify:
         return 0
-    from nczarr_xarray.export.classic import as_classic
-    from nczarr_xarray.export.form.lacking import Lacking
-    from nczarr_xarray.export.selection import as_netcdf_names, suited
+    from nczarr_xarray.export.copy.classic import as_classic
+    from nczarr_xarray.export.form.lacking import Lacking, suited
+    from nczarr_xarray.export.form.names import as_netcdf_names
     from nczarr_xarray.tools.compare import compare
 
     with open_named(args, args.source, args.source_options) as opened:

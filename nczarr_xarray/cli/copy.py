@@ -1,4 +1,4 @@
-"""``nczarr copy``: a dataset in another form, of any kind in `nczarr_xarray.export.kinds.table`."""
+"""``nczarr copy``: a dataset in another form, of any kind in `nczarr_xarray.export.copy.kinds`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from nczarr_xarray.cli.target import (
     shows_progress,
 )
 from nczarr_xarray.cli.text import in_terms_of_options
-from nczarr_xarray.export.kinds.table import FORMATS, find_kind, refuse_options
+from nczarr_xarray.export.copy.kinds import FORMATS, find_kind, refuse_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 from nczarr_xarray.formats.nczarr.profiles import COMPAT
 
 if TYPE_CHECKING:
-    from nczarr_xarray.export.selection import Quantization, Selection
+    from nczarr_xarray.export.copy.selection import Quantization, Selection
     from nczarr_xarray.model import CodecConfig
 
 
@@ -68,7 +68,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 def selection(args: argparse.Namespace) -> Selection:
     """Return what is copied."""
-    from nczarr_xarray.export.selection import Selection
+    from nczarr_xarray.export.copy.selection import Selection
 
     return Selection(tuple(args.var), args.slice, args.quantize, args.fixed)
 
@@ -92,7 +92,7 @@ def _slice(text: str) -> list[tuple[str, slice]]:
 
 def _quantization(text: str) -> list[tuple[str, Quantization]]:
     from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES
-    from nczarr_xarray.export.selection import Quantization
+    from nczarr_xarray.export.copy.selection import Quantization
 
     name, _, how = text.rpartition("=")
     mode, colon, digits = how.rpartition(":")
@@ -221,7 +221,8 @@ def _format(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Copy; return 1 if the copy is compared, and differs (errors are raised)."""
-    from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
+    from nczarr_xarray.export.copy.request import CopyRequest
+    from nczarr_xarray.export.options import CopyOptions
 
     kind, word = find_kind(args.target, args.format)
     options = CopyOptions(**{one.name: getattr(args, one.name) for one in fields(CopyOptions)})

@@ -19,8 +19,7 @@ from nczarr_xarray.formats.rounds import Parsing, Read, collection_paused, read_
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.ranges.reader import RangeReader
-    from nczarr_fsspec.ranges.small_reads import Receive
+    from nczarr_fsspec.ranges.reader import RangeReader, Receive
 
 T = TypeVar("T")
 

@@ -1,33 +1,31 @@
-"""``to_nczarr``: from what the user asks for to the write task that does it."""
+"""``to_nczarr``, and ``to_netcdf`` with our engine: from a call to the write task that does it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import partial
+import os
+import sys
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.edit import OVER
+from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.backend.compat import dataarray_to_dataset
-from nczarr_xarray.export.form.extension_types import without_extension_types
-from nczarr_xarray.export.form.new import Options
+from nczarr_xarray.export.form.encode import Options, without_extension_types
+from nczarr_xarray.export.gate import ArrayWriter
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
+from nczarr_xarray.export.options import Mode, RegionLike, WriteOptions, WriteRequest, mode_of
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.write_options import (
-    Mode,
-    RegionLike,
-    WriteOptions,
-    WriteRequest,
-    decide,
-    mode_of,
-)
+from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import WriteTask, need_dask
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
+
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
 
@@ -210,16 +208,18 @@ def plan(
                     str(target),
                     f"unexpected {argument} group {name!r}: the tree has {sorted(groups)}",
                 )
-    asked = partial(_asked, groups, encoding or {}, unlimited_dims, path, tree)
-    return plan_groups(groups, target, options, path, asked)
+    asked = {
+        where: (one, _asked(where, one, encoding or {}, unlimited_dims, path if tree else None))
+        for where, one in groups.items()
+    }
+    return plan_groups(asked, target, options, path)
 
 
 def plan_groups(
-    groups: Mapping[str, xr.Dataset],
+    groups: Mapping[str, tuple[xr.Dataset, Options]],
     target: Any,
     options: WriteOptions,
     path: str,
-    asked: Callable[[str], Options],
 ) -> WriteTask:
     """Plan the writing of several datasets, given by the absolute path of their group; see `plan`.
 
@@ -227,8 +227,6 @@ def plan_groups(
     ----------
     path
         The group that all of them are in.
-    asked
-        Returns what is asked for the group at a path.
     """
     write_target, profile, options = decide(target, options)
     if options.create and options.append_dim is None:
@@ -236,18 +234,17 @@ def plan_groups(
         raise ExportError(write_target.url, reason)
     new: tuple[Mode, ...] = ("w-", "w", "a", "r+")
     how = mode_of(write_target.url, options.mode, new, options.append_dim, options.region)
-    groups = {p: without_extension_types(write_target.url, one) for p, one in groups.items()}
-    for dataset in groups.values():
-        refuse_other_chunks(write_target.url, dataset)
-    request = WriteRequest(write_target, profile, groups, path, asked, options)
+    plain = {}
+    for name, (dataset, asked) in groups.items():
+        plain[name] = without_extension_types(write_target.url, dataset), asked
+        refuse_other_chunks(write_target.url, plain[name][0])
+    request = WriteRequest(write_target, profile, plain, path, options)
     if options.append_dim is not None:
         if options.create and not holds_group(request):
-            _, dataset = request.one_group()  # to more than one, nothing could be appended
+            _, dataset, _ = request.one_group()  # to more than one, nothing could be appended
             if options.append_dim not in dataset.dims:
-                name = options.append_dim
-                raise ExportError(
-                    request.url, f"append_dim is {name!r}: there is no such dimension"
-                )
+                reason = f"append_dim is {options.append_dim!r}: there is no such dimension"
+                raise ExportError(request.url, reason)
             return plan_new(request, "w-")
         return plan_append(request, options.append_dim)
     if options.region is not None or how == "r+":
@@ -276,23 +273,139 @@ def _joined(path: str, relative: str) -> str:
 
 
 def _asked(
-    groups: Mapping[str, xr.Dataset],
-    encoding: Mapping[Any, Any],
-    unlimited: Any,
-    top: str,
-    tree: bool,
-    path: str,
+    path: str, dataset: xr.Dataset, encoding: Mapping[Any, Any], unlimited: Any, top: str | None
 ) -> Options:
-    """Return the options for the group at `path`; a tree has its options by group."""
-    if not tree:
+    """Return the options for the group at `path`; a tree, which has a `top`, has them by group."""
+    if top is None:
         return Options(encoding, unlimited)
 
     def of_group(mapping: Mapping[Any, Any]) -> Any:
-        named = {_joined(top, str(name)): value for name, value in mapping.items()}
-        return named.get(path)
+        return {_joined(top, str(name)): value for name, value in mapping.items()}.get(path)
 
     own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
     if own is not None and not isinstance(unlimited, Mapping):
         own = {own} if isinstance(own, str) else set(own)
-        own &= {str(name) for name in groups[path].dims}  # a group may have only some
+        own &= {str(name) for name in dataset.dims}  # a group may have only some
     return Options(of_group(encoding) or {}, own)
+
+
+class NetCDFTarget:
+    """Takes what `to_netcdf` passes, in its order: `store`, its own writer, `close`.
+
+    Parameters
+    ----------
+    target
+        See `nczarr_xarray.to_nczarr`.
+    mode
+        ``"w"`` replaces the dataset, ``"a"`` and ``"r+"`` add to it.
+    format
+        None or ``"NETCDF4"``; there is no other.
+    autoclose
+        Whether dask writes in other processes; `close` then comes before that,
+        so that everything is written by `store`.
+    """
+
+    _task: WriteTask | None = None
+
+    def __init__(
+        self,
+        target: Any,
+        mode: str = "w",
+        format: str | None = None,  # noqa: A002 - xarray calls it so
+        autoclose: bool = False,
+    ) -> None:
+        if format not in (None, "NETCDF4"):
+            reason = f"format is {format!r}, and engine='nczarr' has NETCDF4 only: leave it out"
+            raise ExportError(str(target), reason)
+        if not isinstance(target, (str, os.PathLike)):
+            reason = "to_netcdf needs a path or URL here; to_nczarr takes mappings and stores, too"
+            raise ExportError(type(target).__name__, reason)
+        self._target = target
+        self._mode = {"r+": "a"}.get(mode, mode)
+        self._autoclose = autoclose
+        self._group: str | None = None
+        self._home = os.getpid()
+        self._delayed = False
+        # the caller may be handling one, which is no error of this export; the number of an
+        # exception that is being handled belongs to no other, and can be pickled
+        self._handled = id(sys.exc_info()[1])
+        self._chunk_writers: list[ArrayWriter] = []
+
+    def get_child_store(self, group: str) -> NetCDFTarget:
+        """Return a target of the same kind for a group."""
+        self._group = group
+        return self
+
+    def store(
+        self,
+        variables: Mapping[Hashable, xr.Variable],
+        attributes: Mapping[str, Any],
+        check_encoding_set: Iterable[Hashable] = frozenset(),
+        writer: Any = None,
+        unlimited_dims: Iterable[Hashable] | None = None,
+    ) -> None:
+        """Write what is in memory; leave dask's arrays to `writer`."""
+        dataset = xr.Dataset(dict(variables), attrs=dict(attributes))
+        explicit = {name: variables[name].encoding for name in check_encoding_set}
+        task = plan(
+            dataset,
+            self._target,
+            WriteOptions(mode=self._mode),
+            self._group,
+            explicit,
+            # xarray has warned already of names that the dataset does not have
+            set(unlimited_dims or ()) & set(dataset.dims),
+        )
+        with Progress("export", shown=False) as progress:
+            if self._autoclose:
+                task.run(progress)
+                return
+            with task.or_nothing():
+                task.write_eager(progress)
+        for item, chunk_writer in task.flows:
+            data = item.lazy_data
+            if data is not None:
+                writer.add(data, chunk_writer)
+                self._chunk_writers.append(chunk_writer)
+        self._task = task.without_data()
+
+    def sync(self) -> None:
+        """Note that `close` follows when dask's arrays have been computed, unless this failed."""
+        self._delayed = not self._failing()
+
+    def close(self) -> None:
+        """Make the dataset valid, or remove it if `to_netcdf` is ending with an error."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        if not self._delayed and self._failing():
+            self._give_up(task)
+            return
+        with task.or_nothing():
+            self._check_lasts(task)
+            task.complete()
+        if self._delayed:  # who computes it once more must not write into what is there since
+            self._shut()
+
+    def _check_lasts(self, task: WriteTask) -> None:
+        """Raise `StoreError` if a pickled copy of this has ended the export."""
+        change = task.change
+        if self._delayed and isinstance(change, NewObjects) and not change.is_there():
+            raise StoreError(change.staged.url, OVER)
+
+    def _shut(self) -> None:
+        for chunk_writer in self._chunk_writers:
+            chunk_writer.shut()
+
+    def _failing(self) -> bool:
+        return id(sys.exc_info()[1]) != self._handled
+
+    def __del__(self) -> None:
+        """Remove what is not complete if xarray does not `close` it, as another target failed."""
+        task, self._task = self._task, None
+        if task is not None and not self._delayed and os.getpid() == self._home:
+            self._give_up(task)
+
+    def _give_up(self, task: WriteTask) -> None:
+        self._shut()
+        task.change.abort()

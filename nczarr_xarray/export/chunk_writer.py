@@ -21,9 +21,8 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.quantize import Rounding
-from nczarr_xarray.export.form.integers import as_integers
-from nczarr_xarray.export.gate import ArrayWriter
-from nczarr_xarray.export.parallel import check_block, check_kind
+from nczarr_xarray.export.form.rounding import as_integers
+from nczarr_xarray.export.gate import ArrayWriter, check_block, check_kind
 from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are being sent to a remote store at a time.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.form.chunk_shapes import SharedChunk, aligned, shared_chunk
 from nczarr_xarray.export.form.text import longest
 from nczarr_xarray.export.rechunk import Rechunking, boxes, chunk_boxes, plan_rechunking
-from nczarr_xarray.model import Array, Group, Variable, join
+from nczarr_xarray.model import Array, ChunkedArray, Group, Variable, join
+
+if TYPE_CHECKING:
+    import xarray as xr
+
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -121,6 +126,50 @@ class Item(NamedTuple):
     source: xr.Variable | StoredSource
     rounding: Rounding | None = None
     chunks_are_asked_for: bool = True
+
+    @property
+    def array(self) -> ChunkedArray:
+        """The chunk grid to which it is written."""
+        assert isinstance(self.variable.array, ChunkedArray)
+        return self.variable.array
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether dask computes the data."""
+        return self.source.chunks is not None
+
+    @property
+    def lazy_data(self) -> Any:
+        """The data as dask's array; None if they are not lazy."""
+        source = self.source
+        return source.data if not isinstance(source, StoredSource) and self.is_lazy else None
+
+    def shared_chunk(self, start: tuple[int, ...]) -> SharedChunk | None:
+        """Return where two of dask's blocks share a chunk, if the data begin at `start`."""
+        blocks = self.source.chunks
+        return None if blocks is None else shared_chunk(blocks, self.array.chunk_shape, start)
+
+    def conflicts(self, start: tuple[int, ...]) -> list[str]:
+        """Say why dask's blocks cannot be written in parallel."""
+        found = self.shared_chunk(start)
+        if found is None:
+            return []
+        dimension = self.variable.dimensions[found.axis].name
+        where = (
+            f"dask's blocks {found.block} and {found.block + 1} along {dimension!r} meet at "
+            f"{found.position}, inside a chunk (chunks have length {found.chunk})"
+        )
+        advice = "use align_chunks=True, rechunk the data, or choose other chunks"
+        return [f"{self.variable.path}: {where}; they cannot be written in parallel: {advice}"]
+
+    def aligned(self, start: tuple[int, ...]) -> Item:
+        """Return the item with the borders of dask's blocks moved to borders of chunks."""
+        if self.source.chunks is None:
+            return self
+        assert not isinstance(self.source, StoredSource)
+        blocks = aligned(self.source.chunks, self.array.chunk_shape, start)
+        names = self.source.dims
+        return self._replace(source=self.source.chunk(dict(zip(names, blocks, strict=True))))
 
 
 @dataclass(slots=True)

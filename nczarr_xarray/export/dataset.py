@@ -12,9 +12,8 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.form.attributes import encode_attribute
-from nczarr_xarray.export.form.fills import fill_attribute
+from nczarr_xarray.export.form.encode import Options, encoded
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.form.new import Options, encoded
 from nczarr_xarray.export.form.numbers import (
     leave_out,
 )
@@ -31,8 +30,10 @@ from nczarr_xarray.export.form.text import (
     longest_text,
     text_type,
 )
+from nczarr_xarray.formats.nczarr.fills import fill_attribute
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
+    Attribute,
     Dimension,
     EnumType,
     Group,
@@ -226,6 +227,17 @@ class Exporter:
             if known is not None or where == "/":
                 return known
             where = where.rpartition("/")[0] or "/"
+
+
+def group_attributes(
+    profile: Profile, path: str, attributes: Mapping[Any, Any], url: str
+) -> dict[str, Attribute]:
+    """Return attributes for an existing group; errors and warnings as of `Exporter.check`."""
+    exporter, node = Exporter(profile), Group()
+    for name, value in attributes.items():
+        exporter.attribute(node, path, name, value)
+    exporter.check(url)
+    return node.attributes
 
 
 def _room(source: xr.Variable, fill: Any) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.changes.consistent_reading import same_documents
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     ExportError,
@@ -22,7 +23,6 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import closed_on_error, open_keys
 from nczarr_xarray.dataset.targets import are_references
 from nczarr_xarray.export.contents import Contents
-from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
@@ -51,7 +51,7 @@ class Existing:
         New content of documents, by key.
     """
 
-    def __init__(self, target: WriteTarget, opened: Opened) -> None:
+    def __init__(self, target: Destination, opened: Opened) -> None:
         self.target = target
         self.opened = opened
         self.pending = _release(opened)
@@ -74,7 +74,7 @@ class Existing:
         return self.target.url
 
     @classmethod
-    def open(cls, target: WriteTarget) -> Existing | None:
+    def open(cls, target: Destination) -> Existing | None:
         """Open the dataset at a target; return None if there is none.
 
         Raises

@@ -9,15 +9,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.model import Array
+
+if TYPE_CHECKING:
+    pass
 
 T = TypeVar("T")
 
@@ -223,3 +226,24 @@ class ArrayWriter(Gated, ABC):
         FormatError, StoreError
             If a value cannot be encoded, or an object not be stored.
         """
+
+
+def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise `FormatError` if a block that dask has computed is not of the shape that it told."""
+    if block.shape != shape:
+        reason = f"dask has computed a block of shape {block.shape}, which was to have {shape}"
+        raise FormatError(
+            path, f"{reason}: what makes its blocks (map_blocks ...) states wrong chunks"
+        )
+
+
+def check_kind(path: str, block: np.dtype, dtype: np.dtype) -> None:
+    """Raise `FormatError` if numbers are wanted and a block that dask has computed has others.
+
+    numpy casts complex numbers, times and text to numbers, and what these mean is lost.
+    """
+    if dtype.kind in "iufb" and block.kind not in "iufb":
+        reason = f"dask has computed a block of type {block}, which is stored as {dtype}"
+        raise FormatError(
+            path, f"{reason}: what makes its blocks (map_blocks ...) states another dtype"
+        )

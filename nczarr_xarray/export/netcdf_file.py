@@ -1,267 +1,279 @@
-"""Our data model as a netCDF file, through the library that netCDF4-python brings."""
+"""Writing our data model into a netCDF file, through the netCDF4 library."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from nczarr_fsspec.changes.leftovers import remove_leftovers, replacing
-from nczarr_fsspec.destination import FilePlace, open_file_place
-from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
-from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.text import format_size
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.contents import Contents, StoredSource
-from nczarr_xarray.export.form.lacking import COMPRESSORS, UNUSED, Lacking
-from nczarr_xarray.export.form.stored import netcdf_text, stored_as
-from nczarr_xarray.export.memory import room
-from nczarr_xarray.export.netcdf_variables import declare, need_netcdf4, new_file, put
-from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.rechunk import Rechunking, boxes
-from nczarr_xarray.export.steps import one_pass
-from nczarr_xarray.formats.nczarr.limits import NAME
+from nczarr_xarray.export.form.storage import StorageProperties
+from nczarr_xarray.formats.nczarr.fills import fill_value
 from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    CodecConfig,
+    Dimension,
+    EnumType,
     Group,
     Variable,
-    described,
-    readable,
+    bytes_of,
+    is_below,
+    mapped,
 )
 
-# -- file target ---------------------------------------------------------------------------------
-# One file as a target: it is made whole on this machine, and appears in one step.
+
+def need_netcdf4(url: str) -> None:
+    """Raise `ImportError` if netCDF4 is not installed."""
+    try:
+        import netCDF4  # noqa: F401
+    except ImportError:
+        raise ImportError(f"{url}: a netCDF file needs netCDF4: pip install netCDF4") from None
 
 
-@dataclass(frozen=True, slots=True)
-class FileTarget:
-    """Where one file is written.
-
-    A file of this machine is made beside its place, and renamed. A remote one is made in the
-    folder for temporary files, and uploaded when it is complete: there must be room for all of it.
-
-    Parameters
-    ----------
-    place
-        The place.
-    overwrite
-        Whether a file that is there is replaced.
-    """
-
-    place: FilePlace
-    overwrite: bool
-
-    @classmethod
-    def find(
-        cls, target: str, storage_options: Mapping[str, Any] | None, *, overwrite: bool
-    ) -> FileTarget:
-        """Find out where to write; errors as `nczarr_fsspec.destination.open_file_place`.
-
-        Raises
-        ------
-        DatasetExistsError
-            If there is something that must not be overwritten.
-        """
-        found = cls(open_file_place(target, storage_options), overwrite)
-        found.check()
-        return found
-
-    @property
-    def url(self) -> str:
-        """How messages name the file."""
-        return self.place.url
-
-    def check(self) -> None:
-        """Raise `DatasetExistsError` if there is something that must not be overwritten."""
-        if not self.overwrite and self.place.exists():
-            raise DatasetExistsError(self.url, "is there already; overwrite=True replaces it")
-
-    def write(self, fill: Callable[[str], None]) -> None:
-        """Write the file; an old one stays until the new one is complete.
-
-        Parameters
-        ----------
-        fill
-            Makes the file, given the path of one that does not exist.
-
-        Raises
-        ------
-        DatasetExistsError
-            If something has come there meanwhile that must not be overwritten.
-        StoreError
-            If it cannot be written.
-        """
-
-        def fill_and_check(path: str) -> None:
-            fill(path)
-            self.check()
-
-        store = self.place.store
-        if not isinstance(store, DirectoryWriter):
-            try:
-                store.put_file(self.place.name, fill_and_check)
-            except OSError as error:  # of the temporary file: a disk is full, a folder is missing
-                if isinstance(error, StoreError):
-                    raise
-                raise StoreError(self.url, f"cannot be made: {error}") from error
-            return
-        path = os.path.realpath(os.path.join(store.path, self.place.name))
-        remove_leftovers(path)
-        try:
-            with replacing(path) as new:
-                fill_and_check(new)
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            reason = error.strerror or error
-            raise StoreError(self.url, f"cannot be put into place: {reason}") from error
-
-
-# -- netcdf file ---------------------------------------------------------------------------------
-
-
-def write_netcdf(
-    opened: Opened,
-    target: FileTarget,
-    progress: Progress,
-    *,
-    model: str,
-    lacking: Lacking,
-    memory: int | None,
-    tell: Callable[[str], object],
-) -> None:
-    """Copy an open dataset to a netCDF file; an old file stays until the new one is complete.
-
-    Parameters
-    ----------
-    model
-        The format of the file, by the word of netCDF4. A classic one has to suit `opened`.
-    lacking
-        What the file holds in another form, as far as that is known already.
-    memory
-        Bytes that the program may take, if they are limited.
-    tell
-        Takes the lines of the plan then.
+@contextmanager
+def new_file(path: str, model: str, url: str) -> Iterator[Any]:
+    """Make a file of a format, by the word of netCDF4; `url` is how messages name the file.
 
     Raises
     ------
     ImportError
         If netCDF4 is not installed.
-    DatasetExistsError
-        If there is something and it must not be overwritten.
-    ExportError
-        If there is too little memory for a chunk.
-    FormatError
-        If a variable cannot be read, or netCDF has no such type.
     StoreError
         If the file cannot be written.
     """
-    need_netcdf4(target.url)
-    variables = [*opened.hierarchy.root.all_variables()]
-    for variable in variables:
-        check(variable)
-    for group in opened.hierarchy.root.walk():
-        check_names(group)
-    opened = replace(opened, exact=True)
-    lacking.note_hidden(opened.hierarchy)
-    netcdf4 = model.startswith("NETCDF4")
-    used = {dimension for variable in variables for dimension in variable.dimensions}
-    contents = Contents()
-    for group in opened.hierarchy.root.walk():
-        held = contents.group(group.path)
-        held.types = group.types
-        for name, dimension in group.dimensions.items():
-            if dimension.unlimited and dimension.size and dimension not in used:
-                lacking.note(UNUSED, dimension.path)
+    need_netcdf4(url)
+    import netCDF4
+
+    made = False
+    try:
+        # the bytes of the path, which need not be UTF-8
+        name = os.fsencode(path).decode("latin-1")
+        with netCDF4.Dataset(name, "x", format=model, encoding="latin-1") as file:
+            made = True
+            yield file
+    except StoreError:
+        raise
+    except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
+        reason = _refusal(path, made=made) or getattr(error, "strerror", None) or error
+        raise StoreError(url, f"cannot be written: {reason}") from error
+
+
+def _refusal(path: str, *, made: bool) -> str | None:
+    """Return why the system lets nobody write more of a file that could not be written.
+
+    netCDF does not say so: on a full disk there is an "HDF error", or permission is denied.
+
+    Parameters
+    ----------
+    made
+        Whether the file was made here. One that was there before is another's, and not touched.
+    """
+    folder = os.path.dirname(path) or "."
+    try:
+        with open(path, "ab") if made else tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def declare(
+    file: Any,
+    root: Group,
+    stored: Callable[[Variable], StorageProperties],
+    chunk_cache: int | None = None,
+) -> list[tuple[Variable, Any]]:
+    """Make all of a dataset but its values, before these, because classic files are moved for that.
+
+    Parameters
+    ----------
+    stored
+        Decides how a variable is stored.
+    chunk_cache
+        Bytes of chunks that netCDF-C keeps for each variable; None for its default.
+
+    Returns
+    -------
+    Pairs of a variable, and the one of the file.
+
+    Raises
+    ------
+    FormatError
+        If a variable has a dimension of a group that it is not in.
+    """
+    made = []
+    for group in root.walk():
+        target = group_at(file, group.path)
+        for enum in group.types.values():
+            _enum_type(file, enum)
+        for dimension in group.dimensions.values():
+            # for netCDF, a dimension without elements is an unlimited one
+            target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
+        write_attributes(target, group)
+        variables = group.variables.values()
+        made += [(v, create_variable(file, v, stored(v), chunk_cache)) for v in variables]
+    return made
+
+
+def put(made: Any, variable: Variable, values: np.ndarray, part: tuple[slice, ...] = ()) -> None:
+    """Write values of a variable, as they are stored, into that of a file."""
+    if variable.nc_type == "string":
+        values = mapped(lambda text: text if isinstance(text, bytes) else bytes_of(text), values)
+    if variable.enum is not None:
+        # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
+        made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
+    # `...` would be as long as a dimension that hides the one of the variable
+    part = part or tuple(slice(0, size) for size in variable.shape)
+    with _found_by_name(made.group(), variable):
+        made[part or ...] = values if values.ndim else values[()]
+
+
+@contextmanager
+def _found_by_name(group: Any, variable: Variable) -> Iterator[None]:
+    """Let netCDF4 find the dimensions of a variable, though others of their names hide them.
+
+    It makes a variable of dimensions, and then looks for them by name from the group on.
+    """
+    seen = group.dimensions
+    made = [(dim.name, _dimension(group, variable, dim)) for dim in variable.dimensions]
+    before = {name: seen.get(name) for name, _ in made}
+    for name in before:
+        # parts are slices within bounds, so the largest of several does for all
+        same = (dim for one, dim in made if one == name)
+        seen[name] = max(same, key=lambda dim: (dim.isunlimited(), len(dim)))
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            if own is None:
+                del seen[name]
             else:
-                held.dimensions[name] = dimension
-        held.attributes = lacking.attributes(group.path, group.attributes)
-        for name, variable in group.variables.items():
-            held.variables[name] = lacking.variable(netcdf_text(variable))
-            for config in stored_as(opened, variable).codecs if netcdf4 else ():
-                row = codec(config["id"])
-                if row.compressor and row.options is None:
-                    lacking.note(COMPRESSORS, f"{variable.path} ({row.id})")
-    lacking.tell(target.url)
-    progress.expect(sum(map(_nbytes, variables)))
-    plan = {v.path: _planned(opened, v, memory) for v in contents.root.all_variables()}
-    if memory is not None:
-        for variable in variables:
-            said = one_pass(plan[variable.path].rechunking)
-            tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
-    # if memory is limited, parts are whole chunks: none need be kept
-    chunk_cache = None if memory is None else 0
-    target.write(partial(_fill, target.url, opened, contents, plan, model, chunk_cache, progress))
+                seen[name] = own
 
 
-def _fill(
-    url: str,
-    opened: Opened,
-    contents: Contents,
-    plan: Mapping[str, Planned],
-    model: str,
-    chunk_cache: int | None,
-    progress: Progress,
-    path: str,
-) -> None:
-    with new_file(path, model, url) as file:
-        if not model.startswith("NETCDF4"):
-            file.set_fill_off()  # all values are written
-        stored = partial(stored_as, opened)
-        for variable, made in declare(file, contents.root, stored, chunk_cache):
-            _write_values(plan[variable.path], variable, made, progress)
-        opened.refuse_changed()
+def _dimension(group: Any, variable: Variable, dim: Dimension) -> Any:
+    """Return the dimension of a file that a variable in `group` has."""
+    if not is_below(variable.group, dim.group):
+        reason = f"dimension {dim.path!r} is declared in none of the groups it is in"
+        raise FormatError(variable.path, reason)
+    for _ in range(_depth(variable.group) - _depth(dim.group)):
+        group = group.parent
+    return group.dimensions[dim.name]
 
 
-def check(variable: Variable) -> None:
-    """Raise if a variable cannot be read, or has no form here."""
-    if variable.error is not None:
-        raise variable.error
-    if variable.nc_type is None:
-        reason = f"holds {described(variable.dtype)}, which are not copied to netCDF"
-        raise FormatError(variable.path, f"{reason} (nccopy copies such netCDF-4 files)")
+def _depth(path: str) -> int:
+    """Return how many groups are above that of a path."""
+    return path.rstrip("/").count("/")
 
 
-def check_names(group: Group) -> None:
-    """Raise if something in a group has a name that netCDF does not take."""
-    owners: list[Group | Variable] = [group, *group.variables.values()]
-    names = [*group.groups, *group.variables, *group.dimensions, *group.types]
-    for name in (*names, *(name for owner in owners for name in owner.attributes)):
-        if readable(name) != name:
-            reason = "is not UTF-8, as names must be in netCDF: give it another name first"
-            raise FormatError(group.path, f"the name {name!r} {reason}")
-        if NAME.fullmatch(name) is None:
-            reason = "is not one that netCDF allows: give it another name first"
-            raise FormatError(group.path, f"the name {name!r} {reason}")
+def group_at(file: Any, path: str) -> Any:
+    """Return a group of a file, which is made if it is not there."""
+    return file if path == "/" else file.createGroup(path)
 
 
-class Planned(NamedTuple):
-    """How the data of a variable are copied."""
+def write_attributes(target: Any, owner: Group | Variable) -> None:
+    """Write the attributes of a group or variable with their types.
 
-    source: StoredSource
-    rechunking: Rechunking
+    ``_FillValue`` of a variable is given when it is made.
 
-
-def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
-    chunks = stored_as(opened, variable).chunk_shape
-    source = StoredSource(opened.reader(variable), variable)
-    nbytes = None if memory is None else room(source, chunks, memory)
-    return Planned(source, source.rechunking(chunks, nbytes))
-
-
-def _nbytes(variable: Variable) -> int:
-    """Return the bytes of the values of a variable, texts taken for pointers as they are."""
-    return math.prod(variable.shape) * variable.dtype.itemsize
-
-
-def _write_values(planned: Planned, variable: Variable, made: Any, progress: Progress) -> None:
-    source, rechunking = planned
-    for part in boxes(rechunking.shape, rechunking.parts):
-        if not math.prod(p.stop - p.start for p in part):
+    Raises
+    ------
+    FormatError
+        If netCDF does not take the name of one: netCDF-4 reserves some.
+    """
+    for attribute in owner.attributes.values():
+        if attribute.name == "_FillValue" and isinstance(owner, Variable):
             continue
-        values = source.read(part)
-        put(made, variable, values, part)
-        progress.advance(values.nbytes)
+        try:
+            _write_attribute(target, attribute)
+        except AttributeError as error:  # netCDF4 raises it for all that netCDF-C refuses here
+            reason = f"netCDF does not take an attribute of the name {attribute.name!r}: {error}"
+            raise FormatError(owner.path, reason) from error
+
+
+def _write_attribute(target: Any, attribute: Attribute) -> None:
+    if attribute.type == "string":
+        texts = [bytes_of(text) for text in attribute.value]
+        target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
+    elif attribute.type == "char":
+        target.setncattr(attribute.name, bytes_of(str(attribute.value)))
+    else:
+        target.setncattr(attribute.name, attribute.value)
+
+
+def create_variable(
+    file: Any, variable: Variable, stored: StorageProperties, chunk_cache: int | None
+) -> Any:
+    """Make a variable without its values, which are to be put as they are stored."""
+    group = group_at(file, variable.group)
+    dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
+    text, netcdf4 = variable.nc_type == "string", file.data_model == "NETCDF4"
+    fill = fill_value(variable)
+    options: dict[str, Any] = {}
+    if netcdf4 and variable.shape and not text:
+        options |= _filters(stored.codecs)
+    if netcdf4 and variable.shape and not stored.contiguous:
+        options["chunksizes"] = tuple(
+            c if d.unlimited or d.size == 0 else min(c, d.size)
+            for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
+        )
+    if fill is not None:
+        options["fill_value"] = bytes_of(fill) if variable.nc_type == "char" else fill
+    elif netcdf4 and stored.unfilled and not text and variable.enum is None:
+        options["fill_value"] = False  # or a reader takes the default one for missing
+    big = netcdf4 and not text and stored.dtype.byteorder == ">"
+    datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
+    if variable.enum is not None:
+        datatype = _enum_type(file, variable.enum)
+    made = group.createVariable(
+        variable.name,
+        datatype,
+        dimensions,
+        endian="big" if big else "native",
+        # set later, netCDF-C would open the variable anew by its name, which may be a dimension's
+        chunk_cache=chunk_cache,
+        **options,
+    )
+    made.set_auto_maskandscale(False)
+    made.set_auto_chartostring(False)
+    write_attributes(made, variable)
+    return made
+
+
+def _enum_type(file: Any, enum: EnumType) -> Any:
+    """Return an enum of the file; it is made, unless a variable of another group has it already."""
+    group = group_at(file, enum.group)
+    if enum.name not in group.enumtypes:
+        group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
+    return group.enumtypes[enum.name]
+
+
+def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
+    """Return the options of `createVariable` for codecs; others are left out."""
+    options: dict[str, Any] = {"shuffle": False}
+    for config in codecs:
+        row = codec(config["id"])
+        said = row.options(config) if row.options else {}
+        options |= {**said, "shuffle": options["shuffle"] or said.get("shuffle", False)}
+    return options
+
+
+def left_out(codecs: Iterable[CodecConfig]) -> list[str]:
+    """Return the ids of netCDF's codecs that a file does not get, or another one instead.
+
+    netCDF4-python shuffles for zlib only.
+    """
+    found, compressor = [], _filters(codecs).get("compression")
+    for config in codecs:
+        row = codec(config["id"])
+        said = row.options(config) if row.options else {}
+        own = row.netcdf.name if row.netcdf else None
+        if said.get("compression", own) != own or (row.id == "shuffle" and compressor != "zlib"):
+            found.append(row.id)
+    return found

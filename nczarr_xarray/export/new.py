@@ -19,15 +19,9 @@ from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.dataset.units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.new_dataset import flows_of, plan_contents
-from nczarr_xarray.export.write_options import (
-    Mode,
-    WriteRequest,
-    aligned_item,
-    array_of,
-    chunk_conflicts,
-)
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.options import Mode, WriteRequest
+from nczarr_xarray.export.write_target import begin_edit, holds_dataset, is_empty, refuse_nested
+from nczarr_xarray.export.write_task import WriteTask, flows_of, plan_contents
 from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.limits import problems
@@ -54,20 +48,21 @@ def _complete(request: WriteRequest) -> Existing | None:
 def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
-    if mode != "w" or request.path != "/":
+    # most new datasets come where nothing is: then none need be looked for
+    if (mode != "w" or request.path != "/") and not (mode == "w-" and is_empty(request.target)):
         existing = _complete(request)
     if existing is None:
         return _new_dataset(request)
     with existing.opened:
         if mode == "w-" and existing.group(request.path) is not None:
-            if request.path == "/" and not request.target.holds_dataset():
+            if request.path == "/" and not holds_dataset(request.target):
                 return _new_dataset(request)  # which says what is there instead
             name = "a dataset" if request.path == "/" else f"a group {request.path!r}"
             raise DatasetExistsError(
                 request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"
             )
         if not (existing.group_documents("") or existing.opened.hierarchy.root.variables):
-            request.target.refuse_nested()
+            refuse_nested(request.target)
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 
@@ -79,22 +74,21 @@ def _new_dataset(request: WriteRequest) -> WriteTask:
 
 def _collect(exporter: Exporter, request: WriteRequest) -> None:
     """Add all groups to an exporter, and raise the problems that it finds."""
-    for path, dataset in request.groups.items():
-        asked = request.asked(path)._replace(append_dim=request.options.append_dim)
-        exporter.add(path, dataset, asked)
+    for path, (dataset, asked) in request.groups.items():
+        exporter.add(path, dataset, asked._replace(append_dim=request.options.append_dim))
     contents, options = exporter.contents, request.options
     for number, item in enumerate(contents.items):
         if options.align_chunks or not item.chunks_are_asked_for:
-            contents.items[number] = aligned_item(item, (0,) * item.source.ndim)
-    for item in contents.items:
-        exporter.problems += chunk_conflicts(item, options, (0,) * item.source.ndim)
+            contents.items[number] = item.aligned((0,) * item.source.ndim)
+        if options.safe_chunks:
+            exporter.problems += contents.items[number].conflicts((0,) * item.source.ndim)
     exporter.problems += problems(contents.root, exporter.profile)
     exporter.check(request.url)
 
 
 def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
-    change = request.target.edit()
+    change = begin_edit(request.target)
     with on_error(change.abort):
         existing = _still_there(request)  # read again, under the lock
         with existing.opened:
@@ -147,7 +141,7 @@ def _outdated(
         if group is not None and name in group.groups:
             raise ExportError(request.url, f"{item.variable.path} is a group already")
         if group is not None and name in group.variables:
-            removed += below(array_of(item).path)
+            removed += below(item.array.path)
     return removed
 
 

@@ -12,22 +12,17 @@ import xarray as xr
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, on_error
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
-from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.dataset import Exporter
-from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.placement import Placement
-from nczarr_xarray.export.regions import replaced_part
-from nczarr_xarray.export.write_options import (
-    RegionLike,
-    WriteRequest,
-    aligned_item,
-    array_of,
-    chunk_conflicts,
-    shares_chunks,
+from nczarr_xarray.export.contents import (
+    Item,
 )
+from nczarr_xarray.export.dataset import group_attributes
+from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.options import RegionLike, WriteRequest
+from nczarr_xarray.export.placement import Placement, replaced_part
+from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import amend
-from nczarr_xarray.model import ChunkedArray, Dimension, Group
+from nczarr_xarray.model import ChunkedArray, Dimension
 
 Start = tuple[int, ...]
 
@@ -46,14 +41,14 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
         update.check()
-        change = request.target.edit(update.boxes(items, starts))
+        change = begin_edit(request.target, update.boxes(items, starts))
         with on_error(change.abort):
-            existing = _unchanged(request, existing, [array_of(item).path for item in items])
+            existing = _unchanged(request, existing, [item.array.path for item in items])
             reader = existing.opened.keys
             direct = _fresh(request, existing, items, starts)
             flows: list[Flow] = []
             for item, start in zip(items, starts, strict=True):
-                array = array_of(item)
+                array = item.array
                 store = direct.get(array.path, change.staged)
                 writer = _writer(item, store, start, OldChunks(reader, array))
                 flows.append((item, writer))
@@ -74,7 +69,7 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
         if existing.pending:
             update.problems.append("the dataset is not complete yet; nothing is appended to it")
         update.check()
-        change = request.target.edit()
+        change = begin_edit(request.target)
         with on_error(change.abort):
             reader = _unchanged(request, existing, None).opened.keys
             flows = [
@@ -97,10 +92,9 @@ def _must_exist(request: WriteRequest, advice: str) -> Existing:
 
 
 def _one_group(request: WriteRequest) -> tuple[str, xr.Dataset]:
-    path, dataset = request.one_group()
+    path, dataset, asked = request.one_group()
     if request.options.create:  # what is asked for is for a new dataset
         return path, dataset
-    asked = request.asked(path)
     if asked.unlimited:
         raise ExportError(
             request.url,
@@ -141,9 +135,10 @@ def _ready(
 ) -> list[Item]:
     """Return the items, if their blocks suit the chunks; otherwise note the problem."""
     if request.options.align_chunks:
-        items = [aligned_item(item, start) for item, start in zip(items, starts, strict=True)]
-    for item, start in zip(items, starts, strict=True):
-        update.problems += chunk_conflicts(item, request.options, start)
+        items = [item.aligned(start) for item, start in zip(items, starts, strict=True)]
+    if request.options.safe_chunks:
+        for item, start in zip(items, starts, strict=True):
+            update.problems += item.conflicts(start)
     return items
 
 
@@ -192,7 +187,7 @@ def _fresh(
     store = request.target.store
     found: dict[str, WritableStore] = {}
     for item, start in zip(items, starts, strict=True):
-        array = array_of(item)
+        array = item.array
         if array.path not in existing.pending or store is None:
             continue
         ends = tuple(a + n for a, n in zip(start, item.source.shape, strict=True))
@@ -200,7 +195,7 @@ def _fresh(
             a % c == 0 and (b % c == 0 or b == n)
             for a, b, c, n in zip(start, ends, array.chunk_shape, array.shape, strict=True)
         )
-        if not whole or shares_chunks(item, start):
+        if not whole or item.shared_chunk(start) is not None:
             raise ExportError(
                 request.url,
                 f"/{array.path}: the region does not begin and end at borders of chunks "
@@ -210,7 +205,7 @@ def _fresh(
     if any(
         _has_chunk(store, item, start)
         for item, start in zip(items, starts, strict=True)
-        if (store := found.get(array_of(item).path)) is not None
+        if (store := found.get(item.array.path)) is not None
     ):
         return {}
     return found
@@ -218,7 +213,7 @@ def _fresh(
 
 def _has_chunk(store: WritableStore, item: Item, start: Start) -> bool:
     """Tell whether any of the chunks exists into which the values of an item go."""
-    array = array_of(item)
+    array = item.array
     positions = product(
         *(
             range(first // chunk, -(-(first + size) // chunk))
@@ -235,19 +230,15 @@ def _has_chunk(store: WritableStore, item: Item, start: Start) -> bool:
 
 def _writer(item: Item, store: WritableStore, start: Start, old: OldChunks) -> ChunkWriter:
     """Return the writer of an item, whose chunks exist in part (`old`)."""
-    shared = shares_chunks(item, start)
-    return ChunkWriter(array_of(item), store, start, old=old, rounding=item.rounding, shared=shared)
+    shared = item.shared_chunk(start) is not None
+    return ChunkWriter(item.array, store, start, old=old, rounding=item.rounding, shared=shared)
 
 
 def _update_attributes(
     existing: Existing, path: str, dataset: xr.Dataset, request: WriteRequest
 ) -> None:
     """Give the group the attributes of the new values; its other attributes stay."""
-    exporter = Exporter(existing.profile)
-    node = Group()
-    for name, value in dataset.attrs.items():
-        exporter.attribute(node, path, name, value)
-    exporter.check(request.url)
-    key = path.strip("/")
+    profile, key = existing.profile, path.strip("/")
+    attributes = group_attributes(profile, path, dataset.attrs, request.url).values()
     before = existing.group_documents(key)
-    existing.change(amend.set_attributes(before, key, node.attributes.values(), existing.profile))
+    existing.change(amend.set_attributes(before, key, attributes, profile))

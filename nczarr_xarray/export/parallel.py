@@ -1,4 +1,4 @@
-"""Writing dask's arrays: one task of dask per block, with whatever scheduler is in use."""
+"""Writing with dask: its arrays, a task for each block; parts of copies, by workers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import asyncio
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError, FormatError, StoreError
+from nczarr_fsspec.errors import ExportError, NCZarrError, StoreError
+from nczarr_xarray.export.gate import check_block
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from nczarr_xarray.export.steps import Step
+
 
 _logger = logging.getLogger(__name__)
 
@@ -169,27 +174,6 @@ def _write_block(
     return np.full((1,) * len(first), number if counted else 0, np.intp)
 
 
-def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise `FormatError` if a block that dask has computed is not of the shape that it told."""
-    if block.shape != shape:
-        reason = f"dask has computed a block of shape {block.shape}, which was to have {shape}"
-        raise FormatError(
-            path, f"{reason}: what makes its blocks (map_blocks ...) states wrong chunks"
-        )
-
-
-def check_kind(path: str, block: np.dtype, dtype: np.dtype) -> None:
-    """Raise `FormatError` if numbers are wanted and a block that dask has computed has others.
-
-    numpy casts complex numbers, times and text to numbers, and what these mean is lost.
-    """
-    if dtype.kind in "iufb" and block.kind not in "iufb":
-        reason = f"dask has computed a block of type {block}, which is stored as {dtype}"
-        raise FormatError(
-            path, f"{reason}: what makes its blocks (map_blocks ...) states another dtype"
-        )
-
-
 def _compute_here(writes: list[Written], done: Callable[[Any], None]) -> list[Written]:
     """Compute arrays with a scheduler of this machine; `done` gets the keys of the blocks."""
     from dask.base import compute
@@ -281,3 +265,136 @@ def distributed_client() -> Any:
 
     client = getattr(get_scheduler(), "__self__", None)
     return client if isinstance(client, Client) else None
+
+
+#: Seconds to wait for a scheduler.
+PATIENCE = 30
+#: Tasks that a thread of a worker has before it, so that it never waits for the next one.
+_WAITING = 3
+#: Of a cluster of our own. A worker that died is started again; if that takes longer than this
+#: (15 s by default, on a machine that is busy), dask does without it for ever. Without any worker a
+#: copy would wait for ever, too.
+_RESTART = {"distributed.deploy.lost-worker-timeout": "1 day"}
+
+
+@contextmanager
+def connected(workers: int | None, scheduler: str | None) -> Iterator[None]:
+    """Make a cluster the one that dask uses in this block; do nothing if none is asked for.
+
+    Parameters
+    ----------
+    workers
+        Number of processes to start on this machine.
+    scheduler
+        Address of a scheduler that runs.
+
+    Raises
+    ------
+    ImportError
+        If dask.distributed is not installed.
+    StoreError
+        If the scheduler does not answer.
+    """
+    if workers is None and scheduler is None:
+        yield
+        return
+    try:
+        import dask.config
+        from distributed import Client, LocalCluster
+    except ImportError:
+        needs = "--workers and --scheduler need dask.distributed"
+        raise ImportError(f"{needs}: pip install 'nczarr-xarray[dask]'") from None
+    if scheduler is None:
+        with (
+            dask.config.set(_RESTART),
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,  # errors come back, and are raised here
+            ) as cluster,
+            Client(cluster),
+        ):
+            yield
+        return
+    try:
+        client = Client(scheduler, timeout=PATIENCE)
+    except (OSError, ValueError) as error:
+        reason = f"no scheduler of dask.distributed answers there: {error}"
+        raise StoreError(scheduler, reason) from error
+    with client:
+        if not client.nthreads():
+            raise StoreError(scheduler, "its cluster has no workers: start some (dask worker)")
+        yield
+
+
+def run_parts(
+    client: Any, steps: Sequence[Step], parts: Iterator[tuple[int, int]]
+) -> Generator[tuple[int, int, int]]:
+    """Do parts of steps on the workers of a cluster, in any order.
+
+    No task of them runs any more when this has ended.
+
+    Parameters
+    ----------
+    client
+        Of dask.distributed.
+    parts
+        Pairs of the number of a step and of one of its parts.
+
+    Yields
+    ------
+    tuple of int
+        Such a pair, and the number of objects that were put, when it is done.
+
+    Raises
+    ------
+    NCZarrError
+        The first error, about what it concerns.
+    """
+    from distributed import as_completed
+
+    with outside_of_tasks():
+        threads = sum(client.nthreads().values())
+        # tasks, not scattered data, which are lost for good with the worker that has them
+        sent = [client.submit(_itself, step, pure=False) for step in steps]
+        waiting: dict[str, tuple[int, int]] = {}
+
+        def submit(pair: tuple[int, int]) -> Any:
+            number, part = pair
+            key = f"nczarr-copy-{steps[number].writer.array.path}-{part}-{uuid.uuid4().hex}"
+            waiting[key] = pair
+            return client.submit(run_part, sent[number], part, key=key, pure=False)
+
+        futures = [submit(pair) for pair in islice(parts, max(1, threads) * (1 + _WAITING))]
+        done = as_completed(futures)
+        try:
+            for future in done:
+                pair = waiting.pop(future.key)
+                yield (*pair, _result(future, steps[pair[0]], pair[1]))
+                for more in islice(parts, 1):
+                    done.add(submit(more))
+        except BaseException:
+            forget(client, [*done.futures])
+            raise
+
+
+def _itself(step: Step) -> Step:
+    return step
+
+
+def run_part(step: Step, part: int) -> int:
+    """Do a part on a worker; return the number of objects that were put."""
+    return step.run(part, lambda _: None, threads=1)  # others have the other processors
+
+
+def _result(future: Any, step: Step, part: int) -> int:
+    try:
+        put: int = future.result()
+    except NCZarrError:
+        raise
+    except Exception as error:  # of dask, or of the worker's packages
+        what = f"{step.item.variable.path}, part {part + 1} of {step.parts}"
+        reason = str(error) or type(error).__name__
+        raise StoreError(what, f"cannot be copied by a worker: {reason}") from error
+    return put

@@ -15,7 +15,6 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.write_target import WriteTarget
 
 
 def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bool:
@@ -50,8 +49,8 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bo
     abandoned = place is not None and place.remove_abandoned()
     if place is not None and not place.is_tree and (claimed or _names_a_file(place)):
         return _recover_file(place) or claimed or abandoned
-    write_target = WriteTarget(find_destination(target, storage_options))
-    path, store = write_target.destination.path, write_target.store
+    destination = find_destination(target, storage_options)
+    path, store = destination.path, destination.store
     found = [
         claimed or abandoned,
         path is not None and remove_leftovers(os.path.realpath(path), alive=True),
@@ -76,8 +75,8 @@ def _claim_is_cleared(place: MasterPlace) -> bool:
 
 
 def _names_a_file(place: MasterPlace) -> bool:
-    is_folder = os.path.isdir(place.file.folder + place.file.name)  # a tree may have any name
-    return says_file(place.file.name, place.file.mode) and not is_folder
+    is_folder = os.path.isdir(place.folder + place.name)  # a tree may have any name
+    return says_file(place.name, place.mode) and not is_folder
 
 
 def _recover_file(place: MasterPlace) -> bool:
@@ -85,7 +84,7 @@ def _recover_file(place: MasterPlace) -> bool:
     store = place.store
     if not isinstance(store, DirectoryWriter):
         return False
-    path = os.path.join(store.path, place.file.name)
+    path = os.path.join(store.path, place.name)
     return remove_leftovers(os.path.realpath(path), alive=True)
 
 

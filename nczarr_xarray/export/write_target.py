@@ -6,7 +6,9 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from nczarr_fsspec.changes.create import (
     ROOTS,
@@ -35,10 +37,11 @@ from nczarr_fsspec.errors import (
     StoreError,
     on_error,
 )
-from nczarr_fsspec.keystore import KeyStore, WritableStore
-from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.options import WriteOptions
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import check_is_zarr, describes_array, formats
 
@@ -48,179 +51,152 @@ _OTHER_ARCHIVE = (
 )
 
 
-class WriteTarget:
-    """The target of a write task: a destination, and what exists there.
+def begin_new(
+    target: Destination,
+    *,
+    replace: bool,
+    template: bool = False,
+    resumption: Resumption | None = None,
+) -> tuple[Change, list[str], list[str]]:
+    """Begin to write a new dataset.
 
     Parameters
     ----------
-    destination
-        The destination to write to.
+    replace
+        Whether an existing dataset may be replaced.
+    template
+        Whether the dataset is put into place before all its chunks are written.
+    resumption
+        The work, if it can be continued.
+
+    Returns
+    -------
+    change, removed, foreign
+        The change; keys to remove with the old dataset; keys that belong to
+        no dataset and stay.
+
+    Raises
+    ------
+    DatasetExistsError
+        If something exists that must not be replaced.
     """
+    if target.kind == "zip":
+        archive = _archive(target, base=False, replace=replace, resumption=resumption)
+        with on_error(archive.abort):
+            foreign = _foreign(target.keys()) if replace else []
+            _refuse_other_format(target, foreign)
+            return archive, [], foreign
+    if replace and target.store is not None:
+        finish_journal(target.store)  # chunks that were moved before their metadata are foreign
+    keys = target.keys()
+    owned, foreign = dataset_keys(keys), _foreign(keys)
+    abandoned = _is_abandoned(target, keys)
+    if not abandoned:
+        _refuse_nested(target.url, owned)
+    _refuse_array(target, keys)
+    if not replace:
+        if not abandoned and ROOTS & set(owned):
+            raise DatasetExistsError(target.url, _EXISTS)
+        refuse_foreign(target.url, foreign or (() if abandoned else removable(owned)))
+    _refuse_other_format(target, foreign)
+    path = target.path
+    if target.kind == "directory" and path is not None and not foreign:
+        path = os.path.realpath(path)
+        if can_be_renamed(path):
+            links = target.place.follow_symlinks
+            tree = NewTree.begin(path, resumption, follow_symlinks=links)
+            with on_error(tree.abort):
+                if tree.old is not None and not replace:
+                    _refuse_new(target)
+            return tree, [], []
+    assert target.store is not None
+    if not template and (abandoned or not (ROOTS & set(owned) or foreign)):
+        return NewObjects.begin(target.store, resumption), [], foreign
+    change = Edit.begin(target.store)
+    with on_error(change.abort):
+        return change, removable(dataset_keys(target.keys())), foreign
 
-    def __init__(self, destination: Destination) -> None:
-        self.destination = destination
-        self.url = destination.url
-        self.store = self._store()
 
-    def _store(self) -> WritableStore | None:
-        destination = self.destination
-        if destination.kind == "directory":
-            assert destination.path is not None
-            if os.path.exists(destination.path) and not os.path.isdir(destination.path):
-                raise DatasetExistsError(
-                    self.url,
-                    "is a file, which a directory does not replace: choose another name, or one "
-                    "that ends in .zip",
-                )
-            return DirectoryWriter(
-                destination.path, follow_symlinks=destination.place.follow_symlinks
-            )
-        return destination.store
+def refuse_nested(target: Destination) -> None:
+    """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
+    _refuse_nested(target.url, dataset_keys(target.keys()))
 
-    def reader(self) -> KeyStore | None:
-        """Return a store that reads the target as it is now; None if there is no archive."""
-        if self.store is not None:
-            return self.store.reader()
-        return self.destination.open_archive()
 
-    def keys(self, below: str = "") -> list[str]:
-        """Return all keys that exist."""
-        if self.store is not None:
-            return self.store.keys_below(below)
-        archive = self.reader()
-        if archive is None:
-            return []
-        try:
-            return list(_keys_of(archive, below))
-        finally:
-            archive.close()
+def _refuse_array(target: Destination, keys: list[str]) -> None:
+    """Raise `DatasetExistsError` if there is an array: a dataset around it would lose it."""
+    found = {".zarray", "zarr.json"} & set(keys)
+    store = target.reader() if found else None
+    if store is None or not any(describes_array(k, store.get_one(k) or b"") for k in found):
+        return
+    raise DatasetExistsError(
+        target.url,
+        "is a single Zarr array, which a dataset does not replace: choose another path, or "
+        "change the dataset that it is a variable of",
+    )
 
-    def create(
-        self, *, replace: bool, template: bool = False, resumption: Resumption | None = None
-    ) -> tuple[Change, list[str], list[str]]:
-        """Begin to write a new dataset.
 
-        Parameters
-        ----------
-        replace
-            Whether an existing dataset may be replaced.
-        template
-            Whether the dataset is put into place before all its chunks are written.
-        resumption
-            The work, if it can be continued.
+def _refuse_other_format(target: Destination, foreign: list[str]) -> None:
+    """Raise `FormatError` if another package's format would go on reading what stays."""
+    if not foreign or {mark for row in formats() for mark in row.marks}.isdisjoint(foreign):
+        return
+    store = target.reader()
+    assert store is not None
+    with suppress(DatasetNotFoundError), open_keys(store, options=OpenOptions()) as opened:
+        check_is_zarr(opened.hierarchy, target.url)
 
-        Returns
-        -------
-        change, removed, foreign
-            The change; keys to remove with the old dataset; keys that belong to
-            no dataset and stay.
 
-        Raises
-        ------
-        DatasetExistsError
-            If something exists that must not be replaced.
-        """
-        if self.destination.kind == "zip":
-            archive = self._archive(base=False, replace=replace, resumption=resumption)
-            with on_error(archive.abort):
-                foreign = _foreign(self.keys()) if replace else []
-                self._refuse_other_format(foreign)
-                return archive, [], foreign
-        if replace and self.store is not None:
-            finish_journal(self.store)  # chunks that were moved before their metadata are foreign
-        keys = self.keys()
-        owned, foreign = dataset_keys(keys), _foreign(keys)
-        abandoned = self._is_abandoned(keys)
-        if not abandoned:
-            _refuse_nested(self.url, owned)
-        self._refuse_array(keys)
-        if not replace:
-            if not abandoned and ROOTS & set(owned):
-                raise DatasetExistsError(self.url, _EXISTS)
-            refuse_foreign(self.url, foreign or (() if abandoned else removable(owned)))
-        self._refuse_other_format(foreign)
-        path = self.destination.path
-        if self.destination.kind == "directory" and path is not None and not foreign:
-            path = os.path.realpath(path)
-            if can_be_renamed(path):
-                links = self.destination.place.follow_symlinks
-                tree = NewTree.begin(path, resumption, follow_symlinks=links)
-                with on_error(tree.abort):
-                    if tree.old is not None and not replace:
-                        self._refuse_new()
-                return tree, [], []
-        assert self.store is not None
-        if not template and (abandoned or not (ROOTS & set(owned) or foreign)):
-            return NewObjects.begin(self.store, resumption), [], foreign
-        change = Edit.begin(self.store)
-        with on_error(change.abort):
-            return change, removable(dataset_keys(self.keys())), foreign
+def _refuse_new(target: Destination) -> None:
+    """Raise `DatasetExistsError` if there is something now, which has come before the lock."""
+    keys = target.keys()
+    if not _is_abandoned(target, keys):
+        refuse_foreign(target.url, removable(keys))
 
-    def refuse_nested(self) -> None:
-        """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
-        _refuse_nested(self.url, dataset_keys(self.keys()))
 
-    def _refuse_array(self, keys: list[str]) -> None:
-        """Raise `DatasetExistsError` if there is an array: a dataset around it would lose it."""
-        found, store = {".zarray", "zarr.json"} & set(keys), self.reader()
-        if store is None or not any(describes_array(k, store.get_one(k) or b"") for k in found):
-            return
-        raise DatasetExistsError(
-            self.url,
-            "is a single Zarr array, which a dataset does not replace: choose another path, or "
-            "change the dataset that it is a variable of",
-        )
+def is_empty(target: Destination) -> bool:
+    """Tell whether there is nothing at all; what cannot be found out is said by who reads it."""
+    if target.store is None:
+        return False
+    (names,) = target.store.reader().list_many([""])
+    return not names
 
-    def _refuse_other_format(self, foreign: list[str]) -> None:
-        """Raise `FormatError` if another package's format would go on reading what stays."""
-        if not foreign or {mark for row in formats() for mark in row.marks}.isdisjoint(foreign):
-            return
-        store = self.reader()
-        assert store is not None
-        with suppress(DatasetNotFoundError), open_keys(store, options=OpenOptions()) as opened:
-            check_is_zarr(opened.hierarchy, self.url)
 
-    def _refuse_new(self) -> None:
-        """Raise `DatasetExistsError` if there is something now, which has come before the lock."""
-        keys = self.keys()
-        if not self._is_abandoned(keys):
-            refuse_foreign(self.url, removable(keys))
+def holds_dataset(target: Destination) -> bool:
+    """Tell whether a complete dataset exists."""
+    keys = target.keys()
+    return INCOMPLETE not in keys and bool(ROOTS & set(dataset_keys(keys)))
 
-    def holds_dataset(self) -> bool:
-        """Tell whether a complete dataset exists."""
-        keys = self.keys()
-        return INCOMPLETE not in keys and bool(ROOTS & set(dataset_keys(keys)))
 
-    def _is_abandoned(self, keys: list[str]) -> bool:
-        """Tell whether the target holds only an abandoned dataset, which was never complete."""
-        if INCOMPLETE not in keys or JOURNAL in keys or self.store is None:
-            return False
-        mark = pending_in(self.store)
-        return mark is not None and mark.pending is None
+def _is_abandoned(target: Destination, keys: list[str]) -> bool:
+    """Tell whether the target holds only an abandoned dataset, which was never complete."""
+    if INCOMPLETE not in keys or JOURNAL in keys or target.store is None:
+        return False
+    mark = pending_in(target.store)
+    return mark is not None and mark.pending is None
 
-    def edit(self, boxes: Boxes = None) -> Change:
-        """Begin a change of the existing dataset: of everything, or of the chunks in `boxes`."""
-        if self.store is not None:
-            if self.destination.path is not None:
-                remove_leftovers(os.path.realpath(self.destination.path))
-            return Edit.begin(self.store, boxes)
-        return self._archive(base=True)
 
-    def _archive(
-        self, *, base: bool, replace: bool = False, resumption: Resumption | None = None
-    ) -> NewTree:
-        destination = self.destination
-        if destination.path is None:  # the next writer would not find it: it is never continued
-            tree = NewTree(self.url, tempfile.mkdtemp(prefix="nczarr-"))
-        else:
-            tree = NewTree.begin(os.path.realpath(destination.path), resumption)
-        with on_error(tree.abort):
-            there = _contents(destination)  # an error if the file there is no readable archive
-            before = None if replace else there if base else ""
-            if before not in (None, there):
-                reason = _EXISTS if ROOTS & set(dataset_keys(self.keys())) else _OTHER_ARCHIVE
-                raise DatasetExistsError(self.url, reason)
-            return tree.packed(self.url, partial(_pack, destination, base=base, before=before))
+def begin_edit(target: Destination, boxes: Boxes = None) -> Change:
+    """Begin a change of the existing dataset: of everything, or of the chunks in `boxes`."""
+    if target.store is not None:
+        if target.path is not None:
+            remove_leftovers(os.path.realpath(target.path))
+        return Edit.begin(target.store, boxes)
+    return _archive(target, base=True)
+
+
+def _archive(
+    target: Destination, *, base: bool, replace: bool = False, resumption: Resumption | None = None
+) -> NewTree:
+    if target.path is None:  # the next writer would not find it: it is never continued
+        tree = NewTree(target.url, tempfile.mkdtemp(prefix="nczarr-"))
+    else:
+        tree = NewTree.begin(os.path.realpath(target.path), resumption)
+    with on_error(tree.abort):
+        there = _contents(target)  # an error if the file there is no readable archive
+        before = None if replace else there if base else ""
+        if before not in (None, there):
+            reason = _EXISTS if ROOTS & set(dataset_keys(target.keys())) else _OTHER_ARCHIVE
+            raise DatasetExistsError(target.url, reason)
+        return tree.packed(target.url, partial(_pack, target, base=base, before=before))
 
 
 def _foreign(keys: list[str]) -> list[str]:
@@ -321,14 +297,32 @@ def check_clashes(
         )
 
 
-def _keys_of(store: KeyStore, prefix: str) -> Iterable[str]:
-    """Yield the keys below one; what has nothing below it is a key itself."""
-    pending = [prefix]
-    while pending:
-        above = pending.pop()
-        (names,) = store.list_many([above])
-        if isinstance(names, StoreError):
-            raise names
-        pending += [f"{above}/{name}" if above else name for name in names or ()]
-        if not names and above != prefix:
-            yield above
+def decide(target: Any, options: WriteOptions) -> tuple[Destination, Profile, WriteOptions]:
+    """Decide where to write, and as what; by the mode words of a URL and the options.
+
+    Raises
+    ------
+    ExportError
+        If options contradict each other, or the target.
+    """
+    destination = find_destination(target, options.storage_options)
+    words, url = destination.place.mode, destination.url
+    if options.portable and "nczarr" in words and "zarr" not in words:
+        raise ExportError(url, "portable=True writes pure Zarr, not NCZarr: write #mode=zarr")
+    if options.pure and "nczarr" in words and "zarr" not in words:
+        raise ExportError(url, "its mode is that of NCZarr, not of Zarr: write #mode=zarr")
+    if options.pure is False and "zarr" in words:
+        raise ExportError(url, "its mode is that of Zarr, not of NCZarr: write #mode=nczarr")
+    if options.portable or options.pure:
+        words |= {"zarr"}
+    if options.compat not in COMPAT:
+        raise ExportError(url, f"compat is {options.compat!r}; it is one of {', '.join(COMPAT)}")
+    generation = "v2" if "zarr" in words else COMPAT[options.compat]
+    profile = Profile(generation, "noxarray" not in words, options.portable)
+    options = replace(
+        options,
+        consolidated=options.consolidated or "consolidated" in words,
+        safe_chunks=options.safe_chunks and not options.align_chunks,
+    )
+    place = replace(destination.place, mode=words)
+    return replace(destination, place=place), profile, options

@@ -1,4 +1,7 @@
-"""Carrying out an export: data through chunk writers, then the metadata, then the commit."""
+"""Carrying out an export: data through chunk writers, then the metadata, then the commit.
+
+Whole datasets become a task here, whatever they come from.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +20,40 @@ from nczarr_fsspec.changes.consistent_reading import stamped
 from nczarr_fsspec.changes.create import NewObjects
 from nczarr_fsspec.changes.edit import Change, complete_template
 from nczarr_fsspec.changes.journal import ROOT, Incomplete, is_chunk_of
-from nczarr_fsspec.changes.resumption import Notes
+from nczarr_fsspec.changes.recovery import finish_journal
+from nczarr_fsspec.changes.resumption import Notes, Resumption
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.destination import Destination
+from nczarr_fsspec.errors import StoreError, on_error
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.stores.ownership import Owner
+from nczarr_xarray._version import __version__
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.contents import Item, StoredSource
+from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.gate import ArrayWriter
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.parallel import (
     Written,
     compute,
     distributed_client,
     not_shared,
     optimized,
+    run_parts,
     write_blocks,
 )
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.steps import Step, plan_step
-from nczarr_xarray.export.workers import run_parts
+from nczarr_xarray.export.steps import Step, plan_step, planned
+from nczarr_xarray.export.write_target import begin_new, check_clashes, holds_dataset
+from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.emit import consolidate, documents
+from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.registry import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of
 
 if TYPE_CHECKING:
     import xarray as xr
+
 
 #: A variable to write, and the writer of its data.
 Flow = tuple[Item, ArrayWriter]
@@ -67,8 +79,6 @@ class WriteTask:
         The store for dask's arrays, if they are written after all else is in place.
     before
         A function to call before all of it becomes valid; if it raises, nothing does.
-    after
-        A function to call at the very end.
     memory
         Bytes that the program may take: see `plan_step`.
     notes
@@ -84,7 +94,6 @@ class WriteTask:
     staged_chunks: int | None = None
     template: WritableStore | None = None
     before: Callable[[], None] | None = None
-    after: Callable[[], None] | None = None
     memory: int | None = None
     notes: Notes | None = field(default=None, init=False)
     mark: Incomplete | None = None
@@ -115,7 +124,9 @@ class WriteTask:
         """Write everything now; if anything goes wrong, nothing is left behind."""
         with self.or_nothing():
             self.write_eager(progress)
-            self.complete(self.write_lazy(progress))
+            writes = self.writes()
+            sizes = [Step(*flow).nbytes for flow in self.flows if flow[0].is_lazy]
+            self.complete(compute(writes, sizes, progress) if writes else ())
 
     def start(self, progress: Progress) -> Any:
         """Write now what needs no dask; return the rest as a ``dask.delayed``."""
@@ -126,7 +137,7 @@ class WriteTask:
             lazy = [
                 (item, writer)
                 for item, writer in self.flows
-                if is_lazy(item) and isinstance(writer, ChunkWriter) and 0 not in writer.array.shape
+                if item.is_lazy and isinstance(writer, ChunkWriter) and 0 not in writer.array.shape
             ]
             arrays = [writer.array for _, writer in lazy]
             pending = {one.path: math.prod(grid_of(one.shape, one.chunk_shape)) for one in arrays}
@@ -134,19 +145,16 @@ class WriteTask:
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.mark = mark if pending else None
             self.finish()
-        if not pending:  # the dataset is complete
-            return WriteTask(self.change).rest(done=True)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
-        return WriteTask(self.change, later, after=partial(complete_template, self.template)).rest(
-            done=True
-        )
+        # without any, the dataset is complete
+        end = partial(_end_template, self.template if pending else None)
+        return WriteTask(self.change, later).rest(end)
 
-    def rest(self, *, done: bool = False) -> Any:
+    def rest(self, end: Callable[[list[Written]], None] | None = None) -> Any:
         """Return the writing of dask's arrays, and what follows, as one ``dask.delayed``."""
         from dask.delayed import delayed
 
-        light = self.without_data()  # the data are in the graph of dask
-        end = light.settled if done else light.complete
+        end = end or self.without_data().complete  # the data are in the graph of dask
         return delayed(end, pure=False)(optimized(self.writes()))
 
     def without_data(self) -> WriteTask:
@@ -154,15 +162,10 @@ class WriteTask:
         return replace(self, flows=())
 
     def complete(self, written: Iterable[Written] = ()) -> None:
-        """Put the metadata, make everything valid, and do what follows."""
-        self.check(written)
+        """Put the metadata and make everything valid."""
+        if written:
+            self.check(written)
         self.finish()
-        self.settled()
-
-    def settled(self, _: object = None) -> None:
-        """Do the last steps, after everything is valid."""
-        if self.after is not None:
-            self.after()
 
     def check(self, written: Iterable[Written]) -> None:
         """Raise `StoreError` if chunks are missing that dask's workers have put.
@@ -261,28 +264,28 @@ class WriteTask:
     def steps(self) -> list[Step]:
         """Return the plan of all data that are not of dask, which is made once."""
         if self._steps is None:
-            eager = (flow for flow in self.flows if not is_lazy(flow[0]))
+            eager = (flow for flow in self.flows if not flow[0].is_lazy)
             self._steps = [plan_step(*flow, self.memory) for flow in eager]
         return self._steps
-
-    def write_lazy(self, progress: Progress) -> list[Written]:
-        """Write dask's arrays block by block, with the scheduler in use."""
-        writes = self.writes()
-        sizes = [Step(*flow).nbytes for flow in self.flows if is_lazy(flow[0])]
-        return compute(writes, sizes, progress) if writes else []
 
     def writes(self) -> list[Written]:
         """Return dask's arrays whose blocks write one of the data each; nothing is computed yet."""
         here = self.change.staged.url
         found = []
         for item, writer in self.flows:
-            data = lazy_data(item)
+            data = item.lazy_data
             if data is not None:
                 # blocks that share chunks run in one process, and put a chunk several times
                 counted = not writer.shared and writer.store.url == here
                 blocks = write_blocks(item.variable.path, data, writer, counted=counted)
                 found.append((writer.array.path, blocks))
         return found
+
+
+def _end_template(template: WritableStore | None, _: object) -> None:
+    """Complete a template when its last arrays have been written."""
+    if template is not None:
+        complete_template(template)
 
 
 def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
@@ -294,23 +297,12 @@ def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
     return in_turn(variables)
 
 
-def lazy_data(item: Item) -> Any:
-    """Return the data as dask's array; None if they are not lazy."""
-    source = item.source
-    return source.data if not isinstance(source, StoredSource) and is_lazy(item) else None
-
-
 def need_dask() -> None:
     """Raise `ImportError` if dask is not installed."""
     try:
         import dask.delayed  # noqa: F401
     except ImportError:
         raise ImportError("compute=False needs dask: pip install 'nczarr-xarray[dask]'") from None
-
-
-def is_lazy(item: Item) -> bool:
-    """Tell whether dask computes the data."""
-    return item.source.chunks is not None
 
 
 def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
@@ -342,3 +334,115 @@ def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
     else:
         for key, data in documents.items():
             store.put(key, data)
+
+
+#: The name of this package in ``_NCProperties``.
+WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
+
+
+def plan_contents(
+    contents: Contents,
+    target: Destination,
+    profile: Profile,
+    options: WriteOptions,
+    resumption: Resumption | None = None,
+    memory: int | None = None,
+    before: Callable[[], None] | None = None,
+) -> WriteTask:
+    """Plan the writing of a whole dataset that has been checked.
+
+    Parameters
+    ----------
+    resumption
+        The work, if it can be continued.
+    memory
+        Bytes that the program may take, if they are limited.
+    before
+        As of `WriteTask`.
+    """
+    found = documents(contents.root, profile, WRITER)
+    if options.consolidated:
+        found[CONSOLIDATED] = consolidate(found)
+    skip_fill = options.write_empty_chunks is not True
+    replace_old = options.mode == "w"
+    # the store for dask's arrays, if others may write parts of the dataset before it is complete;
+    # what is there stays until everything that replaces it has been written
+    template = None if options.compute else target.store
+    if replace_old and template is not None:
+        finish_journal(template)  # of a dead writer: else its template, half in place, looks whole
+        if holds_dataset(target):
+            template = None
+    return plan_documents(
+        contents,
+        found,
+        target,
+        partial(flows_of, contents, skip_fill=skip_fill, but_lazy=template is not None),
+        replace=replace_old,
+        template=template,
+        resumption=resumption,
+        memory=memory,
+        before=before,
+    )
+
+
+def plan_documents(
+    contents: Contents,
+    found: Mapping[str, bytes],
+    target: Destination,
+    flows: Callable[[Change], Sequence[Flow]],
+    *,
+    replace: bool,
+    template: WritableStore | None = None,
+    resumption: Resumption | None = None,
+    memory: int | None = None,
+    before: Callable[[], None] | None = None,
+) -> WriteTask:
+    """Plan the writing of a whole dataset whose documents are given; see `plan_contents`.
+
+    Parameters
+    ----------
+    flows
+        Returns the items with the writers of their arrays.
+    replace
+        Whether an existing dataset is replaced.
+    template
+        As of `WriteTask`.
+    """
+    change, removed, foreign = begin_new(
+        target,
+        replace=replace,
+        template=template is not None,
+        resumption=resumption and planned(resumption, found, contents.items),
+    )
+    with on_error(change.abort):
+        arrays = [item.array.path for item in contents.items]
+        groups = (group.path.strip("/") for group in contents.root.walk())
+        check_clashes(target.url, foreign, arrays, groups)
+        return WriteTask(
+            change, flows(change), found, removed, template=template, before=before, memory=memory
+        )
+
+
+def flows_of(
+    contents: Contents, change: Change, *, skip_fill: bool, but_lazy: bool = False
+) -> Sequence[Flow]:
+    """Return items with the chunk writers of their new arrays.
+
+    Parameters
+    ----------
+    skip_fill
+        Whether chunks of nothing but the fill value are left out.
+    but_lazy
+        Store all chunks of dask's arrays: their existence shows that they were written.
+    """
+    flows = []
+    for item in contents.items:
+        shared = item.shared_chunk((0,) * item.source.ndim) is not None
+        # netCDF-C 4.10.1 swaps the bytes of the fill value that it gives for missing chunks
+        swapped = item.array.dtype.byteorder == ">"
+        skip = skip_fill and not shared and not swapped and not (but_lazy and item.is_lazy)
+        writer = ChunkWriter(
+            item.array, change.staged, rounding=item.rounding, skip_fill=skip, shared=shared
+        )
+        flows.append((item, writer))
+    return flows

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.consistent_reading import same_documents
 from nczarr_fsspec.changes.recovery import finish_journal
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -23,10 +24,9 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.write_target import begin_edit
+from nczarr_xarray.export.write_task import WRITER, WriteTask
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
@@ -116,7 +116,7 @@ def upgrade(
         if place.store is not None:  # what a writer that died has not moved, only we find
             finish_journal(place.store)
         return planned
-    change = place.edit()
+    change = begin_edit(place)
     with on_error(change.abort):
         planned = _plan(place, profile)  # again, under the lock
     task = WriteTask(change, documents=planned.after, removed=planned.removed)
@@ -125,18 +125,18 @@ def upgrade(
     return planned
 
 
-def _place(target: Any, storage_options: Mapping[str, Any] | None) -> WriteTarget:
+def _place(target: Any, storage_options: Mapping[str, Any] | None) -> Destination:
     """Find out where the dataset is."""
     try:
-        return WriteTarget(find_destination(target, storage_options))
+        return find_destination(target, storage_options)
     except DatasetExistsError as error:  # which says where to write instead
         reason = "is a file, and NCZarr is a directory or an archive: there is nothing to upgrade"
         raise FormatError(error.object, reason) from None
 
 
-def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
+def _plan(place: Destination, profile: Profile) -> Upgrade:
     """Read a dataset, and say all of it in another form."""
-    store, path = place.reader(), place.destination.path
+    store, path = place.reader(), place.path
     if store is None or not (path is None or os.path.exists(path)):
         raise DatasetNotFoundError(place.url, "there is no dataset to upgrade")
     with open_keys(store, options=OpenOptions(consolidated=False)) as opened:

@@ -17,7 +17,7 @@ from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.claim import Claim, holder
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
@@ -62,9 +62,9 @@ Options: TypeAlias = Mapping[str, Any] | None
 
 def _remove_leftovers(target: Any, storage_options: Options) -> None:
     """Do what the next writer does: finish or remove what dead ones left."""
-    place = WriteTarget(find_destination(target, storage_options))
-    if place.destination.path is not None:
-        remove_leftovers(os.path.realpath(place.destination.path))
+    place = find_destination(target, storage_options)
+    if place.path is not None:
+        remove_leftovers(os.path.realpath(place.path))
     if place.store is not None:
         # a lock on nothing: to get it, a writer removes what dead ones left, and nothing else
         lock = Lock.acquire(place.store, {})
@@ -77,7 +77,7 @@ def _remove_leftovers(target: Any, storage_options: Options) -> None:
 
 def _remove_temporaries(target: Any, storage_options: Options) -> None:
     """Remove files of a directory tree that were not complete when their writer died."""
-    store = WriteTarget(find_destination(target, storage_options)).store
+    store = find_destination(target, storage_options).store
     assert isinstance(store, DirectoryWriter)  # as `changes.temporaries` found
     store.delete([key for key, owner in store.temporaries() if owner.is_dead()])
 
@@ -92,8 +92,8 @@ def _give_up_claim(target: Any, storage_options: Options) -> None:
 
 def _consolidate(target: Any, storage_options: Options) -> None:
     """Write ``.zmetadata`` anew, of the documents as they are."""
-    place = WriteTarget(find_destination(target, storage_options))
-    change = place.edit()
+    place = find_destination(target, storage_options)
+    change = begin_edit(place)
     with on_error(change.abort):
         existing = Existing.open(place)
         assert existing is not None  # it was validated

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.scatter import same_fill
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.formats.nczarr.dtypes import packed
+from nczarr_xarray.formats.nczarr.fills import shown_fill
 from nczarr_xarray.model import (
     Array,
     ChunkedArray,
@@ -24,10 +24,8 @@ from nczarr_xarray.model import (
     CodecConfig,
     Variable,
     box_of,
-    bytes_of,
     grid_of,
     position_of,
-    readable,
 )
 
 _TEXT = ({"id": "vlen-utf8"},)
@@ -261,32 +259,9 @@ def _shown(
         shape=variable.shape,
         chunk_shape=chunks,
         dtype=dtype,
-        fill=_mask(variable, dtype),
+        fill=shown_fill(variable, dtype),
         codecs=codecs,
     )
-
-
-def _mask(variable: Variable, dtype: np.dtype) -> Any:
-    """Return the fill value to show: ``_FillValue`` if the array's dtype can hold it.
-
-    xarray masks by the fill value of Zarr 2, so that it must not be anything else.
-    """
-    attribute = variable.attributes.get("_FillValue")
-    if attribute is None:
-        return None
-    value = attribute.value
-    if dtype.kind == "O":
-        texts = (value,) if isinstance(value, str) else value
-        return readable(texts[0]) if isinstance(texts, tuple) and len(texts) == 1 else None
-    if dtype.kind == "S":
-        data = bytes_of(value) if isinstance(value, str) else b""
-        return data if 0 < len(data) <= dtype.itemsize else None
-    if dtype.kind not in "iuf" or not isinstance(value, np.ndarray) or value.size != 1:
-        return None
-    with np.errstate(all="ignore"):
-        fill = value.astype(dtype.newbyteorder("="))
-    same = np.array_equal(fill, value, equal_nan=True)
-    return fill[0] if same else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from nczarr_fsspec.ranges.filesystem import ObspecFileSystem
 from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.remote import open_source
 from nczarr_xarray.formats.nczarr import amend
+from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
@@ -248,7 +249,6 @@ def _json(tree: Tree, path: str, name: str) -> dict[str, Any]:
         if repr(before[one]) != repr(found[one])
     ]
     if lost:
-        reason = "NaN and infinities among attributes become texts, as JSON has no such numbers"
-        warning = LossWarning(f"{reason}: {', '.join(sorted(lost))}", lost)
+        warning = LossWarning(f"{NAMED_NUMBERS}: {', '.join(sorted(lost))}", lost)
         warnings.warn(warning, stacklevel=caller_level())
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from nczarr_fsspec.destination import open_destination, open_file_place
+from nczarr_fsspec.destination import FilePlace, open_destination
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.place import Place
@@ -20,7 +20,7 @@ from nczarr_fsspec.stores.mapping import MappingWriter
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])
 def test_a_local_file_has_its_folder_beside_it(form: str, tmp_path: Path) -> None:
-    place = open_file_place(form.format(tmp_path / "a.nc"))
+    place = FilePlace.find(form.format(tmp_path / "a.nc"))
     assert (place.name, place.folder) == ("a.nc", f"{tmp_path}/")
     assert not place.exists()
     (tmp_path / "a.nc").write_bytes(b"x" * 100)
@@ -28,7 +28,7 @@ def test_a_local_file_has_its_folder_beside_it(form: str, tmp_path: Path) -> Non
 
 
 def test_modes_of_a_url_are_known(tmp_path: Path) -> None:
-    place = open_file_place(f"file://{tmp_path}/a.nc#mode=bytes")
+    place = FilePlace.find(f"file://{tmp_path}/a.nc#mode=bytes")
     assert place.mode == {"bytes"}
     assert place.target.endswith("#mode=bytes")
 
@@ -36,23 +36,23 @@ def test_modes_of_a_url_are_known(tmp_path: Path) -> None:
 def test_a_folder_is_something(tmp_path: Path) -> None:
     (tmp_path / "a.nc").mkdir()
     (tmp_path / "a.nc" / "inside").write_bytes(b"x")
-    assert open_file_place(tmp_path / "a.nc").exists()
+    assert FilePlace.find(tmp_path / "a.nc").exists()
 
 
 def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    place = open_file_place("~/a.nc")
+    place = FilePlace.find("~/a.nc")
     assert (place.name, place.folder) == ("a.nc", f"{tmp_path}/")
     # what is called so is what is meant
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~").mkdir()
     (tmp_path / "~" / "a.nc").write_bytes(b"x")
-    assert open_file_place("~/a.nc").folder == f"{tmp_path}/~/"
+    assert FilePlace.find("~/a.nc").folder == f"{tmp_path}/~/"
 
 
 def test_an_object_of_another_filesystem() -> None:
-    place = open_file_place("memory://beside/below/a.nc#mode=bytes")
+    place = FilePlace.find("memory://beside/below/a.nc#mode=bytes")
     assert place.name == "a.nc"
     assert place.folder == "memory://beside/below/"
     assert not place.exists()
@@ -73,13 +73,13 @@ def test_an_object_of_another_filesystem() -> None:
 )
 def test_what_has_nothing_beside_it_is_refused(target: Any, message: str) -> None:
     with pytest.raises(URLError, match=message):
-        open_file_place(target)
+        FilePlace.find(target)
 
 
 def test_that_an_object_cannot_be_looked_at_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = open_file_place(tmp_path / "a.nc")
+    place = FilePlace.find(tmp_path / "a.nc")
 
     def fails(self: LocalStore, keys: Any, most: int | None = None) -> list[StoreError]:
         return [StoreError(key, "cannot be read: Input/output error") for key in keys]
@@ -135,7 +135,7 @@ def test_a_path_that_is_meant_to_be_a_url(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DatasetNotFoundError, match=f"no such file or directory; {message}"):
         Place.of(target).open()
-    for opener in (open_destination, open_file_place):
+    for opener in (open_destination, FilePlace.find):
         with pytest.raises(URLError, match=message):
             opener(target)
     assert not os.listdir(tmp_path)

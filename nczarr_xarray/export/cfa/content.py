@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -15,18 +15,18 @@ from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.local_files import temporary_file
 from nczarr_xarray.backend.compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.classic_types import (
+from nczarr_xarray.export.contents import Contents, Item
+from nczarr_xarray.export.form.classic import (
     classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
 )
-from nczarr_xarray.export.contents import Contents, Item
-from nczarr_xarray.export.form.stored import StorageProperties
+from nczarr_xarray.export.form.storage import StorageProperties
 from nczarr_xarray.export.form.text import longest
-from nczarr_xarray.export.netcdf_variables import declare, new_file, put
-from nczarr_xarray.export.new_dataset import WRITER
-from nczarr_xarray.export.write_task import put_all
+from nczarr_xarray.export.netcdf_file import declare, new_file, put
+from nczarr_xarray.export.options import FileKind
+from nczarr_xarray.export.write_task import WRITER, put_all
 from nczarr_xarray.formats.nczarr.emit import documents
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
@@ -39,24 +39,8 @@ from nczarr_xarray.model import (
     bytes_of,
 )
 
-FileKind: TypeAlias = Literal["netCDF3", "netCDF4"]
-#: What S3netCDF4 calls a format of masters -> what such a file is.
-MASTER_FORMATS: dict[str | None, FileKind] = {
-    None: "netCDF4",
-    "CFA3": "netCDF3",
-    "CFA4": "netCDF4",
-}
-
 #: Bytes of the data from which on a classic file needs 64-bit offsets, with room for the header.
 _CLASSIC_BYTES = (1 << 31) - (1 << 24)
-
-
-def check_classic(url: str, format: str | None, version: str | None) -> None:  # noqa: A002
-    """Raise `ExportError` for a classic master of a version that needs netCDF-4."""
-    if format == "CFA3" and version not in (None, "0.4"):
-        raise ExportError(
-            url, f"CFA3 is written as cfa_version='0.4' only, not {version!r}: write format='CFA4'"
-        )
 
 
 class Member(NamedTuple):

@@ -15,16 +15,11 @@ from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, Member
+from nczarr_xarray.export.cfa.content import Member
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.export.cfa.master_place import (
-    OWNER,
-    SUFFIXES,
-    FragmentFormat,
-    MasterPlace,
-    has_name,
-)
-from nczarr_xarray.export.form.stored import StorageProperties, netcdf_text, stored_as
+from nczarr_xarray.export.cfa.master_place import OWNER, SUFFIXES, MasterPlace, has_name
+from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, stored_as
+from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, FragmentFormat
 from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
@@ -116,7 +111,7 @@ class ExistingMaster:
         """
         options = OpenOptions(storage_options=place.storage_options)
         try:
-            return cls(place, open_with(place.file.target, options))
+            return cls(place, open_with(place.target, options))
         except DatasetNotFoundError:
             reason = "there is no dataset to change; write it first"
             raise DatasetNotFoundError(place.url, reason) from None
@@ -265,7 +260,7 @@ class ExistingMaster:
         """Tell whether a fragment says that it was written for this master."""
         options = OpenOptions(storage_options=self.place.storage_options)
         try:
-            with open_with(self.place.file.folder + key, options) as opened:
+            with open_with(self.place.folder + key, options) as opened:
                 owner = opened.hierarchy.root.attributes.get(OWNER)
         except NCZarrError:  # it is gone, or damaged
             return False

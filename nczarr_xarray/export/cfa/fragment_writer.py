@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_tree
-from nczarr_xarray.export.cfa.master_place import FragmentFormat
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_written
-from nczarr_xarray.export.cfa.split import Edges
+from nczarr_xarray.export.cfa.content import (
+    Content,
+    Member,
+    write_file,
+    write_tree,
+)
+from nczarr_xarray.export.cfa.master import (
+    address_of,
+    as_fragments,
+)
+from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written
+from nczarr_xarray.export.cfa.split import Edges, table
 from nczarr_xarray.export.gate import Gated
-from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
+from nczarr_xarray.export.options import FragmentFormat
+from nczarr_xarray.formats.cfa.dialect import WritableDialect
+from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Fragments, Variable
 
 #: Attributes that name other variables of which a fragment should hold its part.
 _REFERENCES = ("bounds", "climatology", "grid_mapping")
@@ -181,3 +192,51 @@ def beside(
                 words = attribute.value.replace(":", " ").split()
                 found |= dict.fromkeys(word for word in words if word in by_name)
     return [by_name[name] for name in found if name != variable.name]
+
+
+class Flow(NamedTuple):
+    """A variable whose fragments are written, and what writes them."""
+
+    divided: Divided
+    writer: FragmentWriter
+
+
+def table_of(
+    place: MasterPlace, flow: Flow, dialect: WritableDialect, *, relative: bool | None
+) -> Fragments:
+    """Return the table of the fragments that are written of a variable."""
+    writer = flow.writer
+    addresses = [
+        address_of(place, place.folder + key, dialect, relative=relative) for key in writer.keys
+    ]
+    return table(flow.divided.edges, addresses, writer.variable.name, writer.kind)
+
+
+def flow_of(
+    place: MasterPlace,
+    divided: Divided,
+    names: Names,
+    parts: Parts,
+    members: list[Member],
+    dialect: WritableDialect,
+    first: tuple[int, ...] | None = None,
+    old: VariableReader | None = None,
+) -> Flow:
+    """Return what writes the fragments of a variable.
+
+    Parameters
+    ----------
+    first
+        Place of the first fragment in the grid of the aggregation.
+    old
+        As of `FragmentWriter`.
+    """
+    variable, grid = divided.item.variable, divided.grid
+    keys = names.keys(variable.name, first or (0,) * len(grid), grid)
+    around = beside(variable, members, parts.coordinates)
+    item = divided.item._replace(variable=as_fragments(variable, dialect))
+    own = divided._replace(item=item)
+    owner = Attribute(OWNER, "char", place.name_in_fragments)
+    attributes = [*parts.attributes.values(), owner]
+    writer = FragmentWriter(place.store, own, names.kind, keys, attributes, around, old)
+    return Flow(divided, writer)

@@ -77,7 +77,7 @@ def address_of(
         If the name has control characters and is not encoded: no reader takes such an address.
     """
     plain = dialect.plain_addresses
-    key = target.removeprefix(place.file.folder)
+    key = target.removeprefix(place.folder)
     inside = key not in (target, "")
     is_path = not names_url(target)
     encoded = quote(os.fsencode(target))

@@ -5,31 +5,21 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
 from urllib.parse import quote
 
 import numpy as np
 
-from nczarr_fsspec.destination import FilePlace, open_file_place
-from nczarr_fsspec.errors import DatasetExistsError
-from nczarr_fsspec.keystore import WritableStore
+from nczarr_fsspec.destination import FilePlace
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-
-#: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
-FragmentFormat = Literal["netCDF3", "netCDF4", "NCZarr"]
-#: How fragments are called: as by S3netCDF4 2, or as by 0.1, whose brackets fsspec takes for
-#: wildcards.
-Naming = Literal["s3nc2", "seed"]
+from nczarr_xarray.export.options import FragmentFormat, Naming
 
 _TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
 #: What needs no quoting in a URL, and is no wildcard.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 #: Names that are told apart by a random word.
 _APART = re.compile(r"\.[0-9a-f]{8}\.(nc|zarr)\Z")
-#: What functions are told to replace what is there.
-OVERWRITE = "overwrite=True replaces it"
 #: End of the name of a claim, see `nczarr_xarray.export.cfa.claim`.
 _CLAIM = ".writing"
 #: Attribute of fragments: for which master they were written.
@@ -37,67 +27,32 @@ OWNER = "aggregation_master"
 SUFFIXES: dict[FragmentFormat, str] = {"netCDF3": ".nc", "netCDF4": ".nc", "NCZarr": ".zarr"}
 
 
-@dataclass(frozen=True, slots=True)
-class MasterPlace:
-    """Where a master is written, and its fragments beside it.
+class MasterPlace(FilePlace):
+    """Where a master, a file or a tree, is written, and its fragments beside it."""
 
-    Parameters
-    ----------
-    file
-        The master, or the tree that it is.
-    storage_options
-        Options of the target's filesystem (fsspec).
-    advice
-        What errors say of replacing what is there, in the words of the function that was called.
-    """
-
-    file: FilePlace
-    storage_options: Mapping[str, Any] | None
-    advice: str
-
-    @classmethod
-    def find(
-        cls, target: object, storage_options: Mapping[str, Any] | None, advice: str = OVERWRITE
-    ) -> MasterPlace:
-        """Find out where to write; errors as `nczarr_fsspec.destination.open_file_place`."""
-        return cls(open_file_place(target, storage_options), storage_options, advice)
-
-    @property
-    def url(self) -> str:
-        """How messages name the master."""
-        return self.file.url
-
-    @property
-    def store(self) -> WritableStore:
-        """The folder of the master."""
-        return self.file.store
+    __slots__ = ()
 
     @property
     def is_tree(self) -> bool:
         """Whether the master is NCZarr or Zarr."""
         words = {"nczarr", "zarr", "zip"}
-        return bool(self.file.mode & words) or _TREES.search(self.file.name) is not None
+        return bool(self.mode & words) or _TREES.search(self.name) is not None
 
     @property
     def stem(self) -> str:
         """Name of the folder of fragments, and begin of their names; safe in every address."""
-        stem = self.file.name.rpartition(".")[0]
+        stem = self.name.rpartition(".")[0]
         # a name without a suffix is that of the master itself
-        return _UNSAFE.sub("_", stem if stem.strip(".") else f"{self.file.name}_fragments")
+        return _UNSAFE.sub("_", stem if stem.strip(".") else f"{self.name}_fragments")
 
     @property
     def name_in_fragments(self) -> str:
         """How fragments name the master that they were written for: ASCII in every case."""
-        return quote(os.fsencode(self.file.name))
+        return quote(os.fsencode(self.name))
 
     def exists(self) -> bool:
         """Tell whether there is anything where the master is written."""
-        return self.file.exists() or (self.is_tree and bool(self.store.keys_below(self.file.name)))
-
-    def must_be_new(self) -> None:
-        """Raise `DatasetExistsError` if there is anything where the master is to be written."""
-        if self.exists():
-            raise self._exists()
+        return super().exists() or (self.is_tree and bool(self.store.keys_below(self.name)))
 
     def put(self, data: bytes, *, replaces: bool) -> None:
         """Put a master that is a file, in one step.
@@ -109,12 +64,9 @@ class MasterPlace:
         """
         self.remove_abandoned()
         if replaces:
-            self.store.put(self.file.name, data)
-        elif not self.store.create(self.file.name, data):
-            raise self._exists()
-
-    def _exists(self) -> DatasetExistsError:
-        return DatasetExistsError(self.url, f"is there already; {self.advice}")
+            self.store.put(self.name, data)
+        elif not self.store.create(self.name, data):
+            raise self.already_there
 
     def taken(self) -> set[str]:
         """Return the names in the folder of fragments."""
@@ -124,7 +76,7 @@ class MasterPlace:
     @property
     def claim_name(self) -> str:
         """Name, in the folder of fragments, of the object that keeps other writers out."""
-        return f".{self.file.name}{_CLAIM}"
+        return f".{self.name}{_CLAIM}"
 
     def names(self, kind: FragmentFormat, naming: Naming, *, replaces: bool = False) -> Names:
         """Return what names new fragments, while this writer has its claim.
@@ -146,7 +98,7 @@ class MasterPlace:
 
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""
-        folder = self.file.folder
+        folder = self.folder
         for start in (folder, f"file://{quote(os.fsencode(folder))}", "./"):
             address = address.removeprefix(start)
         above, _, name = address.rstrip("/").rpartition("/")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -19,22 +19,20 @@ from nczarr_xarray.export.cfa.split import (
     regular_edges,
     split_counts,
 )
-from nczarr_xarray.export.classic_types import (
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.dataset import Exporter
+from nczarr_xarray.export.form.classic import (
     classic_attributes,
     classic_values,
     classic_variable,
     dimension_problems,
 )
-from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.dataset import Exporter
-from nczarr_xarray.export.form.new import Options
-from nczarr_xarray.export.netcdf_variables import left_out
+from nczarr_xarray.export.form.encode import Options
+from nczarr_xarray.export.netcdf_file import left_out
+from nczarr_xarray.export.options import SubarrayShape
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
-
-#: Fragments as they are asked for: lengths by dimension, or for all dimensions of a variable.
-SubarrayShape: TypeAlias = "Mapping[Hashable, int] | Sequence[int]"
 
 #: What the documents of fragments and masters that are trees look like.
 PROFILE = Profile("G2A")
@@ -138,6 +136,7 @@ def _compute(lazy: list[Any]) -> Iterable[Any]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
 class Divider:
     """Takes datasets apart.
 
@@ -153,18 +152,10 @@ class Divider:
         Lengths of fragments that are asked for.
     """
 
-    def __init__(
-        self,
-        *,
-        classic: bool,
-        are_files: tuple[bool, bool],
-        most: int,
-        shape: SubarrayShape | None,
-    ) -> None:
-        self.classic = classic
-        self.are_files = are_files
-        self.most = most
-        self.shape = shape
+    classic: bool
+    are_files: tuple[bool, bool]
+    most: int
+    shape: SubarrayShape | None
 
     def parts(self, url: str, dataset: xr.Dataset, options: Options) -> Parts:
         """Encode a dataset, and decide what of it is divided.

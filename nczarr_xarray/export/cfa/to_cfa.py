@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
@@ -10,15 +10,27 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places.names import says_references
 from nczarr_xarray.backend.compat import dataarray_to_dataset
-from nczarr_xarray.export.cfa.aggregation_change import plan_update
-from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
-from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
-from nczarr_xarray.export.cfa.new_aggregation import plan_new
-from nczarr_xarray.export.cfa.parts import SubarrayShape
-from nczarr_xarray.export.form.extension_types import without_extension_types
+from nczarr_xarray.export.cfa.content import Content
+from nczarr_xarray.export.cfa.existing_master import removable_keys
+from nczarr_xarray.export.cfa.fragment_writer import flow_of, table_of
+from nczarr_xarray.export.cfa.master import aggregation, conventions, dialect_called
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.parts import Divider
+from nczarr_xarray.export.cfa.task import CfaTask, Draft
+from nczarr_xarray.export.cfa.update import plan_update
+from nczarr_xarray.export.form.encode import Options, without_extension_types
+from nczarr_xarray.export.options import (
+    CfaOptions,
+    FragmentFormat,
+    Mode,
+    Naming,
+    RegionLike,
+    SubarrayShape,
+    largest_fragment,
+)
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.write_options import Mode, RegionLike
+from nczarr_xarray.formats.cfa.dialect import OLDEST
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
@@ -125,7 +137,7 @@ def to_cfa(
         encoding = unlimited_dims = None
     elif create:
         append_dim, mode = None, None if mode == "a" else mode
-    request = CfaRequest(
+    request = CfaOptions(
         format=format,
         version=cfa_version,
         most=largest_fragment(max_object_size, storage_options),
@@ -142,7 +154,7 @@ def to_cfa(
     )
     request.check(place.url)
     changes = append_dim is not None or region is not None
-    if not (changes or place.is_tree) and says_references(place.file.name):
+    if not (changes or place.is_tree) and says_references(place.name):
         reason = "is the name of references; a master is called *.nca, and aggregate() writes them"
         raise ExportError(place.url, reason)
     plan = plan_update if changes else plan_new
@@ -163,3 +175,58 @@ def _dataset(obj: Any, url: str) -> xr.Dataset:
     if not isinstance(obj, xr.Dataset):
         raise TypeError(f"{type(obj).__name__} is no Dataset or DataArray")
     return obj
+
+
+def plan_new(
+    place: MasterPlace,
+    dataset: xr.Dataset,
+    request: CfaOptions,
+    before: Callable[[], None] | None = None,
+) -> CfaTask:
+    """Plan the writing of a new aggregation, in the place of what is there.
+
+    Parameters
+    ----------
+    before
+        As of `CfaTask`.
+
+    Raises
+    ------
+    NCZarrError
+        If something cannot be written, or must not be replaced.
+    """
+    dialect = dialect_called(request.version or OLDEST, place.url)
+    kind = request.master_kind
+    if kind == "netCDF3" and place.is_tree:
+        raise ExportError(
+            place.url, "is named like a tree, and a CFA3 master is one file: name it .nca"
+        )
+    fragments = request.fragment_format or kind
+    classic = "netCDF3" in (kind, fragments)
+    divider = Divider(
+        classic=classic,
+        are_files=(not place.is_tree, fragments != "NCZarr"),
+        most=request.most,
+        shape=request.subarray_shape,
+    )
+    asked = Options(
+        request.encoding or {}, request.unlimited_dims, request.encoded, request.more_along
+    )
+    parts = divider.parts(place.url, dataset, asked)
+    replaces = request.mode == "w"
+
+    def draft() -> Draft:
+        members = parts.members()
+        old = removable_keys(place) if replaces else []
+        names = place.names(fragments, request.naming, replaces=bool(old))
+        flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
+        tables = []
+        for flow in flows:
+            own = table_of(place, flow, dialect, relative=request.relative)
+            tables.append(aggregation(flow.divided.item.variable, own, dialect))
+        attributes = conventions(parts.attributes, dialect) if flows else parts.attributes
+        everything = [*members, *(member for one in tables for member in one)]
+        master = Content(attributes, everything, parts.dimensions)
+        return Draft(kind, master, flows, old)
+
+    return CfaTask.plan(place, draft, replaces=replaces, before=before)

@@ -17,11 +17,10 @@ from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.dataset.units import TimeConversion, same_time_units, time_conversion
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
-from nczarr_xarray.export.form.new import Options, encoded
+from nczarr_xarray.export.form.encode import Options, encoded
 from nczarr_xarray.export.form.numbers import with_one_fill
 from nczarr_xarray.export.form.rounding import rounding_of
-from nczarr_xarray.export.form.storage import netcdf_type
-from nczarr_xarray.export.form.stored import netcdf_text
+from nczarr_xarray.export.form.storage import netcdf_text, netcdf_type
 from nczarr_xarray.export.form.text import (
     as_stored,
     decoded,

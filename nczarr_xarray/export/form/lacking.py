@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import LossWarning, NCZarrWarning, caller_level
-from nczarr_xarray.export.form.fills import fill_attribute, marks_of
-from nczarr_xarray.formats.nczarr.attributes import is_list_of_one
+from nczarr_fsspec.errors import (
+    FormatError,
+    LossWarning,
+    NCZarrWarning,
+    StoreError,
+    caller_level,
+)
+from nczarr_xarray.dataset.dataset import Opened
+from nczarr_xarray.export.derived import BytesArray
+from nczarr_xarray.export.form.storage import stored_as
+from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS, is_list_of_one
+from nczarr_xarray.formats.nczarr.dtypes import packed
+from nczarr_xarray.formats.nczarr.fills import fill_attribute, marks_of
+from nczarr_xarray.formats.nczarr.limits import pure_type
+from nczarr_xarray.formats.zarr3.emit import data_type
 from nczarr_xarray.model import (
     NC_DTYPES,
     AmbiguousNameError,
@@ -21,9 +33,13 @@ from nczarr_xarray.model import (
     Group,
     Hierarchy,
     Variable,
+    described,
     join,
     readable,
 )
+
+#: Formats with Zarr's types, by their words: what messages call them.
+_PURE = {"Zarr2": "Zarr 2", "Zarr3": "Zarr 3"}
 
 #: Names in one warning.
 _SHOWN = 5
@@ -46,7 +62,6 @@ NO_MARKS = (
     "left out: a _FillValue of char, bool or numbers with _Unsigned, for which xarray opens "
     "nothing of Zarr 3"
 )
-NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has no such numbers"
 JSON = "JSON that netCDF lacks becomes text or numbers (NCZarr keeps it for a copy to Zarr)"
 MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
@@ -113,8 +128,8 @@ class Lacking:
         """
         if not any(map(is_bool, hierarchy.root.all_variables())):
             return hierarchy
-        held = {}
-        for group in hierarchy.root.walk():
+
+        def held(group: Group) -> Group:
             variables = dict(group.variables)
             for name, variable in variables.items():
                 if is_bool(variable):
@@ -123,8 +138,9 @@ class Lacking:
                     if wanted and masks_bools(variable, hierarchy.generation):
                         where = f"{variable.path}:_FillValue"
                         self.note(f"left out: {UNMASKED.format('netCDF')}", where)
-            held[group.path] = replace(group, variables=variables)
-        return replace(hierarchy, root=_joined(held))
+            return replace(group, variables=variables)
+
+        return replace(hierarchy, root=rebuilt(hierarchy.root, held))
 
     def note_unused_enums(self, hierarchy: Hierarchy) -> None:
         """Note enums that are lost, because no variable has them."""
@@ -138,15 +154,16 @@ class Lacking:
 
     def tree(self, root: Group) -> Group:
         """Return a group, and all below it, in the form in which they can be held."""
-        held = {}
-        for group in root.walk():
+
+        def held(group: Group) -> Group:
             variables = group.variables.items()
-            held[group.path] = replace(
+            return replace(
                 group,
                 attributes=self.attributes(group.path, group.attributes),
                 variables={n: v if v.error is not None else self.variable(v) for n, v in variables},
             )
-        return _joined(held)
+
+        return rebuilt(root, held)
 
     def variable(self, variable: Variable) -> Variable:
         """Return a variable in the form in which it can be held."""
@@ -234,11 +251,23 @@ class Lacking:
             warnings.warn(warning, stacklevel=caller_level())
 
 
-def _joined(groups: Mapping[str, Group]) -> Group:
-    """Put groups, by path, the root first, in place of those of these paths; return the root."""
-    for group in groups.values():  # not recursive, as `walk`
-        group.groups = {name: groups[child.path] for name, child in group.groups.items()}
-    return next(iter(groups.values()))
+def rebuilt(root: Group, changed: Callable[[Group], Group | None]) -> Group:
+    """Return a group of changed groups; with one that is left out, all below it must be.
+
+    Parameters
+    ----------
+    changed
+        Returns what becomes of a group, as a new object; what it says of the groups in it is no
+        matter.
+    """
+    made = {group.path: changed(group) for group in root.walk()}
+    for group in root.walk():  # not recursive, as `walk`
+        if (above := made[group.path]) is not None:
+            inside = (made[child.path] for child in group.groups.values())
+            above.groups = {one.name: one for one in inside if one is not None}
+    found = made[root.path]
+    assert found is not None
+    return found
 
 
 def is_bool(variable: Variable) -> bool:
@@ -280,3 +309,79 @@ def _with_marks(missing: Attribute | None, nc_type: str, marks: Sequence[Any]) -
         return Attribute("missing_value", "string", tuple(texts))
     numbers = list(dict.fromkeys([*(one for one in before if not isinstance(one, str)), *marks]))
     return Attribute("missing_value", nc_type, np.array(numbers).astype(NC_DTYPES[nc_type]))
+
+
+def suited(opened: Opened, word: str, wanted: Collection[str] = ()) -> Opened:
+    """Return the dataset as far as a format can hold its variables.
+
+    Those whose metadata are damaged or unknown become `Hierarchy.problems`, those of types that
+    the format lacks `Hierarchy.hidden`. Where netCDF's types count, Zarr's bools become bytes, as
+    xarray stores them.
+
+    Parameters
+    ----------
+    word
+        The word of ``--format``.
+    wanted
+        Paths of variables that are kept in any case, with their errors. If nothing else would be
+        left, all are.
+    """
+    variables = list(opened.hierarchy.root.all_variables())
+    damaged: dict[str, FormatError] = {}
+    lost: dict[str, FormatError] = {}
+    for variable in variables:
+        path, error = variable.path, variable.error
+        if path in wanted or isinstance(error, StoreError):
+            continue
+        if isinstance(error, FormatError):
+            damaged[path] = FormatError(path, str(error).removeprefix(f"{path}: "))
+        elif error is None and (reason := _lacks(word, opened, variable)):
+            lost[path] = FormatError(path, reason)
+    if len(damaged) + len(lost) == len(variables):
+        damaged, lost = {}, {}
+    left_out = {*damaged, *lost}
+    for variable in variables:
+        if (
+            word != "Zarr2"
+            and is_bool(variable)
+            and masks_bools(variable, opened.hierarchy.generation, stated=word not in _PURE)
+        ):
+            where = f"{variable.path}:_FillValue"
+            reason = UNMASKED.format(_PURE.get(word, "netCDF"))
+            lost[where] = FormatError(where, reason)
+
+    def kept(group: Group) -> Group:
+        found = {
+            name: _as_bytes(opened, variable)
+            if word not in _PURE and is_bool(variable)
+            else variable
+            for name, variable in group.variables.items()
+            if variable.path not in left_out
+        }
+        return replace(group, variables=found)
+
+    root = rebuilt(opened.hierarchy.root, kept)
+    problems = (*opened.hierarchy.problems, *damaged.values())
+    hidden = (*opened.hierarchy.hidden, *lost.values())
+    hierarchy = replace(opened.hierarchy, root=root, problems=problems, hidden=hidden)
+    return replace(opened, hierarchy=hierarchy)
+
+
+def _lacks(word: str, opened: Opened, variable: Variable) -> str | None:
+    """Say that a format has no type for a variable, if it has none."""
+    text, dtype = variable.nc_type == "string", variable.dtype
+    if word == "Zarr2":
+        stored = stored_as(opened, variable)
+        lacks = not text and any(pure_type(dtype, stored.dtype, stored.codecs))
+    elif word == "Zarr3":
+        lacks = not text and (dtype.hasobject or data_type(packed(dtype)) is None)
+    else:
+        lacks = variable.nc_type not in NC_DTYPES and dtype.kind != "b"
+    return f"{_PURE.get(word, 'netCDF')} has no type for {described(dtype)}" if lacks else None
+
+
+def _as_bytes(opened: Opened, variable: Variable) -> Variable:
+    """Return a variable of bools as bytes, which are read as such."""
+    assert variable.array is not None
+    array = BytesArray(variable.array.path, variable.shape, opened.reader(variable))
+    return replace(as_byte(variable), array=array, padding=None)

@@ -17,10 +17,10 @@ import numpy as np
 from nczarr_xarray.backend.cf_encoding import read_dtype, time_numbers
 from nczarr_xarray.backend.compat import holds_missing
 from nczarr_xarray.export.form.attributes import same_value
-from nczarr_xarray.export.form.fills import number_marks
-from nczarr_xarray.export.form.integers import inexact, refuse_values
+from nczarr_xarray.export.form.rounding import inexact, refuse_values
 from nczarr_xarray.export.form.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.export.form.text import text_type
+from nczarr_xarray.formats.nczarr.fills import number_marks
 from nczarr_xarray.model import NC_DTYPES
 
 if TYPE_CHECKING:

@@ -39,6 +39,8 @@ _FLOAT_NAMES = {
     "infinityf": "inf",
     "-infinityf": "-inf",
 }
+#: What becomes of numbers that JSON has not, where its readers are strict.
+NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has no such numbers"
 _INTEGERS = ("int", "uint", "int64", "uint64")
 #: Texts that stand for a number in arrays of pure Zarr, as in its fill values.
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})

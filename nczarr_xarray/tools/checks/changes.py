@@ -94,7 +94,7 @@ def work(subject: Subject) -> Iterator[Finding]:
 
 def siblings(subject: Subject) -> Iterator[Finding]:
     """Find what writers have left beside a dataset of this machine."""
-    path = subject.place.destination.path if subject.place is not None else None
+    path = subject.place.path if subject.place is not None else None
     for partial, owner in leftovers(os.path.realpath(path)) if path is not None else ():
         if owner.has_left(os.path.basename(partial)):
             text = f"an export that was cut off ({owner})"

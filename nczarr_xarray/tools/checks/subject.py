@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.changes.journal import JOURNAL, METADATA, PRIVATE, base_of, is_chunk_of
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -28,7 +29,6 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.formats.registry import ZARR, ZARR2
@@ -138,7 +138,7 @@ class Subject:
         return found.url if found is not None else getattr(self.failure, "object", "/")
 
     @cached_property
-    def place(self) -> WriteTarget | None:
+    def place(self) -> Destination | None:
         """Where its objects are and could be written.
 
         None if nothing can be there, it is one file, references say where its objects are, or they
@@ -146,7 +146,7 @@ class Subject:
         """
         if self.opened is None or _has_objects(self.opened):
             with suppress(NCZarrError, ImportError):
-                return WriteTarget(find_destination(self.target, self.storage_options))
+                return find_destination(self.target, self.storage_options)
         return None
 
     @cached_property

@@ -16,7 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.form.stored import netcdf_text, stored_as
+from nczarr_xarray.export.form.storage import netcdf_text, stored_as
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
 from nczarr_xarray.tools.compare.report import Difference
 from nczarr_xarray.tools.compare.values import enum_text, spelled, type_text, variable_type

@@ -1253,7 +1253,9 @@ class TestDestination:
         ]
         for target in targets:
             found = open_destination(target)
-            assert (found.kind, found.path, found.store) == ("directory", path, None)
+            assert (found.kind, found.path) == ("directory", path)
+            assert isinstance(found.store, DirectoryWriter)
+            assert found.store.path == path
         assert os.listdir(tmp_path) == []
         found = open_destination(f"file://{path}#mode=nczarr,file,noxarray")
         assert (found.url, found.path) == (f"file://{path}", path)

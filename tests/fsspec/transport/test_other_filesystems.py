@@ -20,7 +20,7 @@ from fsspec.asyn import AsyncFileSystem
 
 from nczarr_fsspec import FsspecStore, open_source
 from nczarr_fsspec.concurrency import gather_or_cancel
-from nczarr_fsspec.destination import open_destination, open_file_place
+from nczarr_fsspec.destination import FilePlace, open_destination
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
@@ -448,7 +448,7 @@ def write_two(path: str) -> None:
 
 @pytest.mark.usefixtures("folders")
 def test_what_is_written_at_the_root_of_a_server_is_not_at_home() -> None:
-    place = open_file_place("sftp://h.org/m.nca")
+    place = FilePlace.find("sftp://h.org/m.nca")
     place.store.put("m/f.nc", b"1")
     open_destination("sftp://h.org/a.zip").put_archive(write_two)
     assert Folders.files == {"/m/f.nc": b"1", "/a.zip": b"2"}

@@ -183,9 +183,9 @@ def test_a_verified_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_a_copy_that_differs_says_what(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nczarr_xarray.export import netcdf_variables
+    from nczarr_xarray.export import netcdf_file
 
     a = written(tmp_path / "a")
-    monkeypatch.setattr(netcdf_variables, "write_attributes", lambda *_: None)
+    monkeypatch.setattr(netcdf_file, "write_attributes", lambda *_: None)
     assert main(["copy", a, str(tmp_path / "c.nc"), "--verify"]) == 1
     assert 'attribute /:title: only in A: type char, value "one"\n' in capsys.readouterr().out

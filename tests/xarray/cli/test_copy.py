@@ -18,8 +18,8 @@ import zarr
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export.kinds.kind import CopyOptions
-from nczarr_xarray.export.kinds.table import KINDS
+from nczarr_xarray.export.copy.kinds import KINDS
+from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.model import Group
 from tests.support.builders.copying import copy, failed
 from tests.support.builders.ncwriter import FEW, WRITERS, ramp

@@ -20,11 +20,11 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.fragments import PartsRead
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import chunk_writer, memory
-from nczarr_xarray.export.copy import plan_copy
-from nczarr_xarray.export.copy_layout import CopyLayout
+from nczarr_xarray.export import chunk_writer, steps
+from nczarr_xarray.export.copy.zarr2 import plan_copy
 from nczarr_xarray.export.gate import Gated
-from nczarr_xarray.export.workers import run_part
+from nczarr_xarray.export.options import CopyOptions
+from nczarr_xarray.export.parallel import run_part
 from nczarr_xarray.formats.zarr3.array import ZarrReader
 from tests.support.builders.copying import copy
 from tests.support.builders.ncwriter import ramp
@@ -38,8 +38,8 @@ MB = 1_000_000
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little enough memory for small data: that of the program, and of coding, is not counted."""
-    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(memory, "COPIES", 0)
+    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(steps, "COPIES", 0)
 
 
 def file(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...], **options: Any) -> Path:
@@ -136,7 +136,7 @@ def test_a_worker_has_one_thread(
     note_threads(monkeypatch, threads)
     monkeypatch.setattr(chunk_writer, "processors", lambda: 4)
     with open_hierarchy(file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)) as opened:
-        task = plan_copy(opened, tmp_path / "y", layout=CopyLayout(chunks))
+        task = plan_copy(opened, tmp_path / "y", copying=CopyOptions(chunks))
         (step,) = (one for one in task.steps() if one.item.variable.name == "v")
         step.run(0, lambda _: None)
         run_part(step, 0)
@@ -152,8 +152,8 @@ def test_little_is_sent_at_a_time(
     source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
     threads: list[int] = []
     note_threads(monkeypatch, threads)
-    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(memory, "processors", lambda: 1)
+    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(steps, "processors", lambda: 1)
     codec = ["--compress", "zlib:2"] if chunks else []
     place = f"memory://little{tmp_path}"
     copy(source, f"{place}/y", "--var", "v", *chunks, *codec)
@@ -168,21 +168,21 @@ def test_little_is_sent_at_a_time(
 _MEASURED = """
 import os, pathlib, re, sys
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export import workers
+from nczarr_xarray.export import parallel
 
 def tell():
     status = pathlib.Path("/proc/self/status").read_text()
     with open(sys.argv[1], "a") as out:
         print(os.getpid(), re.search(r"VmHWM:\\s*(\\d+) kB", status)[1], file=out)
 
-def measured(step, part, out=sys.argv[1], run=workers.run_part, tell=tell):
+def measured(step, part, out=sys.argv[1], run=parallel.run_part, tell=tell):
     put = run(step, part)
     sys.argv[1:] = [out]  # which those of a worker are not
     tell()
     return put
 
 if __name__ == "__main__":
-    workers.run_part = measured
+    parallel.run_part = measured
     assert main(["copy", *sys.argv[2:]]) == 0
     tell()
 """  # ru_maxrss would begin with that of the process that started this one
@@ -397,8 +397,8 @@ def test_little_comes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A remote store is asked for fewer chunks at a time where there is little memory."""
     source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
     copy(source, tmp_path / "y", "--var", "v")
-    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(memory, "COPIES", 0)
+    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(steps, "COPIES", 0)
     asked = [0]
     most: list[int] = []
     get = FsspecStore.get
@@ -425,8 +425,8 @@ def test_netcdf_files_by_small_parts(tmp_path: Path, capsys: pytest.CaptureFixtu
     copy(source, tmp_path / "y.nc", "--memory", "100MB", status=1)
     assert "its chunks of 960 B, and chunks of" in capsys.readouterr().err
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "PROGRAM_BYTES", 0)
-        patch.setattr(memory, "COPIES", 0)
+        patch.setattr(steps, "PROGRAM_BYTES", 0)
+        patch.setattr(steps, "COPIES", 0)
         copy(source, tmp_path / "y.nc", "--var", "v", "--memory", "8kB", "--verify")
     assert "v: 19.2 kB, one pass by 5 parts of 40 × 24" in capsys.readouterr().out
     copy(source, tmp_path / "z.nc", "--resume", status=2)

@@ -21,8 +21,8 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import netcdf_file, netcdf_variables
-from nczarr_xarray.export.classic_types import size_problems
+from nczarr_xarray.export import netcdf_file
+from nczarr_xarray.export.form.classic import size_problems
 from nczarr_xarray.model import Dimension, Variable
 from nczarr_xarray.tools.compare import compare
 from tests.support.builders.copying import copy, failed
@@ -163,12 +163,12 @@ def test_what_classic_netcdf_lacks_is_verified(
     options = "--format", word, "--verify", "--overwrite"
     copy(tmp_path / "x.nc", tmp_path / "y.nc", *options)
     assert capsys.readouterr().out == ""
-    put = netcdf_variables.put
+    put = netcdf_file.put
 
     def wrong(made: Any, variable: Any, values: np.ndarray, part: Any) -> None:
         put(made, variable, values[::-1], part)
 
-    monkeypatch.setattr(netcdf_file, "put", wrong)
+    monkeypatch.setattr("nczarr_xarray.export.copy.netcdf.put", wrong)
     copy(tmp_path / "x.nc", tmp_path / "y.nc", *options, status=1)
     said = capsys.readouterr().out
     assert all(f"variable /{name}: " in said for name in ("i8", "texts", "e"))
@@ -435,7 +435,7 @@ def test_what_comes_meanwhile_is_not_replaced(
     fs = fsspec.filesystem("memory")
     upload = FsspecWriter.upload
 
-    import nczarr_xarray.export.netcdf_file as module
+    import nczarr_xarray.export.copy.netcdf as module
 
     fill = module._fill
 
@@ -564,7 +564,7 @@ def test_a_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "x.nc"
     path.write_bytes(b"another's")
     with pytest.raises(StoreError, match=r"x\.nc: cannot be written: "):
-        netcdf_variables.new_file(str(path), "NETCDF4", str(path)).__enter__()
+        netcdf_file.new_file(str(path), "NETCDF4", str(path)).__enter__()
     assert path.read_bytes() == b"another's"
     assert os.listdir(tmp_path) == ["x.nc"]
 

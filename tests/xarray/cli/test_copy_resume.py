@@ -30,17 +30,10 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import (
-    contents,
-    memory,
-    moving,
-    new_dataset,
-    steps,
-    write_target,
-    write_task,
-)
-from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
-from nczarr_xarray.export.selection import Selection
+from nczarr_xarray.export import contents, moving, steps, write_target, write_task
+from nczarr_xarray.export.copy.request import CopyRequest
+from nczarr_xarray.export.copy.selection import Selection
+from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.formats.nczarr import emit
 from tests.support.builders.ncwriter import ramp
 from tests.support.faults.killing import Kill, Run, Target, in_process, on_s3, ours
@@ -79,8 +72,8 @@ def small_parts() -> Iterator[list[str]]:
         patch.setattr(resumption, "NOTE_BYTES", 1)
         patch.setattr(moving, "WINDOW_BYTES", PART * 960)
         patch.setattr(contents, "SLAB_BYTES", PART * 1920)
-        patch.setattr(memory, "PROGRAM_BYTES", 0)
-        patch.setattr(memory, "COPIES", 0)
+        patch.setattr(steps, "PROGRAM_BYTES", 0)
+        patch.setattr(steps, "COPIES", 0)
         # (another kind puts a range as it puts anything else)
         for kind, name in (
             (DirectoryWriter, "put"), (DirectoryWriter, "put_range"), (FsspecWriter, "put")
@@ -384,8 +377,8 @@ def test_an_interrupt_while_it_is_planned_takes_no_work_away(
         raise KeyboardInterrupt
 
     for module, name in (
-        (new_dataset, "check_clashes"),
-        (new_dataset, "flows_of"),
+        (write_task, "check_clashes"),
+        (write_task, "flows_of"),
         (write_task, "plan_step"),
     ):
         with monkeypatch.context() as patch:
@@ -569,7 +562,7 @@ def test_what_is_written_is_part_of_the_work(
         found = documents(*arguments)
         return {key: data.replace(b'"level": 4', b'"level":  4') for key, data in found.items()}
 
-    monkeypatch.setattr(new_dataset, "documents", others)
+    monkeypatch.setattr(write_task, "documents", others)
     assert puts(source, cut_off, "--resume") == 40
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nczarr_xarray import compare, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export.selection import Quantization, Selection
+from nczarr_xarray.export.copy.selection import Quantization, Selection
 from tests.support.builders.copying import copy, failed
 from tests.support.marks import slow_but, slow_cases_but
 

@@ -23,10 +23,10 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import contents, memory, moving, parallel, workers
-from nczarr_xarray.export.copy import plan_copy
+from nczarr_xarray.export import contents, moving, parallel, steps
+from nczarr_xarray.export.copy.zarr2 import plan_copy
+from nczarr_xarray.export.parallel import run_part
 from nczarr_xarray.export.steps import Step
-from nczarr_xarray.export.workers import run_part
 from nczarr_xarray.export.write_task import documents_of_arrays, put_all
 from tests.support.builders.copying import copy, failed
 from tests.support.builders.ncwriter import ramp
@@ -109,7 +109,7 @@ def test_errors_of_the_cluster_name_the_variable(cube: Path, tmp_path: Path) -> 
         step = next(s for s in task.steps() if s.item.variable.name == "v")
         task.change.abort()
         with pytest.raises(StoreError, match=r"^/v, part 1 of \d+: cannot be copied by a worker"):
-            workers._result(_Broken(), step, 0)
+            parallel._result(_Broken(), step, 0)
 
 
 def test_no_scheduler(
@@ -118,7 +118,7 @@ def test_no_scheduler(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "PATIENCE", 0.1)
+    monkeypatch.setattr(parallel, "PATIENCE", 0.1)
     with socket.socket() as taken:  # nobody listens there, and nobody can begin to
         taken.bind(("127.0.0.1", free_port()))
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -219,7 +219,7 @@ def test_a_worker_is_killed(
     """Another process does its work, also where it had what says how to do it."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
-    monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 1))
+    monkeypatch.setattr(parallel, "run_part", partial(_deadly, deaths, 1))
     monkeypatch.setattr(moving, "WINDOW", 4)
     monkeypatch.setattr(contents, "SLAB_BYTES", 4096)
     with two_processes() as client:
@@ -235,7 +235,7 @@ def test_a_worker_that_starts_late_is_waited_for(
     """On a busy machine, a worker that died may need longer to start than dask waits for it."""
     deaths = tmp_path / "deaths"
     deaths.mkdir()
-    monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 2))
+    monkeypatch.setattr(parallel, "run_part", partial(_deadly, deaths, 2))
     monkeypatch.setattr(moving, "WINDOW", 4)
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "0 s"}):  # all start too late
         copy(cube, tmp_path / "y", "--workers", 2)
@@ -249,7 +249,7 @@ def test_every_worker_is_killed(
 ) -> None:
     deaths = tmp_path / "deaths"
     deaths.mkdir()
-    monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 1000))
+    monkeypatch.setattr(parallel, "run_part", partial(_deadly, deaths, 1000))
     monkeypatch.setattr(moving, "WINDOW", 4)
     once = dask.config.set({"distributed.scheduler.allowed-failures": 0})
     with once, two_processes() as client:
@@ -267,8 +267,8 @@ def test_two_passes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The first is that of one worker, before the other one."""
-    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(memory, "COPIES", 0)
+    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(steps, "COPIES", 0)
     asked = ["--chunks", "time=100,x=1", "--memory", "4kB", "--workers", "2", "--verify"]
     assert main(["copy", str(cube), str(tmp_path / "y"), *asked, "--var", "v"]) == 0
     assert "v: 25.6 kB, two passes" in capsys.readouterr().out
@@ -281,7 +281,7 @@ def test_two_passes(
 _ENDLESS = """
 import os, signal, sys, threading
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export import workers
+from nczarr_xarray.export import parallel
 
 def wait(step, part):
     os.write(1, b"begun\\n")  # in one piece: two tasks do so at the same time
@@ -290,7 +290,7 @@ def wait(step, part):
 if __name__ == "__main__":
     # what a shell starts in the background, as CI may be, and its children ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    workers.run_part = wait
+    parallel.run_part = wait
     sys.exit(main(["copy", *sys.argv[1:], "--workers", "2"]))
 """
 

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export.cfa.cfa_task import CfaTask
+from nczarr_xarray.export.cfa.task import CfaTask
 from nczarr_xarray.export.contents import StoredSource
 from nczarr_xarray.export.write_task import WriteTask
 from tests.support.marks import each_once

@@ -372,6 +372,38 @@ def test_padding_of_compounds_is_not_stored(tmp_path: Path) -> None:
         np.testing.assert_array_equal(back["filled"].values["y"], [3] * 10)
 
 
+# -- packed numbers whose fill value Zarr 2 states in .zarray alone ------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "options"),
+    [
+        ("y.nc", "netcdf4", ()),
+        ("y.nc", "netcdf4", ("--memory", "1GB")),
+        ("y.nc", "netcdf4", ("--format", "NETCDF3_64BIT_OFFSET")),
+        ("y", "nczarr", ("--format", "NCZarr")),
+        ("y", "zarr", ("--format", "Zarr2")),
+        ("y", "zarr", ("--format", "Zarr3")),
+        ("y.nca", "nczarr", ()),
+        ("", "zarr", ()),
+    ],
+)
+def test_what_is_missing_stays_missing(
+    tmp_path: Path, target: str, engine: str, options: tuple[str, ...]
+) -> None:
+    """In copies, and where there is no target, after an upgrade in place."""
+    packing = {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -32768}
+    values = xr.Dataset({"v": ("x", [1.5, np.nan, 3.0])})
+    values.to_zarr(tmp_path / "x.zarr", zarr_format=2, encoding={"v": packing}, consolidated=False)
+    if target:
+        copied(tmp_path / "x.zarr", str(tmp_path / target), *options, "--verify")
+    else:
+        assert main(["upgrade", str(tmp_path / "x.zarr")]) == 0
+    more = {"consolidated": False} if engine == "zarr" else {}
+    with xr.open_dataset(tmp_path / (target or "x.zarr"), engine=engine, **more) as ds:  # type: ignore[arg-type]
+        np.testing.assert_allclose(ds["v"], values["v"])
+
+
 # -- aggregations --------------------------------------------------------------------------------
 
 

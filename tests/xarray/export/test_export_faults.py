@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.mapping import MappingWriter
@@ -25,7 +26,8 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.targets import find_destination
-from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.export import write_target
+from nczarr_xarray.export.write_target import begin_new
 from tests.support.faults.disks import tiny_disk
 from tests.support.faults.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
 from tests.support.servers.s3proxy import proxy_to
@@ -282,7 +284,7 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
 def test_recovery_while_a_new_dataset_is_written(name: str, tmp_path: Path) -> None:
     """What was written before is gone: what comes after is not made a dataset."""
     target = tmp_path / name
-    change, _, _ = WriteTarget(find_destination(target, None)).create(replace=False)
+    change, _, _ = begin_new(find_destination(target, None), replace=False)
     change.staged.put("a/.zarray", b"{}")
     assert recover(target)
     change.staged.put(".zgroup", b"{}")
@@ -356,7 +358,7 @@ def test_an_append_that_is_not_in_place_says_that_it_is_valid(
 @pytest.mark.parametrize("names", [("d", "d.nczarr"), ("気" * 80 + "a", "気" * 80 + "b")])
 def test_names_that_begin_alike(names: tuple[str, str], tmp_path: Path) -> None:
     """What is being written beside one dataset is not taken for a part of the other."""
-    other, _, _ = WriteTarget(find_destination(tmp_path / names[1], None)).create(replace=False)
+    other, _, _ = begin_new(find_destination(tmp_path / names[1], None), replace=False)
     to_nczarr(sample(2), tmp_path / names[0])
     assert not recover(tmp_path / names[0])
     other.staged.put(".zgroup", b"{}")
@@ -421,20 +423,21 @@ def test_a_dataset_that_came_just_now_is_kept(
     urls = {"directory": tmp_path / "n", "zip": tmp_path / "n.zip"}
     target = Target(str(urls.get(place, f"memory://just-now{tmp_path}/{before}")))
     if before == "abandoned":
-        store = WriteTarget(find_destination(target.url, None)).store
+        store = find_destination(target.url, None).store
         if store is not None:
             store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
-    keys = WriteTarget.keys
+    keys = Destination.keys
     others = [sample(3, 5)]
 
-    def then_written(self: WriteTarget, below: str = "") -> list[str]:
+    def then_written(self: Destination, below: str = "") -> list[str]:
         found = keys(self, below)
         while others:
             target.write(others.pop(), encoding=CHUNKS)
         return found
 
-    monkeypatch.setattr(WriteTarget, "keys", then_written)
-    monkeypatch.setattr(WriteTarget, "_archive", _after(then_written, WriteTarget._archive))
+    monkeypatch.setattr(Destination, "keys", then_written)
+    archive = write_target._archive
+    monkeypatch.setattr(write_target, "_archive", _after(then_written, archive))
     with pytest.raises((ConflictError, DatasetExistsError)):
         target.write(sample(8), encoding=CHUNKS)
     assert others == []

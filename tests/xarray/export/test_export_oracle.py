@@ -22,9 +22,9 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
-from nczarr_xarray.export.form.new import Options
+from nczarr_xarray.export.form.encode import Options
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.write_options import WriteOptions
 from tests.support.builders.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
 from tests.support.corpora.random_contents import contents
 from tests.support.examples import examples
@@ -57,10 +57,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 def export(groups: Mapping[str, xr.Dataset], target: str, **options: Any) -> None:
     """`to_nczarr` for groups that no DataTree can hold."""
+    asked = {path: (dataset, Options({})) for path, dataset in groups.items()}
     with Progress("", shown=False) as progress:
-        plan_groups(groups, target, WriteOptions(**options), "/", lambda _: Options({})).run(
-            progress
-        )
+        plan_groups(asked, target, WriteOptions(**options), "/").run(progress)
 
 
 CONTENTS = slow_but(WRITERS, *FEW)

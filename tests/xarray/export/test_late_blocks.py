@@ -13,7 +13,7 @@ import xarray as xr
 from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_cfa, to_nczarr
 from nczarr_xarray.export import write_task
-from nczarr_xarray.export.cfa import cfa_task
+from nczarr_xarray.export.cfa import task as cfa_task
 from nczarr_xarray.export.gate import Gated
 
 

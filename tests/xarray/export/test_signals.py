@@ -25,7 +25,7 @@ os.set_blocking(noted, False)
 signal.set_wakeup_fd(noted)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run these tests, ignores it
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export import netcdf_file
+from nczarr_xarray.export.copy import netcdf
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.moving import Mover
 
@@ -34,7 +34,7 @@ def wait(*args, **options):
     while True:
         os.read(came, 1)
 
-ChunkWriter.write = Mover.run = netcdf_file._write_values = wait
+ChunkWriter.write = Mover.run = netcdf._write_values = wait
 exec(sys.argv[1])
 """
 

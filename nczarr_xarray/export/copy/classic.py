@@ -1,4 +1,4 @@
-"""A dataset as classic netCDF can hold it: one group, fewer types, char in place of strings."""
+"""A dataset to copy as classic netCDF can hold it: one group, fewer types, char for strings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.classic_types import (
+from nczarr_xarray.export.contents import StoredSource
+from nczarr_xarray.export.derived import DerivedArray
+from nczarr_xarray.export.form.classic import (
     TYPES,
     classic_attributes,
     classic_values,
@@ -18,10 +20,8 @@ from nczarr_xarray.export.classic_types import (
     dimension_problems,
     size_problems,
 )
-from nczarr_xarray.export.contents import StoredSource
-from nczarr_xarray.export.derived import DerivedArray
 from nczarr_xarray.export.form.lacking import CHARACTERS, FLAGS, WIDENED, Lacking
-from nczarr_xarray.export.form.stored import netcdf_text
+from nczarr_xarray.export.form.storage import netcdf_text
 from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, bytes_of
 

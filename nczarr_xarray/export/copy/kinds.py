@@ -2,12 +2,64 @@
 
 from __future__ import annotations
 
-from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.places.names import names_url, says_references
-from nczarr_fsspec.places.url import parse_url
-from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-_HERE = "nczarr_xarray.export.kinds"
+from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.places.names import TREES, names_url, says_references
+from nczarr_fsspec.places.url import parse_url
+from nczarr_xarray.export.options import CopyOptions
+
+if TYPE_CHECKING:
+    from nczarr_xarray.export.copy.request import CopyRequest
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """A row of the table of kinds.
+
+    Parameters
+    ----------
+    name
+        What messages call it.
+    formats
+        Words of ``--format`` that mean it, the default first.
+    module
+        Its module, with a function ``copy(request)``; imported when it is used.
+    options
+        Options that it has besides those of all kinds, by their names in Python.
+    suffixes
+        Ends of the names of targets that mean it, unless a format is given.
+    modes
+        Mode words of URLs that mean it.
+    lacks
+        Why it does not have some options, and what to do, by their names in Python.
+    says
+        Global attributes that say what kind a dataset is of: a copy has its own.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    module: str
+    options: frozenset[str]
+    suffixes: tuple[str, ...] = ()
+    modes: frozenset[str] = frozenset()
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    says: frozenset[str] = frozenset()
+
+    def is_meant(self, path: str, mode: Collection[str]) -> bool:
+        """Tell whether a path and the mode words of a URL mean this kind."""
+        named = not TREES.intersection(mode) and path.lower().endswith(self.suffixes)
+        return bool(self.modes.intersection(mode)) or named
+
+    def copy(self, request: CopyRequest) -> None:
+        """Write the copy."""
+        import_module(self.module).copy(request)
+
+
+_HERE = "nczarr_xarray.export.copy"
 _PARALLEL = frozenset({"workers", "scheduler"})
 _LAYOUT = _PARALLEL | frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
 #: HDF5 writes its indexes when a file is closed, and a remote file appears as a whole.
@@ -21,7 +73,7 @@ KINDS: tuple[TargetKind, ...] = (
     TargetKind(
         "an aggregation",
         ("CFA",),
-        f"{_HERE}.cfa",
+        f"{_HERE}.aggregation",
         _PARALLEL | {"cfa_version", "max_object_size"},
         suffixes=(".nca",),
         says=frozenset({"Conventions"}),
@@ -45,14 +97,14 @@ KINDS: tuple[TargetKind, ...] = (
     TargetKind(
         "Zarr 2",
         ("Zarr2",),
-        f"{_HERE}.trees",
+        f"{_HERE}.zarr2",
         _LAYOUT | {"consolidated", "portable"},
         modes=frozenset({"zarr"}),
     ),
     TargetKind(
         "NCZarr",
         ("NCZarr",),
-        f"{_HERE}.trees",
+        f"{_HERE}.zarr2",
         _LAYOUT | {"consolidated", "portable", "compat"},
     ),
 )

@@ -1,4 +1,4 @@
-"""Variables in the types of classic netCDF."""
+"""What classic netCDF can hold: types, attributes, dimensions and sizes."""
 
 from __future__ import annotations
 

@@ -1,73 +1,25 @@
-"""What is asked of a copy, and what a kind of target says of itself."""
+"""What is asked of a copy, whatever the kind of its target is."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields
-from importlib import import_module
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import NCZarrWarning, UsageError, caller_level, on_error
-from nczarr_fsspec.places.names import TREES
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray._version import __version__
 from nczarr_xarray.chunks.threads import processors
+from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.dataset import Opened
-    from nczarr_xarray.export.copy_layout import CopyLayout
-    from nczarr_xarray.export.selection import Selection
+    from nczarr_xarray.export.copy.selection import Selection
     from nczarr_xarray.export.write_task import WriteTask
-    from nczarr_xarray.model import CodecConfig
-
-
-@dataclass(frozen=True, slots=True)
-class CopyOptions:
-    """Options that only some kinds of target have; one that has its default was not given.
-
-    Parameters
-    ----------
-    chunks, optimize, compress
-        See `CopyLayout`.
-    fixed
-        As of `Selection`.
-    memory
-        Bytes that the program, with its workers, may take.
-    resume
-        Whether the copy continues, and can be continued.
-    workers, scheduler
-        See `nczarr_xarray.export.workers.connected`.
-    consolidated, portable, compat
-        As of `WriteOptions`.
-    shards
-        Lengths of shards by name of a dimension.
-    cfa_version, max_object_size
-        As of `to_cfa`.
-    """
-
-    chunks: Mapping[str, int] | None = None
-    optimize: bool = False
-    compress: tuple[CodecConfig, ...] | None = None
-    fixed: bool = False
-    memory: int | None = None
-    resume: bool = False
-    workers: int | None = None
-    scheduler: str | None = None
-    consolidated: bool = False
-    portable: bool = False
-    compat: str | None = None
-    shards: Mapping[str, int] | None = None
-    cfa_version: str | None = None
-    max_object_size: int | None = None
-
-    @property
-    def given(self) -> frozenset[str]:
-        """The names of those that were given."""
-        return frozenset(f.name for f in fields(self) if getattr(self, f.name) != f.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +59,6 @@ class CopyRequest:
     tell: Callable[[str], object]
     options: CopyOptions
 
-    @property
-    def layout(self) -> CopyLayout:
-        """The differences of the storage from that of the source."""
-        from nczarr_xarray.export.copy_layout import CopyLayout
-
-        options = self.options
-        return CopyLayout(options.chunks, options.compress, balanced=options.optimize)
-
     def open(self) -> Opened:
         """Open the source, as it is to be copied.
 
@@ -126,7 +70,8 @@ class CopyRequest:
             If it lacks what was named.
         """
         from nczarr_xarray.dataset.open import open_hierarchy
-        from nczarr_xarray.export.selection import as_netcdf_names, suited
+        from nczarr_xarray.export.form.lacking import suited
+        from nczarr_xarray.export.form.names import as_netcdf_names
 
         opened = open_hierarchy(self.source, **self.opening)
         with on_error(opened.close):
@@ -145,7 +90,7 @@ class CopyRequest:
         UsageError
             If there are too many processes for what is given.
         """
-        from nczarr_xarray.export.memory import share
+        from nczarr_xarray.export.steps import share
 
         memory, workers = self.options.memory, self.options.workers
         return memory if memory is None or workers is None else share(memory, workers)
@@ -185,7 +130,7 @@ class CopyRequest:
 
     def cluster(self) -> AbstractContextManager[None]:
         """Return a context in which the workers that were asked for do the work."""
-        from nczarr_xarray.export.workers import connected
+        from nczarr_xarray.export.parallel import connected
 
         given = self.options.given
         if "resume" in given and given & {"workers", "scheduler"}:
@@ -210,46 +155,3 @@ class CopyRequest:
                     known = f"there are {', '.join(sorted(names))}" if names else "there is none"
                     reason = f"no dimension is called {name!r}; {known}{did_you_mean(name, names)}"
                     raise UsageError(f"--{option}", reason)
-
-
-@dataclass(frozen=True, slots=True)
-class TargetKind:
-    """A row of the table of kinds.
-
-    Parameters
-    ----------
-    name
-        What messages call it.
-    formats
-        Words of ``--format`` that mean it, the default first.
-    module
-        Its module, with a function ``copy(request)``; imported when it is used.
-    options
-        Options that it has besides those of all kinds, by their names in Python.
-    suffixes
-        Ends of the names of targets that mean it, unless a format is given.
-    modes
-        Mode words of URLs that mean it.
-    lacks
-        Why it does not have some options, and what to do, by their names in Python.
-    says
-        Global attributes that say what kind a dataset is of: a copy has its own.
-    """
-
-    name: str
-    formats: tuple[str, ...]
-    module: str
-    options: frozenset[str]
-    suffixes: tuple[str, ...] = ()
-    modes: frozenset[str] = frozenset()
-    lacks: Mapping[str, str] = field(default_factory=dict)
-    says: frozenset[str] = frozenset()
-
-    def is_meant(self, path: str, mode: Collection[str]) -> bool:
-        """Tell whether a path and the mode words of a URL mean this kind."""
-        named = not TREES.intersection(mode) and path.lower().endswith(self.suffixes)
-        return bool(self.modes.intersection(mode)) or named
-
-    def copy(self, request: CopyRequest) -> None:
-        """Write the copy."""
-        import_module(self.module).copy(request)

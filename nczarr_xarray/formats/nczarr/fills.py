@@ -14,6 +14,7 @@ from nczarr_xarray.model import (
     Attribute,
     Variable,
     bytes_of,
+    readable,
     text_of,
 )
 
@@ -72,6 +73,27 @@ def fill_value(variable: Variable) -> Any:
     if isinstance(attribute.value, str):
         return attribute.value if variable.dtype.kind in "SUO" else None
     return attribute.value[0] if len(attribute.value) else None
+
+
+def shown_fill(variable: Variable, dtype: np.dtype) -> Any:
+    """Return the fill value with which a variable is shown as elements of Zarr 2; None for none.
+
+    xarray masks by it. So it is not anything but ``_FillValue``, if that is one value, and the
+    elements can have it.
+    """
+    attribute = variable.attributes.get("_FillValue")
+    if attribute is None:
+        return None
+    value = attribute.value
+    if dtype.kind == "O":
+        texts = (value,) if isinstance(value, str) else value
+        return readable(texts[0]) if isinstance(texts, tuple) and len(texts) == 1 else None
+    if dtype.kind == "S":
+        data = bytes_of(value) if isinstance(value, str) else b""
+        return data if 0 < len(data) <= dtype.itemsize else None
+    if dtype.kind not in "iuf" or isinstance(value, str) or len(value) != 1:
+        return None
+    return next(iter(number_marks(value, dtype.newbyteorder("="), with_sign=False)), None)
 
 
 def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype, profile: Profile) -> Any:

@@ -1,4 +1,4 @@
-"""Aggregations as a kind of target: a master, and fragments beside it."""
+"""Copies to aggregations: a master, and fragments beside it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, LossWarning, NCZarrError, caller_level
 from nczarr_xarray.backend.data_store import open_group
-from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.cfa.new_aggregation import plan_new
+from nczarr_xarray.export.cfa.to_cfa import plan_new
+from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.form.stored import netcdf_text
-from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.form.storage import netcdf_text
+from nczarr_xarray.export.options import CfaOptions, largest_fragment
 from nczarr_xarray.export.parallel import distributed_client
 from nczarr_xarray.formats.cfa.dialect import NEWEST
 from nczarr_xarray.model import Group
@@ -58,7 +58,7 @@ def copy(request: CopyRequest) -> None:
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)
         place = MasterPlace.find(request.target, request.target_options)
-        asked = CfaRequest(
+        asked = CfaOptions(
             largest_fragment(request.options.max_object_size, request.target_options),
             version=request.options.cfa_version or NEWEST,
             mode=request.mode,

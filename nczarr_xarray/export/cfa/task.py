@@ -16,26 +16,18 @@ import xarray as xr
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import NCZarrError, StoreError, on_error
 from nczarr_xarray.export.cfa.claim import Claim, clear_claim
-from nczarr_xarray.export.cfa.content import Content, FileKind, file_bytes, items
-from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
+from nczarr_xarray.export.cfa.content import Content, file_bytes, items
+from nczarr_xarray.export.cfa.fragment_writer import Flow
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.cfa.parts import Divided
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
-from nczarr_xarray.export.new_dataset import plan_contents
+from nczarr_xarray.export.options import FileKind, WriteOptions
 from nczarr_xarray.export.parallel import compute, not_shared, write_blocks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.write_options import WriteOptions, decide
-from nczarr_xarray.export.write_task import is_lazy, lazy_data
+from nczarr_xarray.export.write_target import decide
+from nczarr_xarray.export.write_task import plan_contents
 
 #: Fragments that are made and sent at a time, to a store that does not answer at once.
 _AT_A_TIME = 16
-
-
-class Flow(NamedTuple):
-    """A variable whose fragments are written, and what writes them."""
-
-    divided: Divided
-    writer: FragmentWriter
 
 
 class Draft(NamedTuple):
@@ -174,7 +166,7 @@ class CfaTask:
 
     def _write_eager(self, progress: Progress) -> None:
         """Write the fragments of data that are not of dask, which are read one by one."""
-        eager = [flow for flow in self.draft.flows if not is_lazy(flow.divided.item)]
+        eager = [flow for flow in self.draft.flows if not flow.divided.item.is_lazy]
         progress.expect(sum(_nbytes(flow) for flow in eager))
         for flow in eager:
             fragment = _nbytes(flow) // max(1, math.prod(flow.divided.grid))
@@ -192,7 +184,7 @@ class CfaTask:
         writes = []
         names: set[str] = set()
         for flow in self.draft.flows:
-            data = lazy_data(flow.divided.item)
+            data = flow.divided.item.lazy_data
             if data is not None:
                 lengths = tuple(tuple(np.diff(edges).tolist()) for edges in flow.divided.blocks)
                 path = flow.writer.variable.path
@@ -201,7 +193,7 @@ class CfaTask:
                 names |= {key.rpartition("/")[2] for key in flow.writer.keys}
         if not writes:
             return
-        lazy = (flow for flow in self.draft.flows if is_lazy(flow.divided.item))
+        lazy = (flow for flow in self.draft.flows if flow.divided.item.is_lazy)
         compute(writes, map(_nbytes, lazy), progress)
         missing = len(names - self.place.taken())
         if missing:
@@ -212,7 +204,7 @@ class CfaTask:
         self.place.remove_abandoned()
         mode = "w" if self.replaces else "w-"
         options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
-        target, profile, options = decide(self.place.file.target, options)
+        target, profile, options = decide(self.place.target, options)
         content = self.draft.master.fitted()
         contents = replace(content.contents(), items=[*items(content)])
         task = plan_contents(contents, target, profile, options)

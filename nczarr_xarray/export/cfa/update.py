@@ -12,10 +12,9 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places.address import is_absolute
-from nczarr_xarray.export.cfa.cfa_request import CfaRequest
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
+from nczarr_xarray.export.cfa.fragment_writer import Flow, flow_of, table_of
 from nczarr_xarray.export.cfa.master import (
     aggregation,
     conventions,
@@ -23,19 +22,19 @@ from nczarr_xarray.export.cfa.master import (
     plain_conventions,
 )
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.cfa.new_aggregation import flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
 from nczarr_xarray.export.cfa.split import edges_between, even_edges, regular_edges
+from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.dataset import Exporter
-from nczarr_xarray.export.form.integers import as_integers
-from nczarr_xarray.export.placement import Placement
-from nczarr_xarray.export.regions import replaced_part
+from nczarr_xarray.export.dataset import group_attributes
+from nczarr_xarray.export.form.rounding import as_integers
+from nczarr_xarray.export.options import CfaOptions
+from nczarr_xarray.export.placement import Placement, replaced_part
 from nczarr_xarray.formats.cfa.dialect import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
 
-def plan_update(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> CfaTask:
+def plan_update(place: MasterPlace, dataset: xr.Dataset, request: CfaOptions) -> CfaTask:
     """Plan the change of an aggregation.
 
     Of what is there, the master is read, and those fragments of which a region has a part.
@@ -90,7 +89,7 @@ class Change:
         What is asked for.
     """
 
-    def __init__(self, existing: ExistingMaster, dataset: xr.Dataset, request: CfaRequest) -> None:
+    def __init__(self, existing: ExistingMaster, dataset: xr.Dataset, request: CfaOptions) -> None:
         self.existing = existing
         self.request = request
         version = existing.kept_version(request.version, request.format)
@@ -231,12 +230,8 @@ class Change:
 
     def _add_attributes(self, dataset: xr.Dataset) -> None:
         """Give the aggregation the attributes of the new values; its others stay."""
-        exporter, node = Exporter(PROFILE), Group()
-        for name, value in dataset.attrs.items():
-            if name != "Conventions":
-                exporter.attribute(node, "/", name, value)
-        exporter.check(self.existing.url)
-        self.attributes |= node.attributes
+        given = {name: value for name, value in dataset.attrs.items() if name != "Conventions"}
+        self.attributes |= group_attributes(PROFILE, "/", given, self.existing.url)
 
     def draft(self) -> Draft:
         """Return what is to be written."""

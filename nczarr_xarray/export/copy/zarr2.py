@@ -1,4 +1,4 @@
-"""Copying datasets: exactly, by the data model, where this package reads the source."""
+"""Copies to trees of Zarr 2: NCZarr, and pure Zarr."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.changes.resumption import Resumption
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, UsageError
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
-from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
+from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.form.chunk_shapes import cut_to
 from nczarr_xarray.export.form.codecs import kept_codecs
-from nczarr_xarray.export.form.fills import fill_element, fill_value
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.form.storage import note_text, text_dtype
-from nczarr_xarray.export.form.stored import netcdf_text, stored_as
-from nczarr_xarray.export.new_dataset import plan_contents
-from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
-from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.form.storage import netcdf_text, note_text, stored_as, text_dtype
+from nczarr_xarray.export.options import AS_IN_SOURCE, AS_IT_IS, CopyOptions, WriteOptions
+from nczarr_xarray.export.write_target import decide
+from nczarr_xarray.export.write_task import WriteTask, plan_contents
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
+from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.registry import NCZARR
@@ -34,7 +33,7 @@ def plan_copy(
     opened: Opened,
     target: Any,
     options: WriteOptions = AS_IT_IS,
-    layout: CopyLayout = AS_IN_SOURCE,
+    copying: CopyOptions = AS_IN_SOURCE,
     resumption: Resumption | None = None,
     memory: int | None = None,
 ) -> WriteTask:
@@ -48,7 +47,7 @@ def plan_copy(
         The source; it must stay open until the write task has ended.
     target, options
         As for `to_nczarr`; the mode is ``"w-"`` or ``"w"``.
-    layout
+    copying
         The differences between the copy and the source.
     resumption
         The copy, if it can be continued.
@@ -68,7 +67,7 @@ def plan_copy(
     write_target, profile, options = decide(target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False, json=profile.spelling is None)
-    contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, profile, layout))
+    contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, profile, copying))
     for item in contents.items:
         note_text(item.variable, profile)  # (of `lacking`, so not the source's)
     found += problems(contents.root, profile)
@@ -117,7 +116,7 @@ def refuse(url: str, problems: list[str]) -> None:
         raise ExportError(url, "cannot hold this dataset; nothing was written", problems)
 
 
-def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayout) -> Item:
+def _item(opened: Opened, variable: Variable, profile: Profile, copying: CopyOptions) -> Item:
     if profile.spelling is not None:
         variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
@@ -138,10 +137,10 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     if pure or isinstance(opened.store, DataFile):
         # netCDF's default fill value is not always one of Zarr, see `fill_element`
         fill = fill_element(variable.nc_type, fill_value(variable), dtype, profile)
-    if layout.codecs is not None:
-        codecs = codecs_for(layout.codecs, dtype)
+    asked = copying.codecs(dtype)
+    codecs = codecs if asked is None else asked
     names = [d.name for d in variable.dimensions]
-    chunks = layout.chunk_shape(names, variable.shape, dtype.itemsize) or chunks
+    chunks = copying.chunk_shape(names, variable.shape, dtype.itemsize) or chunks
     if profile.generation != "G2A":
         # all older releases, and some readers of Zarr, refuse chunks longer than the variable
         chunks = cut_to(variable.shape, chunks)
@@ -157,7 +156,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     same = (opened.hierarchy.generation, stored.chunk_shape) == (profile.generation, chunks)
     same &= array is not None and not array.reads_itself
     proven = dtype.hasobject or (same and profile.spelling is not None)
-    if profile.portable or not (proven or (layout.codecs and profile.spelling)):
+    if profile.portable or not (proven or (asked and profile.spelling)):
         new = replace(new, codecs=kept_codecs(new.codecs, new, profile))
     return Item(replace(variable, array=new), source)
 
@@ -188,3 +187,23 @@ def _room(variable: Variable) -> int:
         stated = min(int(value[0]), MAX_ITEM)
     fill = fill_value(variable)
     return max(stated, len(bytes_of(fill))) if isinstance(fill, str) else stated
+
+
+def copy(request: CopyRequest) -> None:
+    """Copy to NCZarr, or to pure Zarr."""
+    given = request.options
+    if given.portable and any(c["id"] not in ("shuffle", "zlib") for c in given.compress or ()):
+        reason = "not every reader of Zarr 2 has it (--portable): use zlib"
+        raise UsageError("--compress", reason)
+    options = WriteOptions(
+        mode=request.mode,
+        portable=given.portable,
+        pure=given.portable or request.format == "Zarr2",
+        consolidated=given.consolidated,
+        storage_options=request.target_options,
+        compat=given.compat or AS_IT_IS.compat,
+    )
+    with request.open() as source, request.cluster():
+        resumption = request.resumption(source)
+        task = plan_copy(source, request.target, options, given, resumption, request.memory)
+        request.run(task)

@@ -1,1 +1,0 @@
-"""The kinds of target that ``nczarr copy`` writes: a row in `table` each, and modules."""
