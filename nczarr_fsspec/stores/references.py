@@ -158,7 +158,10 @@ class _Keys(KeyStore):
         try:
             file = self._file(found.address)
             if isinstance(file, LocalBytes):
-                return read_here(file, found, part, most)
+                start, stop = within(found, part, file)
+                if most is not None and part == ALL and stop - start > most:
+                    raise too_large(file.url, most)
+                return bytes(file.read(start, stop))
             return await self._read_part(file, found, part, most)
         except NCZarrError as error:
             raise self._explained(error, key) from error
@@ -342,14 +345,6 @@ class RemoteReferences(_Keys, RemoteStore):
 PIECE = 1 << 23
 
 
-def read_here(file: LocalBytes, found: Part, which: slice, most: int | None) -> bytes:
-    """Return bytes of a part of a file on this machine."""
-    start, stop = within(found, which, file)
-    if most is not None and which == ALL and stop - start > most:
-        raise too_large(file.url, most)
-    return bytes(file.read(start, stop))
-
-
 async def read_part(
     file: RemoteFileBytes, batches: Batches | None, found: Part, which: slice, most: int | None
 ) -> bytes:
@@ -381,7 +376,12 @@ def within(found: Part, which: slice, file: ByteSource) -> tuple[int, int]:
 
 async def read_json(origin: ByteSource) -> bytes | memoryview:
     """Return all of a file of JSON."""
-    check_size(origin)
+    if origin.size > MAX_JSON:
+        raise StoreError(
+            origin.url,
+            f"has {origin.size} bytes, and references as JSON may have {MAX_JSON}; write so many "
+            "of them as Parquet",
+        )
     if isinstance(origin, LocalBytes):
         return origin.read(0, origin.size)
     assert isinstance(origin, RemoteBytes)
@@ -390,13 +390,3 @@ async def read_json(origin: ByteSource) -> bytes | memoryview:
     pieces = [Extent(start, min(start + PIECE, size)) for start in starts]
     found = await gather_or_cancel(*(origin.fetch([piece]) for piece in pieces))
     return b"".join((head, *(data for (data,) in found)))
-
-
-def check_size(origin: ByteSource) -> None:
-    """Raise `StoreError` if a file of JSON is larger than one of references may be."""
-    if origin.size > MAX_JSON:
-        raise StoreError(
-            origin.url,
-            f"has {origin.size} bytes, and references as JSON may have {MAX_JSON}; write so many "
-            "of them as Parquet",
-        )

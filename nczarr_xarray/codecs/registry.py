@@ -438,13 +438,8 @@ def netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
             continue
         filters[words.name] = words.told(config)
         if words.level:
-            level = _number(config, words.level)
+            level = config.get(words.level)
+            level = level if isinstance(level, int) else 0  # to show; the codec refuses others
             # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
             filters["complevel"] = level if level >= 0 else words.told_below
     return filters
-
-
-def _number(config: CodecConfig, key: str) -> int:
-    """Return a parameter of a codec to show: 0 if it is no number, which the codec refuses."""
-    value = config.get(key)
-    return value if isinstance(value, int) else 0
