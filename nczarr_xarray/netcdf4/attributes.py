@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.dataset.presentation import attribute_value, shown_name
+from nczarr_xarray.dataset.dataset import attribute_value, shown_name
 from nczarr_xarray.model import NC_DTYPES, NC_TYPES, Attribute, bytes_of, text_of
 
 

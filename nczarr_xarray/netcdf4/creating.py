@@ -9,7 +9,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.quantize import Rounding
-from nczarr_xarray.dataset.presentation import attribute_value
+from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.export.form.storage import StorageRequest, note_text, storage
 from nczarr_xarray.formats.nczarr.fills import fill_attribute, fill_element
 from nczarr_xarray.formats.nczarr.profiles import Profile

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_xarray.dataset.dataset import shown_name
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.presentation import shown_name
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, join
 from nczarr_xarray.model import Dimension as StoredDimension
