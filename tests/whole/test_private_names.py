@@ -26,6 +26,7 @@ PUBLIC = {
 #: What tests use all the same, and why.
 USED = {
     "_check_writable": "zarr-python's stores have it, for those that are built on them",
+    "_data_array": "iris reads variables of netCDF4-python by it, and so those of ours",
     "_data": "xarray does not tell otherwise whether a variable is still lazy",
     "_in_memory": "the same",
     "_credentials": "no other way shows which secrets botocore signs with",
