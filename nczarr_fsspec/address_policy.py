@@ -4,7 +4,8 @@ Such a dataset, the *master*, is an aggregation or a set of references. Its addr
 by someone else. What they may name depends on where the master is:
 
 - a remote master names its own host (same scheme, host and port), or its own bucket of its own
-  service;
+  service. If its server has redirected to another place, it also names what is in the folder there,
+  unless that is on a host of a local network, to which the caller has not gone himself;
 - a local master names files of this machine, and servers of HTTP, S3 and the like. It may not name
   the metadata services of clouds, which hand out credentials. If the caller gives ``allow=``, it
   names only files in its own folder.
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.place import innermost
@@ -155,7 +157,8 @@ class AddressPolicy:
         storage_options
             Of the master.
         led
-            The origin to which the server of the master redirects, as it may for what is beside it.
+            The URL to which the server of the master has redirected, as it may for what is beside
+            it.
 
         Raises
         ------
@@ -271,13 +274,29 @@ class AddressPolicy:
             if place.scheme == "http" and ":" not in place.service:
                 origins.add(f"https://{place.service}")
             if self._led and self._is_own(place):
-                origins.add(self._led)
+                origins.add("{0.scheme}://{0.netloc}".format(urlsplit(self._led)))
             said[REDIRECTS_OPTION] = tuple(sorted(origins))
         return said
 
     def _is_own(self, place: Address) -> bool:
         own = self._master
         return own is not None and own.same_service(place) and own.chain == place.chain
+
+    def _is_where_led(self, place: Address) -> bool:
+        """Tell whether a place is in the folder to which the server of the master redirects.
+
+        That it does so is no reason to trust hosts of a local network, but the master's own.
+        """
+        own = self._master
+        if own is None or not self._led:
+            return False
+        led = parse_address(self._led)
+        if led.host != own.host and is_private(led.host):
+            return False
+        folder = led.segments[:-1]
+        return (
+            led.same_service(place) and not place.chain and place.segments[: len(folder)] == folder
+        )
 
     def _refusal(self, place: Address) -> str | None:
         """Return why a place may not be opened; None if it may."""
@@ -291,7 +310,7 @@ class AddressPolicy:
                 return None
             where = "files in its own folder"
         elif own is not None:
-            if self._is_own(place):
+            if self._is_own(place) or self._is_where_led(place):
                 return None
             where = "what is in its own bucket" if own.bucket else "what is on its own host"
         else:

@@ -1,14 +1,16 @@
-"""Coroutines side by side, wishes of one turn of an event loop, and threads that wait."""
+"""Coroutines side by side, questions that are answered together, bounds, threads that wait."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
+
+from nczarr_fsspec.errors import NCZarrError
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -40,52 +42,163 @@ async def gather_or_cancel(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
         raise
 
 
-class Turn(Generic[W, R]):
-    """Collects what is asked for in one turn of an event loop, and hands it on at its end.
+class Question(Generic[W, R]):
+    """Something that coroutines wait for, to be settled or failed once.
 
-    Safe in threads: each event loop has turns of its own.
+    Attributes
+    ----------
+    wish
+        What is asked for.
+    key : hashable
+        What others ask with that are to get the same answer; None if none are.
+    futures : list of asyncio.Future
+        One for each that waits.
+    is_open : bool
+        Whether others may still join.
+    task : asyncio.Task or None
+        Which answers it, once that has begun; and `turn`, all that it answers.
+    """
+
+    __slots__ = ("futures", "is_open", "key", "task", "turn", "wish")
+
+    def __init__(self, wish: W, key: Hashable) -> None:
+        self.wish = wish
+        self.key = key
+        self.futures: list[asyncio.Future[R]] = []
+        self.is_open = True
+        self.turn: list[Question[W, R]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether something still waits for the answer."""
+        return any(not future.done() for future in self.futures)
+
+    def settle(self, result: R) -> None:
+        """Hand the answer to all that wait for it; of no effect if they have one."""
+        self.is_open = False
+        for future in self.futures:
+            if not future.done():
+                future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error where the answer is awaited; one of ours, as an error for each."""
+        self.is_open = False
+        for future in self.futures:
+            if not future.done():
+                own = copy(error) if isinstance(error, NCZarrError) else error
+                own.__cause__ = error.__cause__
+                future.set_exception(own)
+
+
+class Coalescer(Generic[W, R]):
+    """Has all that is asked for in one turn of an event loop answered together.
+
+    Safe in threads and after a fork: each event loop has turns of its own.
 
     Parameters
     ----------
     answer
-        Called on the loop with all wishes of a turn and a future for each, which it must
-        set sooner or later. A future may be done already: the task that asked has been cancelled.
+        Awaited with the questions of a turn, in a task. It settles each as soon as it can; with an
+        error that it raises, those fail that are not settled. It is cancelled once none of its
+        questions is wanted any more.
     """
 
-    def __init__(self, answer: Callable[[list[W], list[asyncio.Future[R]]], object]) -> None:
+    def __init__(
+        self, answer: Callable[[list[Question[W, R]]], Coroutine[Any, Any, object]]
+    ) -> None:
         self._answer = answer
-        self._asked: dict[asyncio.AbstractEventLoop, list[tuple[W, asyncio.Future[R]]]] = {}
+        self._turns: dict[asyncio.AbstractEventLoop, list[Question[W, R]]] = {}
+        self._shared: dict[Hashable, Question[W, R]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()  # of which a loop keeps no reference
 
-    async def ask(self, wish: W) -> R:
-        """Wait for the answer to one wish."""
+    async def ask(self, wish: W, key: Hashable = None, *, after: bool = False) -> R:
+        """Wait for the answer to one wish.
+
+        Parameters
+        ----------
+        key
+            What is asked with the same key, and is not answered yet, gets the same answer.
+        after
+            Whether an answer for which an earlier turn has asked is of no use. Such a one is waited
+            for; then all that did so ask once.
+        """
         loop = asyncio.get_running_loop()
+        question = None
+        if key is not None:
+            key = loop, key
+            question = self._shared.get(key)
+            while after and question is not None and question.task is not None:
+                await asyncio.wait([question.task])
+                question = self._shared.get(key)
+        if question is None or not question.is_open:
+            question = Question(wish, key)
+            if key is not None:
+                self._shared[key] = question
+            turn = self._turns.setdefault(loop, [])
+            turn.append(question)
+            if len(turn) == 1:
+                loop.call_soon(self._send, loop)  # behind all that is ready to run in this turn
         future: asyncio.Future[R] = loop.create_future()
-        asked = self._asked.setdefault(loop, [])
-        asked.append((wish, future))
-        if len(asked) == 1:
-            loop.call_soon(self._send, loop)  # behind all that is ready to run in this turn
-        return await future
+        question.futures.append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if (task := question.task) and not any(one.wanted for one in question.turn):
+                self._end(question.turn)
+                task.cancel()
+                await asyncio.wait([task])
+            raise
 
     def _send(self, loop: asyncio.AbstractEventLoop) -> None:
-        asked = self._asked.pop(loop)
-        wishes, futures = [wish for wish, _ in asked], [future for _, future in asked]
+        turn = self._turns.pop(loop)
+        questions = [question for question in turn if question.wanted]
+        self._end(question for question in turn if not question.wanted)
+        if not questions:
+            return
+        task = loop.create_task(self._run(questions))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        for question in questions:
+            question.task, question.turn = task, questions
+
+    async def _run(self, questions: list[Question[W, R]]) -> None:
         try:
-            self._answer(wishes, futures)
-        except Exception as error:  # noqa: BLE001 - what waits for it must get it
-            for future in futures:
-                fail(future, error)
+            await self._answer(questions)
+        except Exception as error:  # noqa: BLE001 - it is raised where they are awaited
+            for question in questions:
+                question.fail(error)
+        finally:
+            self._end(questions)
+
+    def _end(self, questions: Iterable[Question[W, R]]) -> None:
+        """Have those that ask the same from now on ask anew."""
+        for question in questions:
+            question.is_open = False
+            if self._shared.get(question.key) is question:
+                del self._shared[question.key]
 
 
-def settle(future: asyncio.Future[R], result: R) -> None:
-    """Set a result that may come too late."""
-    if not future.done():
-        future.set_result(result)
+class Once(Coalescer[Callable[[], Awaitable[R]], R]):
+    """Calls coroutine functions, each for all that ask by one key while it runs."""
 
+    def __init__(self) -> None:
+        super().__init__(self._call_all)
 
-def fail(future: asyncio.Future[R], error: BaseException) -> None:
-    """Set an error that may come too late."""
-    if not future.done():
-        future.set_exception(error)
+    async def ask(
+        self, wish: Callable[[], Awaitable[R]], key: Hashable = "", *, after: bool = False
+    ) -> R:
+        """Return or raise what `wish` does, or the one with this key that is under way."""
+        return await super().ask(wish, key, after=after)
+
+    async def _call_all(self, questions: list[Question[Callable[[], Awaitable[R]], R]]) -> None:
+        await gather_or_cancel(*map(self._call, questions))
+
+    async def _call(self, question: Question[Callable[[], Awaitable[R]], R]) -> None:
+        try:
+            question.settle(await question.wish())
+        except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
+            question.fail(error)
 
 
 class WaitingThreads(ThreadPoolExecutor):
@@ -122,55 +235,6 @@ def _run(waiting: list[_Call[R]]) -> None:
             raise
     else:
         future.set_result(result)
-
-
-# -- asked once ----------------------------------------------------------------------------------
-# Questions that several coroutines have, asked by one of them.
-
-
-T = TypeVar("T")
-
-
-class AskedOnce(Generic[T]):
-    """A question that one coroutine asks for all of its event loop that wait for the answer."""
-
-    def __init__(self) -> None:
-        self._asking: asyncio.Future[T] | None = None
-
-    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Return or raise what `question` does, or the one of another that is under way."""
-        while (told := await self.told()) is not None:
-            if not told.cancelled():
-                return told.result()
-        with self.asking() as asking:
-            try:
-                answer = await question()
-            except Exception as error:
-                asking.set_exception(error)
-                asking.exception()  # there may be nothing that waits for it
-                raise
-            asking.set_result(answer)
-            return answer
-
-    @contextmanager
-    def asking(self) -> Iterator[asyncio.Future[T]]:
-        """Ask, for all that wait; they get the result of the future, if it has one."""
-        asking = self._asking = asyncio.get_running_loop().create_future()
-        try:
-            yield asking
-        finally:
-            asking.cancel()  # of no effect on one that is done
-            if self._asking is asking:
-                self._asking = None
-
-    async def told(self) -> asyncio.Future[T] | None:
-        """Wait for the one that asks, and return what came of it; None if there is none."""
-        asking = self._asking
-        # after a fork, the one under way belongs to a loop that does not run here
-        if asking is None or asking.get_loop() is not asyncio.get_running_loop():
-            return None
-        await asyncio.wait([asking])
-        return asking
 
 
 class Budget:

@@ -331,7 +331,7 @@ class OnLoop(ABC):
 
     @property
     def led(self) -> str:
-        """The origin to which redirects have led; ``""`` if that is not known."""
+        """The URL to which redirects have led, without a query; ``""`` if that is not known."""
         return ""
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -355,7 +355,7 @@ class OnLoop(ABC):
             raise
 
 
-class RemoteStore(KeyStore, OnLoop):
+class RemoteStore(OnLoop, KeyStore):
     """A store that waits for a network. Its coroutines must run on `loop`."""
 
     #: requests in flight at most, each on a connection of its own
@@ -393,9 +393,6 @@ class RemoteStore(KeyStore, OnLoop):
 
     async def names(self, prefix: str) -> frozenset[str] | None:
         return await self.list(prefix)
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return OnLoop.run(self, coroutine)
 
     async def together(self, *coroutines: Coroutine[Any, Any, Any]) -> builtins.list[Any]:
         return await gather_or_cancel(*coroutines)

@@ -189,7 +189,7 @@ class Place:
         """
         from fsspec.core import OpenFile
 
-        from nczarr_fsspec.transport.filesystems import is_s3
+        from nczarr_fsspec.transport.filesystems import kind_of
 
         if isinstance(target, OpenFile) and target.compression is not None:
             return cls(contents=_open_file(target.open()))
@@ -197,7 +197,7 @@ class Place:
         path = path_below(target)
         version = getattr(target, "version_id", None) or getattr(target, "generation", None)
         if version and str(version) not in path:  # s3fs, adlfs and gcsfs keep it beside the path
-            if not is_s3(target.fs):
+            if kind_of(target.fs) != "s3":
                 return cls(contents=_open_file(target))
             path = f"{path}?versionId={version}"
         mode = frozenset({"bytes"} if is_file else ())
@@ -218,7 +218,7 @@ class Place:
         They are those that only shift the root, and `ByteRangeFileSystem`: what it does for others
         is done here anyway.
         """
-        from nczarr_fsspec.transport.filesystems import is_local
+        from nczarr_fsspec.transport.filesystems import kind_of
 
         fs, path = innermost(fs, path)
         if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
@@ -228,7 +228,7 @@ class Place:
                 if limits.max_whole == MAX_WHOLE:
                     limits = replace(limits, max_whole=fs.max_whole)
                 fs, path = innermost(fs.fs, fs._strip_protocol(path))
-        if is_local(fs):
+        if kind_of(fs) == "local":
             named = named or path
             follow = split_local_options(fs.storage_options, named, others=True)
             return cls(path, None, mode, named, limits, follow_symlinks=follow)
@@ -264,12 +264,12 @@ class Place:
             return self._bounded(self.contents)
         if fs is None:
             return self._bounded(self._open_local())
-        from nczarr_fsspec.transport.filesystems import is_in_memory
+        from nczarr_fsspec.transport.filesystems import kind_of
 
         name = urlsplit(path).path if "://" in path else path
         if says_zip(name, mode):
             return self._bounded(self.open_archive())
-        if is_in_memory(fs):
+        if kind_of(fs) == "memory":
             if not fs.exists(path):
                 raise DatasetNotFoundError(self.shown, "there is no such file or directory")
             if not fs.isfile(path):
@@ -331,9 +331,9 @@ class Place:
         -------
         None if this is local, a tree or an archive by its name, or says nothing of it.
         """
-        from nczarr_fsspec.transport.filesystems import is_http, is_s3
+        from nczarr_fsspec.transport.filesystems import kind_of
 
-        if self.fs is None or not (is_http(self.fs) or is_s3(self.fs)):
+        if self.fs is None or kind_of(self.fs) not in ("http", "s3"):
             return None
         if self.keeping is not None:
             return None
@@ -503,7 +503,7 @@ def open_filesystem(
     """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
     from fsspec.core import url_to_fs
 
-    from nczarr_fsspec.transport.filesystems import is_s3, missing_package
+    from nczarr_fsspec.transport.filesystems import kind_of, missing_package
     from nczarr_fsspec.transport.options import storage_options
 
     shown = url.text.partition("#")[0]
@@ -520,7 +520,7 @@ def open_filesystem(
         kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
         first, *_ = str(error).splitlines() or [""]  # pyarrow lists where it has looked for Java
         raise kind(shown, f"cannot be opened: {type(error).__name__}: {redact(first)}") from None
-    if is_s3(fs):
+    if kind_of(fs) == "s3":
         from nczarr_fsspec.transport.s3client import check_options
 
         check_options(fs)

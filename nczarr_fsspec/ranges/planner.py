@@ -297,6 +297,20 @@ def _pack(sizes: Integers, ranges: int, most: int, count: int) -> Integers:
     return np.asarray(first, dtype=np.int64)
 
 
+def by_owner(first: Integers, numbers: Integers) -> Iterator[tuple[int, Integers]]:
+    """Yield whose pieces some of those are that were read together, and which of `numbers` these.
+
+    Parameters
+    ----------
+    first
+        The number of the first piece of each owner, ascending.
+    """
+    owners = np.searchsorted(first, numbers, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1) if len(numbers) else ():
+        yield int(owners[own[0]]), own
+
+
 # -- pieces --------------------------------------------------------------------------------------
 # From answers to pieces: views where a piece came in one, a copy where it came in several.
 

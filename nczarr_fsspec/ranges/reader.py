@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import Budget, gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, Coalescer, Question, gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.index_memory import SparseBytes, subtract
 from nczarr_fsspec.ranges.planner import (
     LEAST_SHARE,
     Delivery,
     Integers,
+    by_owner,
     longest,
     plan_requests,
     widened,
 )
-from nczarr_fsspec.ranges.small_reads import SMALL_READ, Receive, SmallReads
 from nczarr_fsspec.ranges.source import HEAD_BYTES, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
 
-T = TypeVar("T")
+#: Takes the numbers of some pieces and their bytes.
+Receive: TypeAlias = Callable[[Integers, list[memoryview]], Awaitable[None]]
+#: Starts and stops of pieces.
+_Pieces: TypeAlias = tuple[Integers, Integers]
+
+#: Reads of data of no more bytes go out together with others of the same turn of the event loop.
+SMALL_READ = 1 << 18
 
 #: Bytes of metadata that are remembered; beyond, they are forgotten and begun anew.
 MOST_METADATA = 1 << 28
@@ -46,11 +53,10 @@ _KNOWN_AT_A_TIME = 1 << 10
 
 @dataclass(slots=True, eq=False)
 class _Wish:
-    """Metadata that a task waits for; `sent` is done once all of it is on its way."""
+    """Metadata that a task waits for, and the requests that bring them, once they are sent."""
 
     extents: list[Extent]
     around: bool
-    sent: asyncio.Future[None]
     flights: list[Flight] = field(default_factory=list)
 
 
@@ -87,10 +93,10 @@ class RangeReader:
         self._requests = Budget(self.source.limits.concurrency)
         self._window = Budget(0)  # bytes of data being fetched
         self._held = Budget(HELD_BYTES)
-        self._wishes: list[_Wish] = []
         self._waiting = 0  # reads of metadata that have not ended
         self._coming = Flights()
-        self._small = SmallReads(self._read)
+        self._metadata: Coalescer[_Wish, None] = Coalescer(self._send)
+        self._small: Coalescer[_Pieces, list[memoryview] | None] = Coalescer(self._read_small)
 
     def _on_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -176,10 +182,17 @@ class RangeReader:
         """
         self._on_loop()
         low, high = self._checked(starts, stops)
-        if int((high - low).sum()) > SMALL_READ:
+        small = int((high - low).sum()) <= SMALL_READ
+        views = await self._small.ask((low, high)) if small else None
+        if views is None:
             await self._read(low, high, receive)
             return
-        await self._small.read(low, high, receive)
+        held = sum(map(len, views))
+        self._held.take_now(held)
+        try:
+            await receive(np.arange(len(views)), views)
+        finally:
+            self._held.give(held)
 
     def read_all(self, starts: np.ndarray, stops: np.ndarray) -> list[bytes]:
         """Return the pieces, from another thread than the loop's; errors as `read_data`."""
@@ -191,6 +204,30 @@ class RangeReader:
 
         self.source.run(self.read_data(starts, stops, receive))
         return found
+
+    async def _read_small(self, questions: list[Question[_Pieces, Any]]) -> None:
+        """Read the pieces of all small reads of a turn together; tell those that must go alone."""
+        counts = [len(question.wish[0]) for question in questions]
+        first = np.concatenate([[0], np.cumsum(counts)])
+        views: list[memoryview | None] = [None] * int(first[-1])
+        left = counts.copy()
+
+        async def receive(numbers: Integers, pieces: list[memoryview]) -> None:
+            for number, piece in zip(numbers.tolist(), pieces, strict=True):
+                views[number] = piece
+            for owner, own in by_owner(first, numbers):
+                left[owner] -= len(own)
+                if not left[owner]:
+                    questions[owner].settle(views[first[owner] : first[owner + 1]])
+
+        try:
+            if len(questions) > 1:
+                low, high = map(np.concatenate, zip(*(one.wish for one in questions), strict=True))
+                with suppress(Exception):  # what it has not brought is read again, alone
+                    await self._read(low, high, receive)
+        finally:
+            for question in questions:
+                question.settle(None)
 
     async def _read(self, low: Integers, high: Integers, receive: Receive) -> None:
         known = self.sparse.covers(low, high)
@@ -310,13 +347,9 @@ class RangeReader:
 
     async def _bring(self, missing: list[Extent], around: bool) -> None:
         """Wait until `missing` has been added to what is known."""
-        loop = asyncio.get_running_loop()
-        wish = _Wish(missing, around, loop.create_future())
-        self._wishes.append(wish)
-        if len(self._wishes) == 1:
-            loop.call_soon(self._send)  # behind all that is ready to run in this turn
+        wish = _Wish(missing, around)
         try:
-            await wish.sent
+            await self._metadata.ask(wish)
             if wish.flights:
                 tasks = [flight.task for flight in wish.flights]
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -332,26 +365,21 @@ class RangeReader:
             if unwanted:
                 await asyncio.wait(unwanted)
 
-    def _send(self) -> None:
+    async def _send(self, questions: list[Question[_Wish, None]]) -> None:
         """Send requests for all that is wished for and neither known nor on its way."""
-        wishes = [wish for wish in self._wishes if not wish.sent.done()]
-        self._wishes = []
-        try:
-            if self.sparse.nbytes > MOST_METADATA and self._waiting == len(wishes):
-                self._forget()
-            self._plan_metadata(
-                [extent for wish in wishes for extent in wish.extents],
-                all(wish.around for wish in wishes),
-            )
-            for wish in wishes:
-                wish.flights = self._coming.bringing(self.sparse.missing(wish.extents))
-                for flight in wish.flights:
-                    flight.waiters += 1
-                wish.sent.set_result(None)
-        except Exception as error:  # noqa: BLE001 - what waits for it must get it
-            for wish in wishes:
-                if not wish.sent.done():
-                    wish.sent.set_exception(error)
+        wishes = [question.wish for question in questions]
+        if self.sparse.nbytes > MOST_METADATA and self._waiting == len(wishes):
+            self._forget()
+        self._plan_metadata(
+            [extent for wish in wishes for extent in wish.extents],
+            all(wish.around for wish in wishes),
+        )
+        for question in questions:
+            wish = question.wish
+            wish.flights = self._coming.bringing(self.sparse.missing(wish.extents))
+            for flight in wish.flights:
+                flight.waiters += 1
+            question.settle(None)
 
     def _plan_metadata(self, wanted: list[Extent], around: bool) -> None:
         limits, size = self.source.limits, self.source.size

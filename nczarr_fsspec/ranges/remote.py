@@ -11,11 +11,11 @@ from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.filesystems import describe, is_in_memory, is_local, is_s3
+from nczarr_fsspec.transport.filesystems import describe, kind_of
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import MAX_WHOLE, RequestLimits, Timeout
 from nczarr_fsspec.transport.request import END, Answer, Data, Extent, FileVersion, Request
-from nczarr_fsspec.transport.route import FASTEST, Route
+from nczarr_fsspec.transport.server_state import FASTEST, ServerState
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -49,7 +49,7 @@ class RemoteFileBytes(RemoteBytes):
         self._transport = transport
         self._path = path
         self.url = url
-        self._route = Route(transport.ranges, max_whole)
+        self._server = ServerState(transport.ranges, max_whole)
         self._version = FileVersion()
         self.size = -1
         self.validator = ""
@@ -65,7 +65,7 @@ class RemoteFileBytes(RemoteBytes):
         The path of the file, and its URL, have to end with its own name.
         """
         path, url = (f"{text.rpartition('/')[0]}/{name}" for text in (self._path, self.url))
-        return type(self)(self._transport.again(), path, url, self._route.max_whole)
+        return type(self)(self._transport.again(), path, url, self._server.max_whole)
 
     @property
     def location(self) -> tuple[AbstractFileSystem, str]:
@@ -82,20 +82,20 @@ class RemoteFileBytes(RemoteBytes):
 
     @property
     def limits(self) -> Limits:
-        route = self._route
-        if route.whole is not None:
+        server = self._server
+        if server.whole is not None:
             return _HELD
         return Limits(
             self._transport.throttle(self._path).limit,
-            route.ranges,
-            _UNKNOWN.latency if route.latency is None else route.latency,
-            _UNKNOWN.bandwidth if route.bandwidth is None else route.bandwidth,
+            server.ranges,
+            _UNKNOWN.latency if server.latency is None else server.latency,
+            _UNKNOWN.bandwidth if server.bandwidth is None else server.bandwidth,
         )
 
     async def fetch(self, extents: Sequence[Extent]) -> list[Data]:
-        limit = self._route.ranges
-        if self._route.whole is not None:
-            whole = memoryview(self._route.whole)
+        limit = self._server.ranges
+        if self._server.whole is not None:
+            whole = memoryview(self._server.whole)
             return [whole[start:stop] for start, stop in extents]
         batches = [extents[at : at + limit] for at in range(0, len(extents), limit)]
         found = await gather_or_cancel(*map(self._fetch, batches))
@@ -109,7 +109,7 @@ class RemoteFileBytes(RemoteBytes):
         return answer.parts[0] or b""
 
     def close(self) -> None:
-        self._route.forget()
+        self._server.forget()
         self.tail = b""
         self._transport.close()
 
@@ -148,7 +148,7 @@ class RemoteFileBytes(RemoteBytes):
             self.close()
             raise
         self._version, self.size, self.validator = version, version.size, version.validator
-        begin = self._route.whole or (bytes(answer.parts[0] or b"") if answer.parts else b"")
+        begin = self._server.whole or (bytes(answer.parts[0] or b"") if answer.parts else b"")
         if tail:
             self.tail = begin[-tail:]
         else:
@@ -166,7 +166,7 @@ class RemoteFileBytes(RemoteBytes):
             extent for extent, data in zip(extents, answer.parts, strict=True) if data is None
         ]
         if lacking and len(extents) > 1:  # or one of them would come with each request in turn
-            self._route.ranges = 1
+            self._server.ranges = 1
         rest = iter(await self.fetch(lacking) if lacking else [])
         found = [next(rest) if data is None else data for data in answer.parts]
         for (start, stop), data in zip(extents, found, strict=True):
@@ -182,7 +182,7 @@ class RemoteFileBytes(RemoteBytes):
             self.size, self.validator = self._version.size, self._version.validator
 
     def _request(self, **asked: Any) -> Request:
-        return Request(self._path, self.url, route=self._route, **asked)
+        return Request(self._path, self.url, server=self._server, **asked)
 
     def _found(self, answer: Answer | None) -> Answer:
         if answer is None:
@@ -242,11 +242,11 @@ def source_at_once(
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
 
     shown = shown or describe(fs, path)
-    if is_s3(fs) and "/" not in path.strip("/"):
+    if kind_of(fs) == "s3" and "/" not in path.strip("/"):
         raise DatasetNotFoundError(shown, "is a bucket, not a file")
-    if is_local(fs):
+    if kind_of(fs) == "local":
         return LocalFileBytes(fs._strip_protocol(path), shown)
-    if is_in_memory(fs):
+    if kind_of(fs) == "memory":
         return _open_memory(fs, path, shown)
     return RemoteFileBytes(open_transport(fs, limits), path, shown, limits.max_whole)
 

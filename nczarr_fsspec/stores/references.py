@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from nczarr_fsspec.concurrency import at_once, gather_or_cancel
+from nczarr_fsspec.concurrency import Once, at_once, gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, StoreAtHand, check_key
@@ -158,7 +158,10 @@ class _Keys(KeyStore):
         try:
             file = self._file(found.address)
             if isinstance(file, LocalBytes):
-                return read_here(file, found, part, most)
+                start, stop = within(found, part, file)
+                if most is not None and part == ALL and stop - start > most:
+                    raise too_large(file.url, most)
+                return bytes(file.read(start, stop))
             return await self._read_part(file, found, part, most)
         except NCZarrError as error:
             raise self._explained(error, key) from error
@@ -306,18 +309,23 @@ class RemoteReferences(_Keys, RemoteStore):
     concurrency = _TOGETHER
     get = _Keys.fetch
     list = _Keys.names
-    _under_way: _UnderWay | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._asking: Once[Any] = Once()
+        self._batches: OrderedDict[int, Batches] = OrderedDict()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return background_loop()
 
     def close(self) -> None:
-        self._under_way = None  # a read that is under way goes on
+        self._batches = OrderedDict()  # a read that is under way goes on
         super().close()
 
     async def _once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await self._current().once(name, make)
+        found: T = await self._asking.ask(make, name)
+        return found
 
     async def _apart(self, parse: Callable[[Any, str], T], data: Any, shown: str) -> T:
         return await asyncio.to_thread(parse, data, shown)
@@ -325,53 +333,16 @@ class RemoteReferences(_Keys, RemoteStore):
     async def _read_part(
         self, file: RemoteFileBytes, found: Part, part: slice, most: int | None
     ) -> bytes:
-        return await read_part(file, self._current().batches(file), found, part, most)
-
-    def _current(self) -> _UnderWay:
-        """Return what is under way on this loop: after a fork, nothing."""
-        loop = asyncio.get_running_loop()
-        current = self._under_way
-        if current is None or current.loop is not loop:
-            current = self._under_way = _UnderWay(loop)
-        return current
-
-
-class _UnderWay:
-    """What a store waits for on one event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._readers: OrderedDict[int, Batches] = OrderedDict()
-        self._once: dict[str, asyncio.Task[Any]] = {}
-
-    def batches(self, file: RemoteFileBytes) -> Batches:
-        """Return what reads a file."""
-        found = self._readers.get(id(file))
-        if found is None:
-            found = self._readers[id(file)] = Batches(file)
-            while len(self._readers) > _OPEN_ELSEWHERE:
-                self._readers.popitem(last=False)
-        return found
-
-    async def once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return what `make` returns, which is awaited once for all that ask at the same time."""
-        task = self._once.get(name)
-        if task is None:
-            task = self._once[name] = self.loop.create_task(make())
-            task.add_done_callback(lambda _: self._once.pop(name, None))
-        return await asyncio.shield(task)
+        batches = self._batches.get(id(file))
+        if batches is None:
+            batches = self._batches[id(file)] = Batches(file)
+            while len(self._batches) > _OPEN_ELSEWHERE:
+                self._batches.popitem(last=False)
+        return await read_part(file, batches, found, part, most)
 
 
 #: JSON from a network comes in pieces of so many bytes.
 PIECE = 1 << 23
-
-
-def read_here(file: LocalBytes, found: Part, which: slice, most: int | None) -> bytes:
-    """Return bytes of a part of a file on this machine."""
-    start, stop = within(found, which, file)
-    if most is not None and which == ALL and stop - start > most:
-        raise too_large(file.url, most)
-    return bytes(file.read(start, stop))
 
 
 async def read_part(
@@ -405,7 +376,12 @@ def within(found: Part, which: slice, file: ByteSource) -> tuple[int, int]:
 
 async def read_json(origin: ByteSource) -> bytes | memoryview:
     """Return all of a file of JSON."""
-    check_size(origin)
+    if origin.size > MAX_JSON:
+        raise StoreError(
+            origin.url,
+            f"has {origin.size} bytes, and references as JSON may have {MAX_JSON}; write so many "
+            "of them as Parquet",
+        )
     if isinstance(origin, LocalBytes):
         return origin.read(0, origin.size)
     assert isinstance(origin, RemoteBytes)
@@ -414,13 +390,3 @@ async def read_json(origin: ByteSource) -> bytes | memoryview:
     pieces = [Extent(start, min(start + PIECE, size)) for start in starts]
     found = await gather_or_cancel(*(origin.fetch([piece]) for piece in pieces))
     return b"".join((head, *(data for (data,) in found)))
-
-
-def check_size(origin: ByteSource) -> None:
-    """Raise `StoreError` if a file of JSON is larger than one of references may be."""
-    if origin.size > MAX_JSON:
-        raise StoreError(
-            origin.url,
-            f"has {origin.size} bytes, and references as JSON may have {MAX_JSON}; write so many "
-            "of them as Parquet",
-        )

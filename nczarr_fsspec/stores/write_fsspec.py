@@ -24,9 +24,8 @@ from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
     how_to_log_in,
     is_async,
-    is_in_memory,
-    is_s3,
     keys_number,
+    kind_of,
     renames,
     renewed,
     s3_code,
@@ -110,7 +109,7 @@ class FsspecWriter(WritableStore):
         return self._transport.timeout.whole
 
     def reader(self) -> KeyStore:
-        if is_in_memory(self._fs):
+        if kind_of(self._fs) == "memory":
             return SyncFsspecStore(self._fs, self._root, self.url)
         return FsspecStore(self._fs, self._root, self.url, self._transport.limits)
 
@@ -129,7 +128,7 @@ class FsspecWriter(WritableStore):
 
     def upload(self, key: str, path: str) -> None:
         """Store the content of a local file under `key`, without holding all of it in memory."""
-        if is_in_memory(self._fs):  # all of it will be in memory
+        if kind_of(self._fs) == "memory":  # all of it will be in memory
             self.put(key, Path(path).read_bytes())
         else:
             # what is not there, the filesystem says
@@ -138,7 +137,9 @@ class FsspecWriter(WritableStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
-        if is_s3(self._fs) and "gs3" not in self._fs.protocol:  # Google has no bulk request
+        if (
+            kind_of(self._fs) == "s3" and "gs3" not in self._fs.protocol
+        ):  # Google has no bulk request
             batches = [
                 paths[start : start + self.bulk] for start in range(0, len(paths), self.bulk)
             ]
@@ -186,14 +187,14 @@ class FsspecWriter(WritableStore):
 
     async def _put(self, data: bytes, path: str) -> None:
         with self._naming(path, "written", "put", len(data)):
-            if is_s3(self._fs) and len(data) >= SEVERAL_PARTS:
+            if kind_of(self._fs) == "s3" and len(data) >= SEVERAL_PARTS:
                 await self._put_parts(path, len(data), lambda start, stop: data[start:stop])
                 return
             await self._call_making_folder(path, "pipe_file", path, data, nbytes=len(data))
 
     async def _put_file(self, local: str, nbytes: int, path: str) -> None:
         with self._naming(path, "written", "put", nbytes):
-            if is_s3(self._fs) and nbytes >= SEVERAL_PARTS:
+            if kind_of(self._fs) == "s3" and nbytes >= SEVERAL_PARTS:
                 await self._put_parts(path, nbytes, partial(_part_of, local))
                 return
             if not renames(self._fs):  # an object store, or nothing better can be done
@@ -338,7 +339,7 @@ class FsspecWriter(WritableStore):
                 if source_there or await self._read(target, 1) is None:
                     raise
             except Exception as error:
-                if is_s3(self._fs) or isinstance(error, StoreError):
+                if kind_of(self._fs) == "s3" or isinstance(error, StoreError):
                     raise
                 # It may have no copies, none over what is there (webdav4), no shell (sshfs).
                 await self._put(await self._call("cat_file", source), target)
@@ -346,7 +347,7 @@ class FsspecWriter(WritableStore):
     async def _find(self, path: str) -> list[str]:
         with self._naming(path, "listed", "list"):
             try:
-                if is_s3(self._fs):
+                if kind_of(self._fs) == "s3":
                     from nczarr_fsspec.transport.s3client import list_below
 
                     return await self._tried(
@@ -366,7 +367,7 @@ class FsspecWriter(WritableStore):
         except (StoreError, NotImplementedError):
             raise
         except Exception:  # FTP's errors are not Python's
-            alone = is_async(self._fs) or is_in_memory(self._fs)
+            alone = is_async(self._fs) or kind_of(self._fs) == "memory"
             if alone or not await self._has_folder(path.rpartition("/")[0]):
                 raise
             await self._call(method, *args, **kwargs)
@@ -404,7 +405,7 @@ class FsspecWriter(WritableStore):
         """
         transport = self._transport
         fs, limits = transport.shared.fs, transport.timeout
-        longest, bounded = math.inf, is_s3(fs)
+        longest, bounded = math.inf, kind_of(fs) == "s3"
         if nbytes is not None and limits.rate:
             longest = limits.connect + limits.first_byte + nbytes / limits.rate
 

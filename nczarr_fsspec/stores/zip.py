@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
-from nczarr_fsspec.concurrency import AskedOnce, at_once
+from nczarr_fsspec.concurrency import Once, at_once
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, StoreAtHand
@@ -166,7 +166,7 @@ class RemoteZipStore(_Members, RemoteStore):
         self.url = source.url
         self._tail = b""  # the last bytes of the archive
         self._opened: Archive | None = None
-        self._opening: AskedOnce[Archive] = AskedOnce()
+        self._opening: Once[Archive] = Once()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

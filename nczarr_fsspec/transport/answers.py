@@ -76,7 +76,7 @@ async def read_answer(response: Response, clock: Clock, request: Request) -> Ans
 
 async def _read(response: Response, clock: Clock, request: Request) -> Answer | None:
     status, several = response.status, len(request.extents or ()) > 1
-    if status in MISSING and request.route is None:
+    if status in MISSING and request.server is None:
         return None
     if status in MISSING and request.version is not None:
         raise DatasetNotFoundError(request.shown, f"the file has disappeared ({_said(response)})")
@@ -121,18 +121,18 @@ async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
     tail, shown = request.tail, request.shown
     divides = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     if tail and (length is None or length > tail):
-        route = request.route
-        if divides or route is None or (length or 0) > route.max_whole:
+        server = request.server
+        if divides or server is None or (length or 0) > server.max_whole:
             response.close()  # not the whole file for its end
             return Answer([None], FileVersion.of(response.headers, length))
     version = _agreed(response, length, request)
     nothing = request.extents is not None and not request.extents
-    if nothing and (length is not None or request.route is None):
+    if nothing and (length is not None or request.server is None):
         response.close()
         return Answer((), version)
-    if request.route is not None:
+    if request.server is not None:
         download = partial(_download, response, clock, request, version)
-        body = await request.route.keep(download, response.close, clock)
+        body = await request.server.keep(download, response.close, clock)
         version = version._replace(size=len(body))
     elif request.extents and request.extents[0].stop < min(length or END, END):
         body = await up_to(response, clock, shown, request.extents[0].stop - 1)
@@ -151,8 +151,8 @@ async def _download(
     response: Response, clock: Clock, request: Request, version: FileVersion
 ) -> bytes:
     """Return all of a file that the server sent though it was asked for a part."""
-    assert request.route is not None
-    most = request.route.max_whole
+    assert request.server is not None
+    most = request.server.max_whole
     length = None if is_encoded(response) else response.content_length
     if (length or 0) <= most:
         body = await up_to(response, clock, request.shown, most)
@@ -184,13 +184,13 @@ def _is_part(response: Response) -> bool:
 
 async def _part(response: Response, clock: Clock, request: Request) -> Answer:
     """Return an answer that has a part: the range that was asked for, and all of it."""
-    shown, route, tail = request.shown, request.route, request.tail
+    shown, server, tail = request.shown, request.server, request.tail
     stated = _stated(response, shown)
     version = _agreed(response, stated and stated.size, request)
     start, stop = request.extents[0] if request.extents else (0, END)
-    if route is not None and request.version is None:
+    if server is not None and request.version is None:
         if any(name in response.headers for name in _OBJECT_STORES):
-            route.ranges = 1
+            server.ranges = 1
         if stated is None and start == 0 and not tail:  # a proxy may lose it
             begin = await up_to(response, clock, shown, stop)
             return Answer([begin[:stop]], version)
@@ -211,7 +211,7 @@ async def _part(response: Response, clock: Clock, request: Request) -> Answer:
         if stop == END and request.most is not None and count > request.most:
             raise too_large(shown, request.most)
     body = exactly(pieces(response, clock, shown), count)
-    data = await (body if route is None else route.timed(body))
+    data = await (body if server is None else server.timed(body))
     return Answer([data], version)
 
 
@@ -244,7 +244,7 @@ def _beyond(response: Response, request: Request) -> Answer:
     size = unsatisfied_size(response.headers.get("Content-Range"))
     if request.version is not None and size not in (None, request.version.size):
         raise changed(request.shown, f"it had {request.version.size} bytes and has {size}")
-    if request.route is not None and (size or request.version is not None):
+    if request.server is not None and (size or request.version is not None):
         raise failure(request.shown, response)
     return Answer([b""], FileVersion.of(response.headers, size))
 

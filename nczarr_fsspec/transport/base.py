@@ -44,7 +44,7 @@ class Transport(ABC):
     ranges = 1
     #: whether parts of files come without what is before them; None if that is not known yet
     serves_ranges: bool | None = True
-    #: the origin of the last answer, to which a redirect may have led
+    #: the URL that the last answer came from, to which a redirect may have led; without a query
     led = ""
     #: what messages call a file
     noun = "file"

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
@@ -68,6 +68,8 @@ _INSTALL = {
 
 # ---- kinds
 
+Kind: TypeAlias = Literal["local", "memory", "s3", "http", "other"]
+
 
 def is_async(fs: AbstractFileSystem) -> bool:
     """Tell whether `fs` can be awaited."""
@@ -80,24 +82,15 @@ def protocols(fs: AbstractFileSystem) -> tuple[str, ...]:
     return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
-def is_s3(fs: AbstractFileSystem) -> bool:
-    """Tell whether `fs` is s3fs's, or made from it."""
-    return hasattr(type(fs), "_call_s3")
-
-
-def is_http(fs: AbstractFileSystem) -> bool:
-    """Tell whether `fs` is plain HTTP."""
-    return "https" in protocols(fs) and is_async(fs)
-
-
-def is_local(fs: AbstractFileSystem) -> bool:
-    """Tell whether `fs` is fsspec's of the files of this machine."""
-    return isinstance(fs, LocalFileSystem)
-
-
-def is_in_memory(fs: AbstractFileSystem) -> bool:
-    """Tell whether `fs` is fsspec's of the memory of this process."""
-    return isinstance(fs, MemoryFileSystem)
+def kind_of(fs: AbstractFileSystem) -> Kind:
+    """Return what `fs` is of the filesystems that are treated apart; ``"other"`` for the rest."""
+    if isinstance(fs, LocalFileSystem):
+        return "local"
+    if isinstance(fs, MemoryFileSystem):
+        return "memory"
+    if hasattr(type(fs), "_call_s3"):  # s3fs's, or made from it
+        return "s3"
+    return "http" if "https" in protocols(fs) and is_async(fs) else "other"
 
 
 def is_in_front(fs: AbstractFileSystem) -> bool:
@@ -193,7 +186,7 @@ def renewed(fs: AbstractFileSystem, error: Exception, number: int) -> bool:
 
 def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:
     """Tell whether S3 refused for want of credentials, or there are none."""
-    return is_s3(fs) and (_is_denied(error) or "Credentials" in type(error).__name__)
+    return kind_of(fs) == "s3" and (_is_denied(error) or "Credentials" in type(error).__name__)
 
 
 def _is_denied(error: Exception) -> bool:
@@ -221,7 +214,11 @@ def how_to_log_in(fs: AbstractFileSystem, error: Exception, missing: str = "") -
     """
     if s3_code(error) in _WRONG_KEYS:
         return "; the key or the secret is wrong: correct AWS_PROFILE or storage_options"
-    kind = "s3" if is_s3(fs) else next((name for name in protocols(fs) if name in _LOGINS), "")
+    kind = (
+        "s3"
+        if kind_of(fs) == "s3"
+        else next((name for name in protocols(fs) if name in _LOGINS), "")
+    )
     return missing or _LOGINS.get(kind, "")
 
 

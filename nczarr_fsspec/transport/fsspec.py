@@ -65,7 +65,7 @@ class FsspecTransport(Transport):
         answer = await self._asked(request.path, self._answered(request), left)
         if answer is not None and answer.version.size >= 0 and not answer.version.modified:
             fs = self.shared.fs
-            if request.route is not None and not is_in_front(fs):
+            if request.server is not None and not is_in_front(fs):
                 _warn_of(type(fs).__name__)
         return answer
 
@@ -85,17 +85,15 @@ class FsspecTransport(Transport):
         if request.extents is None and not request.tail:
             return Answer([await self._whole(request)], FileVersion())
         if version is None or version.size < 0:
-            opening = request.route is not None or not extents
+            opening = request.server is not None or not extents
             version = await self._version(path) if opening else FileVersion()
         if request.tail:
             extents = [Extent(max(0, version.size - request.tail), version.size)]
         parts = await self._parts(path, extents)
-        if request.route is not None and extents and not is_in_front(self.shared.fs):
-            question = request.route.question
-            await question.told()  # one that began before these bytes had come proves nothing
-            version = version.agreeing(
-                await question.ask(partial(self._version, path)), request.shown
-            )
+        if request.server is not None and extents and not is_in_front(self.shared.fs):
+            # an answer that was asked for before these bytes had come proves nothing
+            now = await request.server.asking.ask(partial(self._version, path), after=True)
+            version = version.agreeing(now, request.shown)
         for (start, stop), part in zip(extents, parts, strict=True):
             if version.size >= 0 and len(part) != max(0, min(stop, version.size) - start):
                 raise TransientError(f"{len(part)} bytes came of {start}-{stop - 1}")

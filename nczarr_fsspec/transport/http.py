@@ -100,16 +100,21 @@ class HTTPTransport(Transport):
             raise StoreError(request.shown, "its size cannot be found out")
         size = answer.version.size
         end = [Extent(max(0, size - request.tail), size)]
-        version = None if request.route is None else answer.version
+        version = None if request.server is None else answer.version
         return await super().fetch(request._replace(tail=0, extents=end, version=version))
 
     async def _attempt(self, request: Request, left: float) -> Answer | None:
-        route, now = request.route, asyncio.get_running_loop().time
-        if route is None or route.target is None:
+        server, now = request.server, asyncio.get_running_loop().time
+        if server is None or server.target is None:
             return await self._exchange(request, left, None)
         end = now() + left
+        answers = []
+
+        async def ask_again() -> None:
+            answers.append(await self._exchange(request, end - now(), None))
+
         for _ in range(WAYS):
-            via = route.target
+            via = server.target
             if via is None:
                 break
             try:
@@ -117,24 +122,25 @@ class HTTPTransport(Transport):
                 if answer is not None:
                     return answer
             except TransientError:
-                route.leave(via)
+                server.leave(via)
                 raise
             except StoreError:
                 pass
-            route.leave(via)  # where a redirect led may be good for a while only
-            await route.question.told()
-        with route.question.asking():
-            return await self._exchange(request, end - now(), None)
+            server.leave(via)  # where a redirect led may be good for a while only
+            await server.asking.ask(ask_again)
+            if answers:  # it was not another's that told where to go now
+                return answers[0]
+        return await self._exchange(request, end - now(), None)
 
     async def _exchange(self, request: Request, left: float, via: str | None) -> Answer | None:
-        path, route = request.path, request.route
+        path, server = request.path, request.server
         headers = {"Range": range_text(request)} if request.ranged else {}
         # Asked by time, a server may also call a file the same that was replaced by an older one.
         if request.unless is not None and request.unless.etag:
             headers["If-None-Match"] = request.unless.etag
         with translated(request.shown):
             shared = self.shared
-            if route is not None:
+            if server is not None:
                 with understood():
                     await shared.fs.set_session()  # which the wait below is not about
             now = asyncio.get_running_loop().time
@@ -142,14 +148,14 @@ class HTTPTransport(Transport):
             async with get(shared, path, headers, left, via) as (response, clock):
                 waited = now() - began
                 answer = await read_answer(response, clock, request)
-                self.led = str(response.url.origin())
+                self.led = str(response.url.with_user(None).with_query(None).with_fragment(None))
                 said = response.headers.get("Accept-Ranges", "").strip().lower()
                 if response.status == 206 or said == "bytes":
                     self.serves_ranges = True
                 elif response.status == 200 and request.ranged:
                     self.serves_ranges = False
-                if route is not None and answer is not None:
-                    route.arrived(str(response.url), via or address(path), waited)
+                if server is not None and answer is not None:
+                    server.arrived(str(response.url), via or address(path), waited)
         return answer
 
 

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 from yarl import URL
 
-from nczarr_fsspec.concurrency import AskedOnce
+from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.places.rc import Entry, find
@@ -170,12 +170,12 @@ class _Login:
             raise URLError(self._shown, f"must be {_CREDENTIALS}")
         self._function = credential if callable(credential) else None
         self._header = None if callable(credential) else _header(credential)
-        self._question: AskedOnce[None] = AskedOnce()
+        self._asking: Once[None] = Once()
 
     async def header(self, refused: str | None = None) -> str:
         """Return the header; a function is called if it is unknown, or was refused."""
         if self._function is not None and self._header in (None, refused):
-            await self._question.ask(self._ask)
+            await self._asking.ask(self._ask)
         assert self._header is not None
         return self._header
 

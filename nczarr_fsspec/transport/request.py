@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from nczarr_fsspec.errors import StoreError
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.transport.route import Route
+    from nczarr_fsspec.transport.server_state import ServerState
 
 
 #: seconds after which no other version of a file can have the same time
@@ -163,7 +163,7 @@ class Request(NamedTuple):
         The version of which nothing need be sent again.
     most
         Bytes that the file may have, if all of it is asked for, or what goes to its end.
-    route
+    server
         What is known of the way to this file, and is to be learned.
     """
 
@@ -174,7 +174,7 @@ class Request(NamedTuple):
     version: FileVersion | None = None
     unless: FileVersion | None = None
     most: int | None = None
-    route: Route | None = None
+    server: ServerState | None = None
 
     @property
     def ranged(self) -> bool:

@@ -106,7 +106,7 @@ class S3Transport(FsspecTransport):
     async def _by_s3fs(self, request: Request, left: float) -> Answer | None:
         """Return the answer to `request` by s3fs, whose subclasses may read in their own way."""
         own = type(self.recipe)._cat_file is S3FileSystem._cat_file
-        if not own and request.route is None:
+        if not own and request.server is None:
             return await super()._attempt(request, left)
         path, number = request.path, keys_number(self.shared.fs)
         try:

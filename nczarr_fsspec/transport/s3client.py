@@ -28,7 +28,7 @@ from botocore.loaders import create_loader
 from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
 
-from nczarr_fsspec.concurrency import AskedOnce
+from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.text import did_you_mean
@@ -287,7 +287,7 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
         self._source = source
         self._known: ReadOnlyCredentials | None = None
         self._due = math.inf
-        self._question: AskedOnce[ReadOnlyCredentials] = AskedOnce()
+        self._asking: Once[ReadOnlyCredentials] = Once()
         self.number = 0
 
     def expired(self, number: int) -> bool:
@@ -301,7 +301,7 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
         if not callable(self._source):
             return await self._of_botocore()
         if self._known is None or time.time() >= self._due:
-            return await self._question.ask(self._renewed)
+            return await self._asking.ask(self._renewed)
         return self._known
 
     async def _of_botocore(self) -> Any:

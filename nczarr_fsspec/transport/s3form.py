@@ -204,8 +204,8 @@ class Form:
                     url, headers=headers, allow_redirects=False, timeout=connecting(limits)
                 )
                 async with Clock(limits, left) as clock, asked as response:
-                    if request.route is not None:
-                        request.route.arrived("", "", now() - began)
+                    if request.server is not None:
+                        request.server.arrived("", "", now() - began)
                     clock.body(response.status)
                     if is_encoded(response):
                         raise UnusualError

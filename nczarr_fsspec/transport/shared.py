@@ -24,9 +24,8 @@ from nczarr_fsspec.transport.filesystems import (
     checked,
     is_async,
     is_broken,
-    is_in_memory,
     is_plain,
-    is_s3,
+    kind_of,
 )
 from nczarr_fsspec.transport.options import credentials_state
 from nczarr_fsspec.transport.policy import MOST_CONNECTIONS, Timeout, most_connections
@@ -81,7 +80,7 @@ class SharedFilesystem:
         self.fs = alike(recipe) if is_async(recipe) else recipe
         self._most = min(max_requests or MOST_CONNECTIONS, most_connections())
         self._throttles: dict[str, Throttle] = {}
-        if is_s3(recipe):
+        if kind_of(recipe) == "s3":
             from nczarr_fsspec.transport.s3client import pool_size, send_once
 
             send_once(self.fs, timeout)
@@ -99,10 +98,10 @@ class SharedFilesystem:
     ) -> SharedFilesystem:
         """Return the one with the class and options of `recipe`."""
         # two in memory may hold different things, though they were made alike
-        alike = not is_in_memory(recipe) and hasattr(recipe, "_fs_token_")
+        alike = kind_of(recipe) != "memory" and hasattr(recipe, "_fs_token_")
         token = recipe._fs_token_ if alike else id(recipe)
         # a user who was refused sets variables anew, or logs in, and opens the URL again
-        found = credentials_state() if is_s3(recipe) else 0
+        found = credentials_state() if kind_of(recipe) == "s3" else 0
         key = os.getpid(), type(recipe), str(token), timeout, max_requests, found
         shared = cls.all.get(key)
         return shared or cls.all.setdefault(key, cls(recipe, timeout, max_requests))
@@ -248,7 +247,7 @@ async def _close(session: Any) -> None:
 
 def alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     """Return a filesystem like `fs` that shares no connection and caches no listing."""
-    if is_in_memory(fs):
+    if kind_of(fs) == "memory":
         return fs  # its content may be its own
     args, options = arguments(fs)
     like = type(fs)(
@@ -264,7 +263,7 @@ def alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     like.close_session = partial(_close_later, os.getpid())
     if _makes_sessions_of_fsspec(like) and "connector" not in like.client_kwargs:
         like.get_client = _make_session
-    if is_s3(like):
+    if kind_of(like) == "s3":
         from nczarr_fsspec.transport.s3client import share_descriptions
 
         share_descriptions(like)

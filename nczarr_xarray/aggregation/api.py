@@ -33,8 +33,8 @@ from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
+from nczarr_xarray.formats.cfa.dialect import NEWEST
 from nczarr_xarray.formats.cfa.table import packing_of
-from nczarr_xarray.formats.cfa.variables import NEWEST
 from nczarr_xarray.formats.open_options import OpenOptions
 
 if TYPE_CHECKING:

@@ -30,9 +30,8 @@ from nczarr_xarray.export.cfa.master import (
     without_enum,
 )
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.formats.cfa.dialect import WritableDialect
+from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated
 from nczarr_xarray.formats.cfa.table import packing_of
-from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Variable
 

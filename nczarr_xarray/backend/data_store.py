@@ -23,7 +23,13 @@ from nczarr_xarray.backend.compat import (
 )
 from nczarr_xarray.backend.encoding import is_odd, odd_packing, variable_encoding
 from nczarr_xarray.backend.lazy_array import NCZarrArray
-from nczarr_xarray.dataset.dataset import Opened
+from nczarr_xarray.dataset.dataset import (
+    Opened,
+    attribute_value,
+    dimension_names,
+    shown_attributes,
+    shown_name,
+)
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import (
     ATTEMPTS,
@@ -31,12 +37,6 @@ from nczarr_xarray.dataset.open import (
     open_either,
     open_file,
     open_keys,
-)
-from nczarr_xarray.dataset.presentation import (
-    attribute_value,
-    dimension_names,
-    shown_attributes,
-    shown_name,
 )
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.open_options import OpenOptions

@@ -9,7 +9,7 @@ import numpy as np
 
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR, PreferredChunks
 from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec, of_zarr3
-from nczarr_xarray.dataset.presentation import attribute_value
+from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable, element_of
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
@@ -185,7 +185,8 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
             continue
         filters[words.name] = words.told(config)
         if words.level:
-            level = _number(config, words.level)
+            level = config.get(words.level)
+            level = level if isinstance(level, int) else 0  # to show; the codec refuses others
             # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
             filters["complevel"] = level if level >= 0 else words.told_below
     if filters["blosc"]:
@@ -195,9 +196,3 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
         # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
         filters["compression_opts"] = None
     return filters
-
-
-def _number(config: CodecConfig, key: str) -> int:
-    """Return a parameter of a codec to show: 0 if it is no number, which the codec refuses."""
-    value = config.get(key)
-    return value if isinstance(value, int) else 0

@@ -93,7 +93,9 @@ class NCZarrArray(BackendArray):
         return await self.reader.read_async(wanted.key, points=wanted.points)
 
     def _selection(self, key: ExplicitIndexer) -> Selection:
-        return Selection(self.reader, key.tuple, points=_is_pointwise(key))
+        pointwise = isinstance(key, VectorizedIndexer)
+        points = pointwise and any(isinstance(index, np.ndarray) for index in key.tuple)
+        return Selection(self.reader, key.tuple, points)
 
 
 class _Answer:
@@ -154,8 +156,3 @@ def _first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
         return selection
     finally:
         _only_asked.reset(token)
-
-
-def _is_pointwise(key: ExplicitIndexer) -> bool:
-    pointwise = isinstance(key, VectorizedIndexer)
-    return pointwise and any(isinstance(index, np.ndarray) for index in key.tuple)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 from typing import Any, NamedTuple, TypeAlias
@@ -167,7 +167,12 @@ class OuterPlan:
 
     @property
     def _has_arrays(self) -> bool:
-        return any(isinstance(part, list) and _has_array(part) for part in self.pieces)
+        return any(
+            not (isinstance(piece.source, slice) and isinstance(piece.target, slice))
+            for part in self.pieces
+            if isinstance(part, list)
+            for piece in part
+        )
 
     def finish(self, result: np.ndarray) -> np.ndarray:
         if any(self.flips):
@@ -336,10 +341,6 @@ def plan_points(
         flips=rest.flips,
         points_shape=points_shape,
     )
-
-
-def _has_array(pieces: Iterable[Piece]) -> bool:
-    return any(not (isinstance(p.source, slice) and isinstance(p.target, slice)) for p in pieces)
 
 
 def _runs(pieces: Pieces, length: int, most: int) -> Iterator[tuple[list[Piece], int, bool]]:

@@ -8,7 +8,7 @@ from typing import Any
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_option, add_progress, shows_progress
 from nczarr_xarray.cli.text import in_terms_of_options
-from nczarr_xarray.formats.cfa.variables import VERSIONS
+from nczarr_xarray.formats.cfa.dialect import VERSIONS
 
 
 class _Master(argparse.Action):

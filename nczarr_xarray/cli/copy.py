@@ -21,7 +21,7 @@ from nczarr_xarray.cli.target import (
 )
 from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.export.copy.kinds import FORMATS, find_kind, refuse_options
-from nczarr_xarray.formats.cfa.variables import VERSIONS
+from nczarr_xarray.formats.cfa.dialect import VERSIONS
 from nczarr_xarray.formats.nczarr.profiles import COMPAT
 
 if TYPE_CHECKING:

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 def document(opened: Opened) -> dict[str, Any]:
     """Return what ``--json`` prints of an open dataset; groups go by their paths."""
-    from nczarr_xarray.dataset.presentation import shown_name
+    from nczarr_xarray.dataset.dataset import shown_name
 
     hierarchy = opened.hierarchy
     return {
@@ -103,7 +103,7 @@ def document(opened: Opened) -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    from nczarr_xarray.dataset.presentation import shown_name
+    from nczarr_xarray.dataset.dataset import shown_name
 
     return {
         "dimensions": {
@@ -116,7 +116,7 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _variable(variable: Variable) -> dict[str, Any]:
-    from nczarr_xarray.dataset.presentation import shown_name
+    from nczarr_xarray.dataset.dataset import shown_name
 
     array = variable.array
     whole = array is None or not array.is_chunked
@@ -133,7 +133,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
 
 
 def _attributes(attributes: Mapping[str, Attribute]) -> dict[str, Any]:
-    from nczarr_xarray.dataset.presentation import attribute_value, shown_name
+    from nczarr_xarray.dataset.dataset import attribute_value, shown_name
 
     return {
         shown_name(one.name): {"type": one.type, "value": _plain(attribute_value(one))}

@@ -19,7 +19,7 @@ from nczarr_xarray.cli.target import (
     write_report,
 )
 from nczarr_xarray.cli.text import in_terms_of_options, report
-from nczarr_xarray.formats.cfa.variables import VERSIONS
+from nczarr_xarray.formats.cfa.dialect import VERSIONS
 
 
 def add_refs(new: NewParser) -> None:

@@ -19,8 +19,7 @@ from nczarr_xarray.formats.rounds import Parsing, Read, collection_paused, read_
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.ranges.reader import RangeReader
-    from nczarr_fsspec.ranges.small_reads import Receive
+    from nczarr_fsspec.ranges.reader import RangeReader, Receive
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ class DataFile:
         if not isinstance(source, RemoteBytes):
             with collection_paused():
                 return self.parse(read_hierarchy(seen, options))
-        parsed, key = _parsed(source), _parsed_by(options)
+        parsed, key = _parsed(source, options)
         hierarchy: Hierarchy | None = parsed.get(key)
         if hierarchy is None:
             hierarchy = self.parse(read_hierarchy(seen, options), around=True)
@@ -76,7 +75,7 @@ class DataFile:
         """Do as `hierarchy` does, of a remote file, on its loop."""
         source = self.source
         assert isinstance(source, RemoteBytes)
-        parsed, key = _parsed(source), _parsed_by(options)
+        parsed, key = _parsed(source, options)
         hierarchy: Hierarchy | None = parsed.get(key)
         if hierarchy is None:
             reading = read_hierarchy(Source(source.url, source), options)
@@ -230,16 +229,11 @@ def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
     return source if isinstance(source, OnLoop) else None
 
 
-def _parsed(source: RemoteBytes) -> dict[Any, Any]:
-    """Return what parsers have made of a file, by `_parsed_by`."""
+def _parsed(source: RemoteBytes, options: OpenOptions) -> tuple[dict[Any, Any], Any]:
+    """Return what parsers have made of a file, and the key of what these options ask for."""
     from nczarr_fsspec.ranges.index_memory import memory
 
-    return memory.of(source).parsed
-
-
-def _parsed_by(options: OpenOptions) -> tuple[object, ...]:
-    """Return what the metadata of a file depend on."""
-    return options.path, options.tree, options.only
+    return memory.of(source).parsed, (options.path, options.tree, options.only)
 
 
 class _Remembering(DataFile):

@@ -27,9 +27,8 @@ from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.references import as_references
-from nczarr_xarray.dataset.targets import place_of
-from nczarr_xarray.formats.cfa.variables import is_master
+from nczarr_xarray.dataset.targets import as_references, place_of
+from nczarr_xarray.formats.cfa.dialect import is_master
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer

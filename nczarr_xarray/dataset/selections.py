@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.ranges.small_reads import by_owner
+from nczarr_fsspec.ranges.planner import by_owner
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.dataset.failed_reads import explain

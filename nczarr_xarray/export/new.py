@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
     on_error,
 )
-from nczarr_xarray.dataset.presentation import attribute_value
+from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.dataset.units import are_times, same_time_units
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing

@@ -23,6 +23,7 @@ from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
 from nczarr_xarray.tools.predict.reads import Prediction, predict
 from nczarr_xarray.tools.storage import Storage
+from nczarr_xarray.tools.survey import VariableStorage
 
 _HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")
 _TOO_MUCH = "?: not predicted, for it has too many pieces, or ones too large or of unknown length"
@@ -241,7 +242,8 @@ def doctor(
 
 def _examine(subject: Subject, opened: Opened) -> Report:
     """Do what `doctor` does, of an open dataset."""
-    hierarchy, found, facts = opened.hierarchy, subject.survey, subject.predicted
+    hierarchy, found = opened.hierarchy, subject.survey
+    facts = subject.predicted if isinstance(subject.predicted, VariableStorage) else None
     # listing a tree takes long if it is not at hand
     most = Reads.LISTING if isinstance(opened.store, LocalStore) else Reads.METADATA
     seen = sorted(findings(subject, "doctor", most), key=lambda one: _ORDER.index(one.severity))

@@ -6,14 +6,13 @@ import asyncio
 import builtins
 import os
 from abc import abstractmethod
-from collections.abc import Coroutine
 from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
-from nczarr_fsspec.concurrency import Turn, fail, settle
+from nczarr_fsspec.concurrency import Coalescer, Question, gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
 from nczarr_fsspec.keystore import ALL, ZARR_METADATA, KeyStore, RemoteStore, StoreAtHand
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
@@ -29,8 +28,6 @@ from nczarr_xarray.views.zarr_tree import Tree
 Data: TypeAlias = bytes | bytearray | memoryview
 #: Where a chunk begins in the file, its bytes there, and the mask of its table.
 Location: TypeAlias = tuple[int, int, int]
-Numbers: TypeAlias = "list[int]"
-Futures: TypeAlias = "list[asyncio.Future[Location]]"
 
 
 class FileKeys(KeyStore):
@@ -170,9 +167,8 @@ class RemoteFileKeys(FileKeys, RemoteStore):
 
     def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         super().__init__(file, hierarchy, scattered)
-        self._lookups: dict[str, Turn[int, Location]] = {}
-        self._bytes: Turn[tuple[int, int], bytes] = Turn(self._fetch)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._lookups: dict[str, Coalescer[int, Location]] = {}
+        self._bytes: Coalescer[tuple[int, int], bytes] = Coalescer(self._fetch)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -183,11 +179,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
     async def _look_up(self, view: ArrayView, number: int) -> Location:
         path = view.array.path
         if path not in self._lookups:
-
-            def look_up(numbers: Numbers, futures: Futures) -> None:
-                self._run(self._locate(view, numbers, futures), futures)
-
-            self._lookups[path] = Turn(look_up)
+            self._lookups[path] = Coalescer(partial(self._locate, view))
         return await self._lookups[path].ask(number)
 
     async def _encoded(self, view: ArrayView, number: int) -> Data:
@@ -197,46 +189,33 @@ class RemoteFileKeys(FileKeys, RemoteStore):
     async def _read(self, start: int, stop: int) -> Data:
         return await self._bytes.ask((start, stop))
 
-    async def _locate(self, view: ArrayView, numbers: Numbers, futures: Futures) -> None:
-        ids, where = np.unique(np.array(numbers, dtype=np.int64), return_inverse=True)
+    async def _locate(
+        self, view: ArrayView, questions: builtins.list[Question[int, Location]]
+    ) -> None:
+        numbers = np.array([question.wish for question in questions], dtype=np.int64)
+        ids, where = np.unique(numbers, return_inverse=True)
         try:
             table = await self.file.parse_remote(view.locate(ids))
-        except NCZarrError:
-            if len(ids) == 1:
-                raise
-            # one of them fails: read them one by one to find it
-            for number, future in zip(numbers, futures, strict=True):
-                self._run(self._locate(view, [number], [future]), [future])
+        except NCZarrError as error:
+            if len(ids) > 1:  # one of them fails: read them one by one to find it
+                await gather_or_cancel(*(self._locate(view, [question]) for question in questions))
+                return
+            for question in questions:
+                question.fail(error)
             return
-        for at, future in zip(where.tolist(), futures, strict=True):
-            settle(future, (int(table.start[at]), int(table.size[at]), int(table.mask[at])))
+        for at, question in zip(where.tolist(), questions, strict=True):
+            question.settle((int(table.start[at]), int(table.size[at]), int(table.mask[at])))
 
-    def _fetch(
-        self, extents: builtins.list[tuple[int, int]], futures: builtins.list[asyncio.Future[bytes]]
-    ) -> None:
+    async def _fetch(self, questions: builtins.list[Question[tuple[int, int], bytes]]) -> None:
         ranges = self.file.ranges
         assert ranges is not None
-        bounds = np.array(extents, dtype=np.int64)
+        starts, stops = np.array([question.wish for question in questions], dtype=np.int64).T
 
         async def receive(numbers: Any, parts: Any) -> None:
             for number, data in zip(numbers.tolist(), parts, strict=True):
-                settle(futures[number], bytes(data))
+                questions[number].settle(bytes(data))
 
-        self._run(ranges.read_data(bounds[:, 0], bounds[:, 1], receive), futures)
-
-    def _run(self, work: Coroutine[Any, Any, None], futures: builtins.list[Any]) -> None:
-        """Run `work`; its errors are set in those of `futures` that are not done."""
-
-        async def run() -> None:
-            try:
-                await work
-            except Exception as error:  # noqa: BLE001 - what waits for it must get it
-                for future in futures:
-                    fail(future, error)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)  # the loop itself keeps no reference to it
-        task.add_done_callback(self._tasks.discard)
+        await ranges.read_data(starts, stops, receive)
 
 
 #: One of these is at the root of every tree.

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import ZARR_METADATA, is_safe_name
-from nczarr_xarray.dataset.presentation import attribute_value, dimension_names, shown_name
+from nczarr_xarray.dataset.dataset import attribute_value, dimension_names, shown_name
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.nczarr.profiles import VIRTUAL

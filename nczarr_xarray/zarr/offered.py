@@ -7,8 +7,10 @@ import builtins
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from functools import partial
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
+from weakref import WeakSet
 
 from zarr.abc.store import (
     ByteRequest,
@@ -19,7 +21,7 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
-from nczarr_fsspec.concurrency import Turn, fail, gather_or_cancel, settle
+from nczarr_fsspec.concurrency import Coalescer, Question, gather_or_cancel
 from nczarr_fsspec.errors import StoreError, refuse_pointer
 from nczarr_fsspec.keystore import (
     ALL,
@@ -31,7 +33,10 @@ from nczarr_fsspec.keystore import (
 from nczarr_fsspec.stores.missing_chunks import Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
-_Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
+_Read: TypeAlias = Question[_Wish, bytes | None]
+#: Seconds for which the tasks of a failed read are waited for, and turns of the event loop that one
+#: of them takes at most to begin after another has ended.
+_PATIENCE, _TURNS = 10.0, 4
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -70,7 +75,7 @@ class StoreView(Store):
         self.keys = keys
         self.most: int | None = None
         self.presence: Presence | None = None
-        self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
+        self._reads: Coalescer[_Wish, bytes | None] = Coalescer(self._send)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoreView) and other.keys == self.keys
@@ -107,28 +112,27 @@ class StoreView(Store):
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     async def _get(self, key: str, part: slice) -> bytes | None:
+        if (reading := _READING.get()) is not None:
+            reading.begin(self.keys.url)
         if key.rpartition("/")[2] in ZARR_METADATA:
-            return await self._turn.ask((key, part, self.keys.max_metadata))
-        return await self._turn.ask((key, part, self.most))
+            return await self._reads.ask((key, part, self.keys.max_metadata))
+        return await self._reads.ask((key, part, self.most))
 
-    def _send(
-        self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]
-    ) -> None:
-        """Have all `wishes` of a turn answered; handing them over one by one takes longer."""
+    async def _send(self, reads: builtins.list[_Read]) -> None:
+        """Have all reads of a turn done; handing them over one by one takes longer."""
         keys = self.keys
         back = _Back(asyncio.get_running_loop())
-        pairs = builtins.list(zip(wishes, futures, strict=True))
         presence = self.presence
         if isinstance(keys, RemoteStore):
             # at once, so that it sees what can be merged
-            asyncio.run_coroutine_threadsafe(_get(keys, pairs, back, presence), keys.loop)
+            asyncio.run_coroutine_threadsafe(_get(keys, reads, back, presence), keys.loop)
             return
 
-        def answer(some: builtins.list[_Pair]) -> None:
+        def answer(some: builtins.list[_Read]) -> None:
             keys.run(_get(keys, some, back, presence))
 
-        for at in range(0, len(pairs), IN_A_ROW):
-            back.loop.run_in_executor(None, answer, pairs[at : at + IN_A_ROW])
+        for at in range(0, len(reads), IN_A_ROW):
+            back.loop.run_in_executor(None, answer, reads[at : at + IN_A_ROW])
 
     async def get_partial_values(
         self,
@@ -180,6 +184,57 @@ class StoreView(Store):
                     yield below
 
 
+class Reading:
+    """A read by zarr-python, which leaves its other tasks alone when one fails. A context manager.
+
+    After an error it ends them, and waits for that: what is left at the end of a program cannot run
+    any more, and says so in hundreds of messages. The tasks know their read by the context that
+    they take from the calling thread.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._refused = 0
+        self._failed = False
+
+    def begin(self, url: str) -> None:
+        """Note the task that asks for something; `StoreError` if the read has failed."""
+        if self._failed:
+            self._refused += 1
+            raise StoreError(url, "is not read any more: another part of the selection failed")
+        task = asyncio.current_task()
+        if task is not None:
+            self._loop = task.get_loop()
+            self._tasks.add(task)
+
+    def __enter__(self) -> Self:
+        self._token = _READING.set(self)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        _READING.reset(self._token)
+        if kind is not None and self._loop is not None and self._loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_PATIENCE)
+
+    async def _end(self) -> None:
+        self._failed = True
+        before = -1
+        while self._refused != before:  # those that waited for their turn get it, and fail
+            before = self._refused
+            left = [task for task in self._tasks if not task.done()]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+
+
+_READING: ContextVar[Reading | None] = ContextVar("_READING", default=None)
+
+
 class _Back:
     """Takes answers to the event loop on which they were asked for, those of a moment together."""
 
@@ -204,29 +259,29 @@ class _Back:
             answer()
 
 
-async def _get(keys: KeyStore, pairs: list[_Pair], back: _Back, presence: Presence | None) -> None:
-    missing: list[asyncio.Future[bytes | None]] = []
+async def _get(keys: KeyStore, reads: list[_Read], back: _Back, presence: Presence | None) -> None:
+    missing: list[_Read] = []
 
-    async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
+    async def get(read: _Read) -> None:
         try:
-            data = await keys.fetch(*wish)
+            data = await keys.fetch(*read.wish)
         except BaseException as error:  # noqa: BLE001 - what waits for it must get it
-            back.take(partial(fail, future, error))
+            back.take(partial(read.fail, error))
             return
         if data is None:
-            missing.append(future)
+            missing.append(read)
         else:
-            back.take(partial(settle, future, data))
+            back.take(partial(read.settle, data))
 
-    await keys.together(*(get(*pair) for pair in pairs))
+    await keys.together(*map(get, reads))
     removed: BaseException | None = None
     try:
         if missing and presence is not None:
             await presence.check()
     except BaseException as error:  # noqa: BLE001 - as above
         removed = error
-    for future in missing:
-        back.take(partial(fail, future, removed) if removed else partial(settle, future, None))
+    for read in missing:
+        back.take(partial(read.fail, removed) if removed else partial(read.settle, None))
 
 
 class StoreSink(Store):

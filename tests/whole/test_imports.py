@@ -127,8 +127,8 @@ OPENING = {
     ),
     *under(
         "nczarr_xarray",
-        "dataset dataset.dataset dataset.file dataset.open dataset.references dataset.targets "
-        "formats formats.cfa formats.cfa.variables "
+        "dataset dataset.dataset dataset.file dataset.open dataset.targets "
+        "formats formats.cfa formats.cfa.dialect "
         "formats.open_options formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
     ),
@@ -245,7 +245,7 @@ READING = {
         "nczarr_xarray.chunks",
         "cache decoder engine grid part pieces plan scatter sources strides threads",
     ),
-    *under("nczarr_xarray.dataset", "failed_reads presentation replaced_arrays variable"),
+    *under("nczarr_xarray.dataset", "failed_reads replaced_arrays variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],

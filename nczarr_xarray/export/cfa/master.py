@@ -18,9 +18,14 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
-from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
+from nczarr_xarray.formats.cfa.dialect import (
+    DATA_CONVENTIONS,
+    Encoded,
+    Term,
+    WritableDialect,
+    text_in,
+)
 from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as, stated_numbers
-from nczarr_xarray.formats.cfa.variables import DATA_CONVENTIONS
 from nczarr_xarray.formats.nczarr.dtypes import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,

@@ -30,7 +30,7 @@ from nczarr_xarray.export.options import (
 )
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.formats.cfa.variables import OLDEST
+from nczarr_xarray.formats.cfa.dialect import OLDEST
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback

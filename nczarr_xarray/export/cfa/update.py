@@ -30,7 +30,7 @@ from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.form.rounding import as_integers
 from nczarr_xarray.export.options import CfaOptions
 from nczarr_xarray.export.placement import Placement, replaced_part
-from nczarr_xarray.formats.cfa.variables import OLDEST
+from nczarr_xarray.formats.cfa.dialect import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
 

@@ -18,7 +18,7 @@ from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.form.storage import netcdf_text
 from nczarr_xarray.export.options import CfaOptions, largest_fragment
 from nczarr_xarray.export.parallel import distributed_client
-from nczarr_xarray.formats.cfa.variables import NEWEST
+from nczarr_xarray.formats.cfa.dialect import NEWEST
 from nczarr_xarray.model import Group
 
 #: Options of xarray to decode nothing.

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_xarray.codecs.quantize import Rounding
-from nczarr_xarray.dataset.presentation import attribute_value
+from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.dataset.units import TimeConversion, same_time_units, time_conversion
 from nczarr_xarray.export.form.attributes import encode_attribute, same_value
 from nczarr_xarray.export.form.encode import Options, encoded

@@ -19,7 +19,7 @@ from nczarr_xarray.codecs.quantize import (
     quantize,
     round_decimals,
 )
-from nczarr_xarray.dataset.presentation import attribute_value
+from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.model import Variable
 
 if TYPE_CHECKING:

@@ -12,8 +12,15 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
-from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Scoped, WritableDialect, text_in
-from nczarr_xarray.formats.cfa.variables import DATA_CONVENTIONS, marked
+from nczarr_xarray.formats.cfa.dialect import (
+    DATA_CONVENTIONS,
+    Decoded,
+    Dialect,
+    Scoped,
+    WritableDialect,
+    marked,
+    text_in,
+)
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 #: Dialects that are written, too.

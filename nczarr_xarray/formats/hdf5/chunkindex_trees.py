@@ -70,17 +70,13 @@ _LEAF = np.empty(0, dtype=np.int64)
 
 class _TreeIndex(HDF5ChunkIndex):
     @abstractmethod
-    async def root(self) -> _Pointer | None:
-        """Return the root node; None if there is none."""
-
-    @abstractmethod
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
         """Read nodes, all in one round."""
 
-    async def find(self, ids: np.ndarray) -> np.ndarray:
+    async def search(self, root: _Pointer, ids: np.ndarray) -> np.ndarray:
+        """Do what `find` does, from the root node on."""
         found: list[Any] = []
-        root = await self.root()
-        wanted = [] if root is None else [root]
+        wanted = [root]
         seen: set[int] = set()
         count = 0
         while wanted:
@@ -194,15 +190,12 @@ class BTree1Index(_TreeIndex):
             ]
         )
 
-    async def root(self) -> _Pointer | None:
-        return _Pointer(self.address, -1, 0, 0)
-
     async def find(self, ids: np.ndarray) -> np.ndarray:
         only = None
         if math.prod(self.grid.counts) == 1:
             only = self.memory.get("only") or await self._only()
         if only is None:
-            return await super().find(ids)
+            return await self.search(_Pointer(self.address, -1, 0, 0), ids)
         self.memory.keep("only", only, _NODE_BYTES)
         return np.full(len(ids), np.array(only, dtype=CHUNK))
 
@@ -331,12 +324,13 @@ class BTree2Index(_TreeIndex):
         self.memory.keep("tree", (tree, record), _NODE_BYTES)
         return tree, record
 
-    async def root(self) -> _Pointer | None:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         tree, _ = await self._tree()
         if tree.root is None:
-            return None
+            return self.pick(np.empty(0, dtype=CHUNK), ids)
         chunks = math.prod(self.grid.counts)
-        return _Pointer(tree.root.address, tree.depth, 0, chunks, tree.root.size)
+        root = _Pointer(tree.root.address, tree.depth, 0, chunks, tree.root.size)
+        return await self.search(root, ids)
 
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
         tree, record = await self._tree()

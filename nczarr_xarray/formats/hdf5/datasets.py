@@ -80,11 +80,6 @@ def codecs_of(
     return tuple(_codec(one, nbytes) for one in filters)
 
 
-def missing(codecs: tuple[CodecConfig, ...]) -> list[str]:
-    """Say why chunks may be unreadable: what is not installed, one sentence for each filter."""
-    return [config["reason"] for config in codecs if config["id"] == "hdf5-missing"]
-
-
 def _codec(one: Filter, nbytes: int) -> CodecConfig:
     known = codec_of_filter(one.id)
     if known is not None and known.hdf5 is not None and known.hdf5.decodes:

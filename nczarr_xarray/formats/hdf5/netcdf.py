@@ -20,7 +20,6 @@ from nczarr_xarray.formats.hdf5.attributes import (
     read_heap_values,
 )
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.formats.hdf5.datasets import missing
 from nczarr_xarray.formats.hdf5.dimensions import (
     Attached,
     Dimensions,
@@ -378,8 +377,10 @@ class _Builder:
                 text = self.fill_texts.get(dataset.address)
                 variable.padding = padding_of(dataset, value, text, path)
             variable.array = array
-            for reason in missing(array.codecs):
-                self.problems.append(_MissingFilterError(path, f"{reason}. {_NOT_ALL}"))
+            for config in array.codecs:
+                if config["id"] == "hdf5-missing":
+                    reason = f"{config['reason']}. {_NOT_ALL}"
+                    self.problems.append(_MissingFilterError(path, reason))
             if lost:
                 reasons = "; ".join(str(error).removeprefix(f"{path}: ") for error in lost)
                 raise UndecodableError(path, f"cannot be decoded ({reasons}); {_AS_STORED}")

@@ -133,8 +133,11 @@ class ZarrReader:
             count = plan_outer(key, *self._grid).count
             if count > MAX_CHUNKS:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
+        from nczarr_xarray.zarr.offered import Reading
+
         try:
-            data = np.asarray(self._points(key) if points else self._outer(key))
+            with Reading():
+                data = np.asarray(self._points(key) if points else self._outer(key))
             self._check()
         except (NCZarrError, IndexError):
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.stores.referenceformat import Part
@@ -362,8 +363,8 @@ def _range(lengths: Sequence[int]) -> str:
 
 def not_predicted(subject: Subject) -> Iterator[Finding]:
     """Say why reads of an aggregation are not predicted."""
-    error, chosen = subject.no_sample, subject.chosen
-    if error is not None and chosen is not None:
+    error, chosen = subject.predicted, subject.chosen
+    if isinstance(error, NCZarrError) and chosen is not None:
         reason = error.reason if error.object == chosen.path else str(error)
         text = f"reads of it are not predicted: {reason}"
         yield Finding("note", "not-predicted", chosen.path, text)

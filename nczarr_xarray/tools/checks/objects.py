@@ -12,7 +12,7 @@ from nczarr_fsspec.changes.journal import dataset_keys
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, StoreError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import FragmentReader
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.registry import ZARR, formats
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides, Hierarchy, Variable, grid_of

@@ -33,7 +33,7 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.formats.registry import ZARR, ZARR2
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Group, Variable, grid_of
-from nczarr_xarray.tools.predict.aggregations import Aggregation, Sample, sample_of
+from nczarr_xarray.tools.predict.aggregations import Aggregation, sample_of
 from nczarr_xarray.tools.predict.network import Cost, Network
 from nczarr_xarray.tools.predict.reads import predict_opening
 from nczarr_xarray.tools.survey import Survey, VariableStorage, survey
@@ -332,35 +332,22 @@ class Subject:
         return facts
 
     @cached_property
-    def _sample(self) -> Sample | NCZarrError | None:
+    def predicted(self) -> VariableStorage | NCZarrError | None:
+        """The chosen variable, with a sample if it is an aggregation; why there can be none."""
         if not isinstance(self.chosen, Aggregation):
-            return None
+            return self.chosen
         try:
-            return sample_of(self.chosen)
+            return replace(self.chosen, sample=sample_of(self.chosen))
         except NCZarrError as error:
             return error
 
     @property
-    def no_sample(self) -> NCZarrError | None:
-        """Why reads of the chosen variable, an aggregation, are not predicted."""
-        return self._sample if isinstance(self._sample, NCZarrError) else None
-
-    @property
-    def predicted(self) -> VariableStorage | None:
-        """The chosen variable, if its reads can be predicted; an aggregation has a sample."""
-        if self.no_sample is not None:
-            return None
-        chosen, sample = self.chosen, self._sample
-        if isinstance(chosen, Aggregation) and isinstance(sample, Sample):
-            return replace(chosen, sample=sample)
-        return chosen
-
-    @property
     def aggregations(self) -> list[Aggregation]:
         """The variables that are made of fragments; the chosen one has a sample."""
-        chosen, predicted = self.chosen, self.predicted
-        known = ((predicted if one is chosen else one, one) for one in self._tables)
-        return [found if isinstance(found, Aggregation) else one for found, one in known]
+        found = self.predicted
+        if not isinstance(found, Aggregation):
+            return self._tables
+        return [found if one is self.chosen else one for one in self._tables]
 
     # keys
 

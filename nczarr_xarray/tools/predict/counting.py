@@ -30,15 +30,15 @@ from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Part, References,
 from nczarr_fsspec.stores.references import PIECE, LocalReferences, RemoteReferences
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.request import Extent
-from nczarr_fsspec.transport.route import FASTEST, tells_bandwidth
+from nczarr_fsspec.transport.server_state import FASTEST, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.references import are_references
+from nczarr_xarray.dataset.targets import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
-from nczarr_xarray.formats.cfa.variables import is_master
+from nczarr_xarray.formats.cfa.dialect import is_master
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.registry import Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, caught

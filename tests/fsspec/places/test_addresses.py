@@ -224,6 +224,52 @@ def test_nothing_leads_out_of_a_server_or_bucket(master: str, address: str) -> N
         resolve(address, master)
 
 
+LED = "https://cdn.org/pub/m.nca"
+
+
+@pytest.mark.parametrize(
+    ("led", "address"),
+    [
+        (LED, "https://cdn.org/pub/x"),
+        (LED, "https://cdn.org:443/pub/a/x"),
+        (LED, "https://data.example.org:8443/x"),
+        ("https://data.example.org/cmip/m.nca", "https://data.example.org/cmip/x"),
+        ("https://b.s3.amazonaws.com/pub/m.nca", "https://b.s3.amazonaws.com/pub/x"),
+    ],
+)
+def test_a_master_names_what_is_beside_it_where_its_server_redirects_to(
+    led: str, address: str
+) -> None:
+    policy = AddressPolicy.of(HTTP, storage_options={"headers": {"X": "hunter2"}}, led=led)
+    found = policy.resolve(address)
+    assert ("headers" in policy.options(found)) == ("data.example.org:8443" in address)
+
+
+@pytest.mark.parametrize(
+    ("led", "address"),
+    [
+        (LED, "https://cdn.org/x"),
+        (LED, "https://cdn.org/pub2/x"),
+        (LED, "https://cdn.org/pub/../x"),
+        (LED, "https://cdn.org/pub/%252e%252e/x"),
+        (LED, "http://cdn.org/pub/x"),
+        (LED, "https://cdn.org:444/pub/x"),
+        (LED, "https://evil.org/pub/x"),
+        (LED, "simplecache::https://cdn.org/pub/x"),
+        ("https://10.0.0.1/pub/m.nca", "https://10.0.0.1/pub/x"),
+        ("https://intranet/pub/m.nca", "https://intranet/pub/x"),
+        ("http://127.0.0.1:8000/pub/m.nca", "http://127.0.0.1:8000/pub/x"),
+        ("https://b.s3.amazonaws.com/pub/m.nca", "s3://other/pub/x"),
+    ],
+)
+def test_a_redirect_gives_no_other_rights(led: str, address: str) -> None:
+    with pytest.raises((AccessDeniedError, URLError)) as caught:
+        AddressPolicy.of(HTTP, led=led).resolve(address)
+    if "::" not in address and "%" not in address:
+        prefix = str(caught.value).partition("allow=['")[2].partition("']")[0]
+        assert resolve(address, HTTP, [prefix])
+
+
 @pytest.mark.parametrize(
     "address",
     [

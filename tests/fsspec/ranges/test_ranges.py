@@ -288,7 +288,7 @@ class TestRequests:
         again = opened(f"{unknown.url}/x.bin")
         fetch(again, EXTENTS[2:3])
         assert again.limits.latency >= 0.02
-        # how fast a body comes depends on the machine: test_route.py has a clock of its own
+        # how fast a body comes depends on the machine: test_server_state.py has a clock of its own
         assert again.limits.concurrency == most_connections()
 
     def test_connections_of_the_user_count(self, server: RangeServer, opened: Any) -> None:

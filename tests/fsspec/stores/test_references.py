@@ -40,7 +40,7 @@ from nczarr_fsspec.stores.referenceformat import (
     Templates,
 )
 from nczarr_fsspec.stores.references import LocalReferences
-from nczarr_xarray.dataset.references import are_references, open_references
+from nczarr_xarray.dataset.targets import are_references, open_references
 from tests.support.examples import examples
 from tests.support.faults.locks import LastUsed
 from tests.support.servers.httpserver import Request, Server

@@ -15,7 +15,7 @@ from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.bodies import _INFLATED, at_most, exactly, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
-from nczarr_fsspec.transport.route import Route
+from nczarr_fsspec.transport.server_state import ServerState
 
 DATA = bytes(range(256)) * 1000
 
@@ -178,8 +178,8 @@ def test_a_body_that_ends_early(extents: list[Extent] | None, whole: bool, state
     body.content_length = len(DATA) if stated else None
     version = FileVersion(etag='"1"', size=len(DATA))
     body.headers = {"ETag": '"1"'}
-    route = Route(1, 1 << 20) if whole else None
-    request = Request("x", "x", extents, version=version, route=route)
+    server = ServerState(1, 1 << 20) if whole else None
+    request = Request("x", "x", extents, version=version, server=server)
 
     async def answer() -> Answer | None:
         return await read_answer(body, Clock(Timeout()), request)

@@ -55,7 +55,7 @@ def opened(archive: Archive, **options: Any) -> RemoteFileBytes:
 
 def read(source: RemoteFileBytes) -> None:
     """Read many ranges at the same time; a request has one."""
-    source._route.ranges = 1
+    source._server.ranges = 1
     parts = source.run(source.fetch(EXTENTS))
     assert [bytes(part) for part in parts] == [CONTENT[start:stop] for start, stop in EXTENTS]
 

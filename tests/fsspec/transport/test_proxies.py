@@ -15,7 +15,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
 from nczarr_fsspec.place import Place
-from nczarr_fsspec.transport.request import Extent, FileVersion, Request
+from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
 from nczarr_fsspec.transport.s3 import S3Transport
 from tests.support.servers.certificates import Certificates, make_certificates
 from tests.support.servers.httpserver import Server
@@ -184,7 +184,7 @@ def test_a_checksum_of_what_has_not_changed() -> None:
         reading = transport.fetch(Request("b/x.nc", "s3://b/x.nc", [Extent(0, 5)], unless=known))
         answer = asyncio.run_coroutine_threadsafe(reading, transport.loop).result(30)
         transport.close()
-    assert answer == ((), known)
+    assert answer == Answer((), known)
     assert len(server.requests) == 2
 
 

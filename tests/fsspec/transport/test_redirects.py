@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from yarl import URL
 
+import nczarr_xarray
 from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError, RedirectError
 from nczarr_fsspec.place import Place
@@ -158,6 +159,17 @@ class TestMasters:
         with Server(files) as there, Server({}, redirect=there.url) as here:
             with xr.open_dataset(f"{here.url}/d/m.nca", engine="nczarr") as found:
                 assert found["v"].values.tolist() == np.arange(40.0).reshape(4, 10).tolist()
+
+    def test_they_may_be_named_there(self, tmp_path: Path) -> None:
+        """A master that names its fragments by the URL to which it is redirected."""
+        with Server({}) as there, Server({}, redirect=there.url) as here:
+            written = xr.Dataset({"v": ("x", np.arange(4.0))})
+            written.to_netcdf(tmp_path / "f.nc", engine="netcdf4")
+            there.files["/d/f.nc"] = (tmp_path / "f.nc").read_bytes()
+            nczarr_xarray.aggregate([f"{there.url}/d/f.nc"], str(tmp_path / "m.nca"), dim="x")
+            there.files["/d/m.nca"] = (tmp_path / "m.nca").read_bytes()
+            with xr.open_dataset(f"{here.url}/d/m.nca", engine="nczarr") as found:
+                assert found["v"].values.tolist() == [0, 1, 2, 3]
 
     def test_they_are_led_nowhere_else(self, files: dict[str, bytes]) -> None:
         """And what is refused is not asked for in other ways."""

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.formats.cfa.decode import decode, find
-from nczarr_xarray.formats.cfa.dialect import Encoded, Term
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.dialect import Encoded, Term, aggregated
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

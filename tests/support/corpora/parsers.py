@@ -49,7 +49,7 @@ from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.dataset.units import conversion
 from nczarr_xarray.formats.cfa.decode import WRITABLE, decode
 from nczarr_xarray.formats.cfa.decode import find as find_aggregations
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 from nczarr_xarray.formats.nczarr import jsontext
 from nczarr_xarray.model import (

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
 from nczarr_fsspec.ranges.local import MemoryBytes
+from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.presentation import attribute_value
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.model import (
     Attribute,

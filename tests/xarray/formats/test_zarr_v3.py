@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -368,3 +369,25 @@ atexit.register(read)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "v: cannot be read any more: Python is ending" in done.stdout
+
+
+@pytest.mark.parametrize("shards", [None, (4, 4)])
+def test_after_an_error_nothing_is_left_running(tmp_path: Path, shards: Any) -> None:
+    """zarr-python leaves its other tasks alone, which cannot run where a program ends."""
+    path = tmp_path / "x.zarr"
+    array = zarr.open_group(path, mode="w").create_array(
+        "v", shape=(2000, 4), dtype="f4", chunks=(2, 4), shards=shards, dimension_names=("t", "x")
+    )
+    array[:] = np.random.default_rng(0).random((2000, 4))
+    chunk = path / "v" / "c" / "0" / "0"
+    chunk.write_bytes(bytes(len(chunk.read_bytes())))
+
+    async def running() -> int:
+        return len(asyncio.all_tasks())
+
+    with xr.open_dataset(path, engine="nczarr") as ds:
+        before = zarr.core.sync.sync(running())
+        with pytest.raises(FormatError):
+            ds.v.load()
+        assert zarr.core.sync.sync(running()) == before
+        np.testing.assert_array_equal(ds.v[1000:], array[1000:])  # the next read is one of its own

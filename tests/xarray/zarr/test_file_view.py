@@ -7,7 +7,6 @@ import builtins
 import inspect
 import json
 import pickle
-import threading
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -39,7 +38,6 @@ from zarr.testing.store import StoreTests
 from zarr.testing.utils import assert_bytes_equal
 
 import nczarr_xarray
-from nczarr_fsspec.concurrency import Turn, settle
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
 from nczarr_fsspec.ranges.source import Limits, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
@@ -784,41 +782,6 @@ class TestRemote:
             assert second == np.full(len(second) // 4, 1, ">f4").tobytes()
             assert isinstance(third, FormatError)
             assert third.object == "/v chunk 2.0"
-
-
-class TestTurn:
-    def test_one_answer_a_turn(self) -> None:
-        asked: list[list[int]] = []
-
-        def answer(wishes: list[int], futures: list[asyncio.Future[int]]) -> None:
-            asked.append(wishes)
-            for wish, future in zip(wishes, futures, strict=True):
-                settle(future, wish * 2)
-
-        turn: Turn[int, int] = Turn(answer)
-
-        async def ask() -> list[int]:
-            first = await asyncio.gather(*map(turn.ask, range(5)))
-            gone = asyncio.ensure_future(turn.ask(7))
-            await asyncio.sleep(0)
-            gone.cancel()
-            return [*first, await turn.ask(9)]
-
-        threads = [threading.Thread(target=lambda: asyncio.run(ask())) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert asked.count([0, 1, 2, 3, 4]) == 3
-        assert asyncio.run(ask()) == [0, 2, 4, 6, 8, 18]
-
-    def test_errors(self) -> None:
-        def answer(wishes: list[int], futures: list[asyncio.Future[int]]) -> None:
-            raise StoreError("x", "is broken")
-
-        turn: Turn[int, int] = Turn(answer)
-        with pytest.raises(StoreError, match="is broken"):
-            asyncio.run(turn.ask(1))
 
 
 # -- references ---------------------------------------------------------------------------

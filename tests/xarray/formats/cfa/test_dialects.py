@@ -22,8 +22,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.decode import decode, find
-from nczarr_xarray.formats.cfa.dialect import Encoded, Term
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.dialect import Encoded, Term, aggregated
 from nczarr_xarray.model import (
     Dimension,
     FragmentArray,

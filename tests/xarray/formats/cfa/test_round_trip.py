@@ -15,7 +15,7 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.decode import WRITABLE
-from nczarr_xarray.formats.cfa.variables import VERSIONS
+from nczarr_xarray.formats.cfa.dialect import VERSIONS
 from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments
 from tests.support.builders.aggregations import Lengths, held, master_of, read, with_chars
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.model import FragmentArray, FragmentMapping
 
 DATA = Path(__file__).parents[3] / "data" / "cfa-vectors"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from nczarr_fsspec.transport.http import HTTPTransport
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.request import Extent, Request
-from nczarr_fsspec.transport.route import FASTEST, Route
 from nczarr_fsspec.transport.s3form import Form
+from nczarr_fsspec.transport.server_state import FASTEST, ServerState
 from tests.support.servers.virtualhttp import Reply, Session, serving
 from tests.support.servers.virtualnet import run
 
@@ -29,14 +29,14 @@ async def body(count: int, seconds: float) -> memoryview:
 
 def learnt(*bodies: tuple[int, float]) -> float | None:
     """Return the bandwidth after these bodies (bytes, seconds), one after the other."""
-    route = Route(1, 0)
+    server = ServerState(1, 0)
 
     async def go() -> None:
         for count, seconds in bodies:
-            assert len(await route.timed(body(count, seconds))) == count
+            assert len(await server.timed(body(count, seconds))) == count
 
     run(go())
-    return route.bandwidth
+    return server.bandwidth
 
 
 class TestBandwidth:
@@ -56,16 +56,16 @@ class TestBandwidth:
         assert learnt((50_000, 0.1)) == pytest.approx(500_000)
 
     def test_bodies_that_share_the_line_do_not_make_it_slow(self) -> None:
-        route = Route(1, 0)
+        server = ServerState(1, 0)
 
         async def go() -> None:
-            await asyncio.gather(*(route.timed(body(MB, 1)) for _ in range(4)))
+            await asyncio.gather(*(server.timed(body(MB, 1)) for _ in range(4)))
 
         run(go())
-        assert route.bandwidth == 50 * MB
+        assert server.bandwidth == 50 * MB
 
     def test_a_body_that_fails_tells_nothing(self) -> None:
-        route = Route(1, 0)
+        server = ServerState(1, 0)
 
         async def broken() -> memoryview:
             await asyncio.sleep(1)
@@ -73,40 +73,40 @@ class TestBandwidth:
 
         async def go() -> None:
             with pytest.raises(OSError, match="cut"):
-                await route.timed(broken())
-            assert route.bandwidth is None
-            await route.timed(body(MB, 1))
+                await server.timed(broken())
+            assert server.bandwidth is None
+            await server.timed(body(MB, 1))
 
         run(go())
-        assert route.bandwidth == pytest.approx(MB)  # alone, for the other is over
+        assert server.bandwidth == pytest.approx(MB)  # alone, for the other is over
 
 
-async def over_http(session: Session, route: Route, extents: list[Extent]) -> None:
+async def over_http(session: Session, server: ServerState, extents: list[Extent]) -> None:
     async def get_client(**_: Any) -> Any:
         return session
 
     transport = HTTPTransport(HTTPFileSystem(get_client=get_client, skip_instance_cache=True))
     try:
         for extent in extents:
-            await transport.fetch(Request("http://h/d/x", "u", [extent], route=route))
+            await transport.fetch(Request("http://h/d/x", "u", [extent], server=server))
     finally:
         transport.shared.fs._session = None
 
 
-async def over_s3(session: Session, route: Route, extents: list[Extent]) -> None:
+async def over_s3(session: Session, server: ServerState, extents: list[Extent]) -> None:
     form = Form(session, "http://h/d/", {}, None, None)  # type: ignore[arg-type]
     for extent in extents:
-        await form.send("x", Request("d/x", "u", [extent], route=route), Timeout(), 60)
+        await form.send("x", Request("d/x", "u", [extent], server=server), Timeout(), 60)
 
 
 @pytest.mark.parametrize("read", [over_http, over_s3])
 class TestTransports:
     def test_latency_and_bandwidth(self, read: Any) -> None:
         session = Session(serving({"/d/x": CONTENT}, latency=0.02, rate=10e6))
-        route = Route(1, 0)
-        _, seconds = run(read(session, route, [Extent(0, 2 * MB)]))
-        assert route.latency == pytest.approx(0.02)
-        assert route.bandwidth == pytest.approx(10e6)
+        server = ServerState(1, 0)
+        _, seconds = run(read(session, server, [Extent(0, 2 * MB)]))
+        assert server.latency == pytest.approx(0.02)
+        assert server.bandwidth == pytest.approx(10e6)
         assert seconds == pytest.approx(0.22)
 
     def test_the_least_latency_counts(self, read: Any) -> None:
@@ -115,6 +115,6 @@ class TestTransports:
         def make(path: str, asked: str) -> Reply:
             return serving({"/d/x": CONTENT}, next(waits))(path, asked)
 
-        route = Route(1, 0)
-        run(read(Session(make), route, [Extent(0, 10)] * 3))
-        assert route.latency == pytest.approx(0.05)
+        server = ServerState(1, 0)
+        run(read(Session(make), server, [Extent(0, 10)] * 3))
+        assert server.latency == pytest.approx(0.05)

@@ -1,4 +1,4 @@
-"""The way to one file: where a redirect led, how fast its bytes come, and whether in ranges."""
+"""How a server sends one file: from where, how fast, and whether in ranges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nczarr_fsspec.concurrency import AskedOnce
+from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import Clock, TransientError
 
@@ -25,8 +25,8 @@ def tells_bandwidth(nbytes: int, seconds: float) -> bool:
     return nbytes >= _TELLING or (nbytes >= _TELLING // 8 and seconds > _SLOW)
 
 
-class Route:
-    """What the requests for one file learn, for those that follow.
+class ServerState:
+    """What the requests for one file learn of its server, for those that follow.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Route:
         Bytes per second of one connection, the most seen.
     whole : bytes or None
         All of the file, once its server has sent that instead of a range.
-    question : AskedOnce
+    asking : Once
         Where the file is, or of which version: one request asks for all readers.
     """
 
@@ -62,7 +62,7 @@ class Route:
         self.whole: bytes | None = None
         self._keeping: asyncio.Future[bytes] | None = None
         self._bodies = 0  # that are being read
-        self.question: AskedOnce[Any] = AskedOnce()
+        self.asking: Once[Any] = Once()
 
     async def keep(
         self,
@@ -128,7 +128,7 @@ class Route:
         self.whole = None
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("whole", "_keeping", "_bodies", "question")
+        volatile = ("whole", "_keeping", "_bodies", "asking")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
