@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR, PreferredChunks
-from nczarr_xarray.codecs.registry import TABLE, as_zarr, codec, of_zarr3
+from nczarr_xarray.codecs.registry import WORDS, as_zarr, codec, netcdf_filters, of_zarr3
 from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable, element_of
 
@@ -17,14 +17,10 @@ from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable,
 _MOST_BLOCKS = 1_000_000
 _JOINED_BLOCKS = 100_000
 
-#: The words of netCDF for codecs; those of other packages are looked up where one is met.
-_WORDS = {row.id: row.netcdf for row in TABLE if row.netcdf is not None}
-#: What ``netCDF4.Variable.filters()`` says of a variable without any.
-_NOT_APPLIED = {words.name: False for words in _WORDS.values()}
 #: Codecs that are no choice of a compressor.
-_FLAGS = {id_ for id_, words in _WORDS.items() if words.config is None}
+_FLAGS = {id_ for id_, words in WORDS.items() if words.config is None}
 #: The codecs that netCDF's keys, or the dtype, tell of.
-_TOLD = {*_WORDS, "vlen-utf8"}
+_TOLD = {*WORDS, "vlen-utf8"}
 
 
 def odd_packing(variable: Variable) -> list[Attribute]:
@@ -175,24 +171,15 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
 
 
 def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
-    """Return what ``netCDF4.Variable.filters()`` says."""
-    by_id = {config["id"]: config for config in map(as_zarr, codecs)}
-    filters: dict[str, Any] = {"complevel": 0, **_NOT_APPLIED}
-    added = {id_: codec(id_).netcdf for id_ in by_id if id_ not in _WORDS}  # by another package
-    for id_, words in (*_WORDS.items(), *added.items()):
-        config = by_id.get(id_)
-        if config is None or words is None:
-            continue
-        filters[words.name] = words.told(config)
-        if words.level:
-            level = config.get(words.level)
-            level = level if isinstance(level, int) else 0  # to show; the codec refuses others
-            # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
-            filters["complevel"] = level if level >= 0 else words.told_below
+    """Return what ``netCDF4.Variable.filters()`` says, apart from what writers would trip over."""
+    filters = netcdf_filters(codecs)
+    added = any(
+        config["id"] not in WORDS and codec(config["id"]).netcdf for config in map(as_zarr, codecs)
+    )
     if filters["blosc"]:
         # `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
         del filters["blosc"]
-    if "blosc" not in filters or any(added.values()):
+    if "blosc" not in filters or added:
         # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
         filters["compression_opts"] = None
     return filters

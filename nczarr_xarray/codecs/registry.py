@@ -419,3 +419,27 @@ def need_libhdf5(codecs: Iterable[CodecConfig]) -> bool:
 def is_level(value: Any) -> bool:
     """Tell whether a level is one that netCDF knows."""
     return isinstance(value, (int, np.integer)) and bool(value >= 0)
+
+
+#: The words of netCDF for codecs; those of other packages are looked up where one is met.
+WORDS = {row.id: row.netcdf for row in TABLE if row.netcdf is not None}
+#: What is said of a variable without any.
+_NOT_APPLIED = {words.name: False for words in WORDS.values()}
+
+
+def netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
+    """Return netCDF's words for codecs: which are applied, with their parameters and the level."""
+    by_id = {config["id"]: config for config in map(as_zarr, codecs)}
+    filters: dict[str, Any] = {"complevel": 0, **_NOT_APPLIED}
+    added = {id_: codec(id_).netcdf for id_ in by_id if id_ not in WORDS}  # by another package
+    for id_, words in (*WORDS.items(), *added.items()):
+        config = by_id.get(id_)
+        if config is None or words is None:
+            continue
+        filters[words.name] = words.told(config)
+        if words.level:
+            level = config.get(words.level)
+            level = level if isinstance(level, int) else 0  # to show; the codec refuses others
+            # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
+            filters["complevel"] = level if level >= 0 else words.told_below
+    return filters

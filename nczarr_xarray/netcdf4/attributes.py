@@ -1,0 +1,167 @@
+"""Attributes of datasets, groups and variables, as Python's attributes and as netCDF's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.dataset.dataset import attribute_value, shown_name
+from nczarr_xarray.model import NC_DTYPES, NC_TYPES, Attribute, bytes_of, text_of
+
+
+class ReadOnlyError(AttributeError, RuntimeError):
+    """A dataset that was opened to read is to be changed."""
+
+
+class HasAttributes:
+    """The methods for attributes; a base of datasets, groups and variables.
+
+    Names with an underscore in front that `__slots__` lists, and properties, are Python's own; all
+    other names are netCDF's attributes.
+    """
+
+    __slots__ = ()
+
+    _attributes: dict[str, Attribute]
+
+    def _change(self) -> None:
+        """Note that something changes; raise if nothing may."""
+        raise NotImplementedError
+
+    def ncattrs(self) -> list[str]:
+        """Return the names of the attributes."""
+        return [shown_name(name) for name in self._attributes]
+
+    def getncattr(self, name: str, encoding: str = "utf-8") -> Any:
+        """Return an attribute: text, a list of texts, a numpy scalar or an array.
+
+        Parameters
+        ----------
+        encoding
+            Of the bytes of characters.
+
+        Raises
+        ------
+        AttributeError
+            If there is none of this name.
+        """
+        found = self._attributes.get(name)
+        if found is None:
+            raise AttributeError(f"NetCDF: Attribute not found: {name!r}")
+        value = found.value
+        if isinstance(value, str) and name == "_FillValue":
+            return bytes_of(value)  # of which NULs and all bytes count
+        if isinstance(value, str) and encoding != "utf-8":
+            return bytes_of(value).decode(encoding, "replace").replace("\0", "")
+        return attribute_value(found)
+
+    def setncattr(self, name: str, value: Any) -> None:
+        """Set an attribute."""
+        self._change()
+        self._attributes[name] = made_of(name, value)
+
+    def setncattr_string(self, name: str, value: Any) -> None:
+        """Set an attribute of NC_STRING, not of characters."""
+        self._change()
+        texts = tuple(map(str, np.ravel(value).tolist()))
+        self._attributes[name] = Attribute(name, "string", texts)
+
+    def setncatts(self, attdict: Mapping[str, Any]) -> None:
+        """Set several attributes."""
+        for name, value in attdict.items():
+            self.setncattr(name, value)
+
+    def delncattr(self, name: str) -> None:
+        """Remove an attribute."""
+        self._change()
+        if self._attributes.pop(name, None) is None:
+            raise AttributeError(f"NetCDF: Attribute not found: {name!r}")
+
+    def renameAttribute(self, oldname: str, newname: str) -> None:  # noqa: N802
+        """Give an attribute another name; it keeps its place."""
+        self._change()
+        if oldname not in self._attributes:
+            raise AttributeError(f"NetCDF: Attribute not found: {oldname!r}")
+        if newname in self._attributes:
+            raise AttributeError(f"NetCDF: String match to name in use: {newname!r}")
+        renamed = {
+            newname if name == oldname else name: made for name, made in self._attributes.items()
+        }
+        made = renamed[newname]
+        renamed[newname] = Attribute(newname, made.type, made.value, made.enum, made.json)
+        self._attributes.clear()
+        self._attributes.update(renamed)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__dict__":
+            return {name: self.getncattr(name) for name in self.ncattrs()}
+        if name.startswith("_") and (name.endswith("__") or name in _slots(type(self))):
+            raise AttributeError(name)
+        return self.getncattr(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _slots(type(self)):
+            object.__setattr__(self, name, value)
+        elif hasattr(type(self), name):
+            raise AttributeError(
+                f"{name!r} is one of the reserved attributes, cannot rebind. Use setncattr instead."
+            )
+        else:
+            self.setncattr(name, self._assigned(name, value))
+
+    def _assigned(self, name: str, value: Any) -> Any:
+        """Return what becomes of a value that is assigned as an attribute of Python."""
+        return value
+
+    def __delattr__(self, name: str) -> None:
+        if name in _slots(type(self)) or hasattr(type(self), name):
+            raise AttributeError(
+                f"{name!r} is one of the reserved attributes, cannot delete. Use delncattr instead."
+            )
+        self.delncattr(name)
+
+
+_SLOTS: dict[type, frozenset[str]] = {}
+
+
+def _slots(kind: type) -> frozenset[str]:
+    """Return the names that are Python's own in objects of a class."""
+    found = _SLOTS.get(kind)
+    if found is None:
+        names = {name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())}
+        found = _SLOTS[kind] = frozenset(names)
+    return found
+
+
+def made_of(name: str, value: Any) -> Attribute:
+    """Return the attribute that netCDF4-python makes of a value.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If netCDF has no type for it, or no shape.
+    """
+    array = np.asarray(value)
+    if array.ndim > 1:
+        raise ValueError("multi-dimensional array attributes not supported")
+    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and _are_texts(array)):
+        texts = tuple(
+            text_of(t) if isinstance(t, bytes) else str(t) for t in array.ravel().tolist()
+        )
+        if array.size > 1 or (array.dtype.kind != "S" and not "".join(texts).isascii()):
+            return Attribute(name, "string", texts)
+        return Attribute(name, "char", "".join(texts))
+    nc_type = NC_TYPES.get(array.dtype.str[1:])
+    if nc_type is None:
+        supported = sorted({dtype.str[1:] for dtype in NC_DTYPES.values() if dtype.kind != "O"})
+        raise TypeError(
+            f"illegal data type for attribute {name!r}, must be one of {supported}, got "
+            f"{array.dtype.str[1:]}"
+        )
+    return Attribute(name, nc_type, array.astype(NC_DTYPES[nc_type]).reshape(-1))
+
+
+def _are_texts(array: np.ndarray) -> bool:
+    return all(isinstance(one, (str, bytes)) for one in array.ravel().tolist())

@@ -1,0 +1,249 @@
+"""New variables: what ``createVariable`` asks for, and the model of what was created."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.codecs.quantize import Rounding
+from nczarr_xarray.dataset.dataset import attribute_value
+from nczarr_xarray.export.form.storage import StorageRequest, note_text, storage
+from nczarr_xarray.formats.nczarr.fills import fill_attribute, fill_element
+from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    NC_DTYPES,
+    NC_TYPES,
+    Attribute,
+    ChunkedArray,
+    Group,
+    join,
+    text_of,
+)
+from nczarr_xarray.model import Dimension as StoredDimension
+from nczarr_xarray.model import Variable as StoredVariable
+from nczarr_xarray.netcdf4.growing import TEXT_BYTES, GrowingElements
+from nczarr_xarray.netcdf4.types import EnumType, UserType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nczarr_xarray.netcdf4.dataset import Dataset
+    from nczarr_xarray.netcdf4.variable import Dimension, Variable
+
+#: The one-letter codes of old programs.
+_LETTERS = {"c": "S1", "b": "i1", "B": "i1", "h": "i2", "s": "i2", "i": "i4", "l": "i4"} | {
+    "f": "f4",
+    "d": "f8",
+}
+_BYTE_ORDERS = {"<": "little", ">": "big"}
+
+
+def value_dtype(datatype: Any) -> np.dtype:
+    """Return the dtype of a new variable; objects for text.
+
+    Raises
+    ------
+    NotImplementedError
+        For user-defined types, which Zarr 2 has not.
+    TypeError
+        If netCDF has no such type.
+    """
+    if isinstance(datatype, EnumType):
+        integers: np.dtype = datatype.dtype
+        return integers
+    if isinstance(datatype, UserType):
+        raise NotImplementedError(
+            f"{datatype!r}: NCZarr has no user-defined types; format='NETCDF4' has"
+        )
+    if datatype is str:
+        return np.dtype(object)
+    dtype: np.dtype = np.dtype(
+        _LETTERS.get(datatype, datatype) if isinstance(datatype, str) else datatype
+    )
+    if dtype.kind == "U" or (dtype.kind == "S" and dtype.itemsize > 1):
+        return np.dtype(object)
+    if dtype == np.dtype("S1") or dtype.str[1:] in NC_TYPES:
+        return dtype
+    supported = [*(one.str[1:] for one in NC_DTYPES.values() if one.kind != "O")]
+    raise TypeError(f"Illegal primitive data type, must be one of {supported}, got {dtype}")
+
+
+def new_array(
+    path: str,
+    dtype: np.dtype,
+    dimensions: tuple[Dimension, ...],
+    fill: Any,
+    asked: Mapping[str, Any],
+    profile: Profile,
+) -> ChunkedArray:
+    """Return how a new variable is stored.
+
+    Parameters
+    ----------
+    fill
+        ``_FillValue``; None for netCDF's default, False for none.
+    asked
+        Arguments of ``createVariable`` that concern storage, as `encoding` of xarray has them.
+
+    Raises
+    ------
+    ValueError
+        If something that is asked for is impossible.
+    """
+    grows = tuple(dimension.isunlimited() for dimension in dimensions)
+    request = StorageRequest(
+        path=path.strip("/"),
+        dims=tuple(dimension.name for dimension in dimensions),
+        shape=tuple(dimension.size for dimension in dimensions),
+        unlimited=grows,
+        dtype=dtype,
+        encoding=asked,
+        explicit=True,
+        blocks=None,
+        fill=None if fill is False else fill,
+        text_length=TEXT_BYTES,
+        align=False,
+    )
+    array = storage(request, profile)
+    nc_type = type_name(dtype)
+    filled: Any = None
+    if fill is None:  # what was not written is missing, in pure Zarr, too
+        filled = _default_fill(nc_type, array.dtype)
+    elif fill is not False:
+        filled = fill_element(nc_type, fill, array.dtype, profile)
+    return replace(array, fill=filled)
+
+
+def _default_fill(nc_type: str, dtype: np.dtype) -> Any:
+    """Return the element that netCDF fills arrays of a type with."""
+    if nc_type == "string":
+        return b""
+    fill = NC_DEFAULT_FILL[nc_type]
+    return fill if nc_type == "char" else np.asarray(fill).astype(dtype)[()]
+
+
+def type_name(dtype: np.dtype) -> str:
+    """Return netCDF's name of the type of values."""
+    if dtype.kind == "O":
+        return "string"
+    return "char" if dtype.kind == "S" else NC_TYPES[dtype.str[1:]]
+
+
+def fill_of(dtype: np.dtype, fill: Any) -> Attribute | None:
+    """Return the ``_FillValue`` that is asked for; None if none is."""
+    if fill is None or fill is False:
+        return None
+    nc_type = type_name(dtype)
+    if isinstance(fill, str) and fill == "default" and nc_type != "string":
+        fill = NC_DEFAULT_FILL[nc_type]
+    if nc_type == "string":
+        return fill_attribute(nc_type, fill)
+    if nc_type == "char":
+        character = np.array(fill, "S1").item() or b"\0"
+        return Attribute("_FillValue", "char", text_of(character))
+    return fill_attribute(nc_type, np.array(fill).astype(dtype))
+
+
+def rounding(
+    dtype: np.dtype, digits: int | None, mode: str, fill: Attribute | None
+) -> tuple[Rounding | None, Attribute | None]:
+    """Return the rounding to so many significant digits, and the attribute that tells of it.
+
+    Raises
+    ------
+    ValueError
+        If values of this type cannot be rounded so.
+    """
+    if not digits:
+        return None, None
+    from functools import partial
+
+    from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization, quantize
+
+    check_quantization(dtype, mode, int(digits))
+    value = None if fill is None else attribute_value(fill)
+    told = Attribute(QUANTIZE_ATTRIBUTES[mode], "int", np.array([digits], np.int32))
+    return partial(quantize, mode=mode, digits=int(digits), fill=value), told
+
+
+def storage_words(**asked: Any) -> dict[str, Any]:
+    """Return arguments of ``createVariable`` as xarray's `encoding` has them."""
+    compression = asked["compression"] or ("zlib" if asked["zlib"] else None)
+    words: dict[str, Any] = {"fletcher32": bool(asked["fletcher32"])}
+    if compression is not None and asked["complevel"] != 0:
+        words |= {"compression": compression, "complevel": asked["complevel"]}
+        words["shuffle"] = compression == "zlib" and bool(asked["shuffle"])
+        if compression.startswith("blosc"):
+            words["blosc_shuffle"] = asked["blosc_shuffle"]
+        if compression == "szip":
+            words["szip_coding"] = asked["szip_coding"]
+            words["szip_pixels_per_block"] = asked["szip_pixels_per_block"]
+    if asked["contiguous"]:
+        words["contiguous"] = True
+    if asked["chunksizes"] is not None:
+        words["chunksizes"] = tuple(asked["chunksizes"])
+    words["endian"] = asked["endian"]
+    return words
+
+
+def can_encode(name: str) -> bool:
+    """Tell whether a codec can be applied with what is installed."""
+    from nczarr_xarray.chunks.encoder import Encoder
+
+    array = ChunkedArray("v", (4,), (4,), np.dtype("i4"), codecs=({"id": name},))
+    try:
+        Encoder(array).encode(np.arange(4, dtype="i4"))
+    except (FormatError, ImportError):
+        return False
+    return True
+
+
+def endian_of(dtype: np.dtype, asked: str) -> str:
+    """Return the byte order that is asked for, by the type or by the argument."""
+    return _BYTE_ORDERS.get(dtype.byteorder, asked) if asked == "native" else asked
+
+
+def model_of(dataset: Dataset, profile: Profile) -> Group:
+    """Return a dataset that is being written as the model, each array with its present shape."""
+    root = Group()
+    _fill(root, dataset, profile)
+    return root
+
+
+def _fill(group: Group, dataset: Dataset, profile: Profile) -> None:
+    group.attributes.update(dataset._attributes)  # noqa: SLF001 - the model is what it holds
+    for dimension in dataset.dimensions.values():
+        group.dimensions[dimension.name] = _stored(dimension)
+    for name, variable in dataset.variables.items():
+        made = group.variables[name] = _variable(variable, group.path, profile)
+        if made.enum is not None and made.enum.group == group.path:
+            group.types[made.enum.name] = made.enum
+    for name, child in dataset.groups.items():
+        group.groups[name] = below = Group(join(group.path, name))
+        _fill(below, child, profile)
+
+
+def _stored(dimension: Dimension) -> StoredDimension:
+    return StoredDimension(
+        dimension.name, dimension.size, dimension.isunlimited(), dimension.group().path
+    )
+
+
+def _variable(variable: Variable, group: str, profile: Profile) -> StoredVariable:
+    elements = variable._elements  # noqa: SLF001
+    assert isinstance(elements, GrowingElements)
+    array = elements.settle()
+    dtype = np.dtype(object) if elements.is_text else array.dtype
+    dimensions = tuple(map(_stored, variable.get_dims()))
+    nc_type = "string" if elements.is_text else type_name(dtype)
+    attributes = dict(variable._attributes)  # noqa: SLF001
+    enum = variable._enum  # noqa: SLF001
+    made = StoredVariable(
+        variable.name, group, dimensions, nc_type, dtype, attributes, array, enum=enum
+    )
+    note_text(made, profile)
+    return made

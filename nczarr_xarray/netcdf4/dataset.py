@@ -1,0 +1,786 @@
+"""Datasets and groups, as netCDF4-python has them."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_xarray.dataset.dataset import shown_name
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import ChunkedArray, join
+from nczarr_xarray.model import Dimension as StoredDimension
+from nczarr_xarray.model import Group as StoredGroup
+from nczarr_xarray.model import Variable as StoredVariable
+from nczarr_xarray.netcdf4.attributes import HasAttributes, ReadOnlyError
+from nczarr_xarray.netcdf4.cdl import cdl
+from nczarr_xarray.netcdf4.creating import (
+    can_encode,
+    endian_of,
+    fill_of,
+    model_of,
+    new_array,
+    rounding,
+    storage_words,
+    value_dtype,
+)
+from nczarr_xarray.netcdf4.growing import GrowingElements
+from nczarr_xarray.netcdf4.stored import StoredElements
+from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python, open_to_write, writes_tree
+from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, type_of
+from nczarr_xarray.netcdf4.variable import Dimension, Variable
+
+if TYPE_CHECKING:
+    from nczarr_xarray.netcdf4.writing import Writer
+
+#: netCDF4-python's names of the formats of files.
+_CLASSIC = {
+    "CDF-1": "NETCDF3_CLASSIC",
+    "CDF-2": "NETCDF3_64BIT_OFFSET",
+    "CDF-5": "NETCDF3_64BIT_DATA",
+}
+
+
+class LikeNetCDF4(type):
+    """The class of classes of which the objects of netCDF4-python with that name are instances.
+
+    So `Dataset` may return one for what netCDF4-python writes.
+    """
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        if super().__instancecheck__(instance):
+            return True
+        theirs = getattr(sys.modules.get("netCDF4"), cls.__name__, None)
+        return theirs is not None and isinstance(instance, theirs)
+
+
+class Dataset(HasAttributes, metaclass=LikeNetCDF4):
+    """A dataset: groups of dimensions, variables and attributes. Use it in ``with``, or close it.
+
+    Parameters
+    ----------
+    filename
+        A path, a URL or anything else that ``xarray.open_dataset(..., engine="nczarr")`` takes.
+    mode
+        ``"r"`` reads.
+    memory
+        Bytes of a file, which `filename` then only names.
+    storage_options, replace, allow, consolidated, index_cache
+        As of `nczarr_xarray.open_hierarchy`.
+    memory_limit
+        Bytes of chunks that may stay in memory while a tree is written; 256 MiB if left out.
+        Texts count, but stay until `sync`.
+    clobber, format, diskless, persist, keepweakref, encoding, parallel, comm, info, auto_complex
+        As of netCDF4-python. What has no meaning for reading is not looked at; `parallel` and
+        `auto_complex` raise `NotImplementedError`.
+
+    Attributes
+    ----------
+    groups, variables, dimensions : dict
+        What the root group declares, by name.
+    cmptypes, vltypes, enumtypes : dict
+        The user-defined types of the root group, by name.
+    data_model, file_format, disk_format : str
+        netCDF's names of the format.
+    path : str
+        Of the group; ``"/"``.
+    parent : Dataset or None
+        The group above.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no dataset.
+    OSError, ValueError
+        If it cannot be read, or not understood.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_attributes",
+        "_file",
+        "_name",
+        "cmptypes",
+        "data_model",
+        "dimensions",
+        "disk_format",
+        "enumtypes",
+        "file_format",
+        "groups",
+        "keepweakref",
+        "parent",
+        "path",
+        "variables",
+        "vltypes",
+    )
+
+    def __new__(cls, filename: Any = None, mode: str = "r", *args: Any, **named: Any) -> Any:
+        """Return a dataset of this class, or the one of netCDF4-python that writes a file."""
+        if cls is Dataset and mode not in ("r", "rs"):
+            form = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
+            if not writes_tree(filename, form):
+                return open_to_write(filename, mode, *args, **named)
+        return object.__new__(cls)
+
+    def __init__(
+        self,
+        filename: Any,
+        mode: str = "r",
+        clobber: bool = True,
+        format: str = "NETCDF4",  # noqa: A002 - netCDF4-python's
+        diskless: bool = False,
+        persist: bool = False,
+        keepweakref: bool = False,
+        memory: Any = None,
+        encoding: str | None = None,
+        parallel: bool = False,
+        comm: Any = None,
+        info: Any = None,
+        auto_complex: bool = False,
+        **options: Any,
+    ) -> None:
+        if parallel:
+            raise NotImplementedError("parallel access by MPI is not there: use dask, or threads")
+        if auto_complex:
+            raise NotImplementedError("auto_complex is not there: complex numbers are structures")
+        target = filename if memory is None else bytes(memory)
+        file = OpenFile(target, filename, mode if clobber or mode != "w" else "x", format, options)
+        self._begin(file, None, file.root, keepweakref)
+
+    def _begin(
+        self, file: OpenFile, parent: Dataset | None, stored: StoredGroup, keepweakref: bool
+    ) -> None:
+        """Make the object of a group, with all below it."""
+        self._file = file
+        if parent is None:
+            file.dataset = self
+        self._name = shown_name(stored.name)
+        self._attributes = dict(stored.attributes)
+        self.keepweakref = keepweakref
+        self.parent = parent
+        self.path = shown_name(stored.path)
+        self.data_model = self.file_format = file.data_model
+        self.disk_format = file.disk_format
+        self.enumtypes = {shown_name(n): EnumType.of(one) for n, one in stored.types.items()}
+        self.cmptypes: dict[str, CompoundType] = {}
+        self.vltypes: dict[str, VLType] = {}
+        self.dimensions: dict[str, Dimension] = {}
+        for dimension in stored.dimensions.values():
+            self.dimensions[shown_name(dimension.name)] = self._dimension(dimension)
+        self.variables: dict[str, Variable] = {}
+        for variable in stored.variables.values():
+            name = shown_name(variable.name)
+            along = tuple(self._dimension(one) for one in variable.dimensions)
+            self.variables[name] = Variable(
+                self,
+                name,
+                type_of(variable, native=file.disk_format == "NETCDF3"),
+                along,
+                dict(variable.attributes),
+                file.elements(variable, along),
+                variable.enum,
+            )
+        self.groups: dict[str, Group] = {}
+        for child in stored.groups.values():
+            group = Group.__new__(Group)
+            group._begin(file, self, child, keepweakref)  # noqa: SLF001 - a group is a dataset
+            self.groups[group.name] = group
+
+    def _dimension(self, stored: StoredDimension) -> Dimension:
+        """Return the object of a stored dimension; of another branch, no group declares it here."""
+        found = self._file.dimensions.get(stored.path)
+        if found is None:
+            found = Dimension(self, shown_name(stored.name), stored.size)
+            found._unlimited, found._size = stored.unlimited, stored.size  # noqa: SLF001
+            self._file.dimensions[stored.path] = found
+        return found
+
+    @property
+    def name(self) -> str:
+        """The name of the group; ``"/"`` of the root."""
+        return self._name
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def __getitem__(self, elem: str) -> Any:
+        """Return the variable or the group at a path below this one."""
+        folder, last = posixpath.split(posixpath.normpath(elem))
+        group: Dataset = self
+        for name in filter(None, folder.split("/")):
+            group = group.groups[name]
+        for members in (group.groups, group.variables):
+            if last in members:
+                return members[last]
+        raise IndexError(f"{last} not found in {group.path}")
+
+    def __iter__(self) -> Any:
+        raise TypeError("Dataset is not iterable. Consider iterating on Dataset.variables.")
+
+    def __contains__(self, key: object) -> bool:
+        raise TypeError(
+            "Dataset does not support membership operations. Perhaps try 'varname in "
+            "dataset.variables' or 'dimname in dataset.dimensions'."
+        )
+
+    def load(self, names: Iterable[str]) -> dict[str, Any]:
+        """Read several variables, those of a remote dataset in one round of requests.
+
+        Parameters
+        ----------
+        names
+            Of variables, or paths below this group.
+
+        Returns
+        -------
+        dict
+            What ``self[name][...]`` returns, by name.
+
+        Raises
+        ------
+        NCZarrError
+            If one cannot be read.
+        """
+        variables = {name: self[name] for name in names}
+        return self._file.load(variables)
+
+    def get_variables_by_attributes(self, **kwargs: Any) -> list[Variable]:
+        """Return the variables of the group whose attributes are as given.
+
+        Parameters
+        ----------
+        **kwargs
+            By name the value, or a function that tells of a value (None for none) whether it is
+            wanted.
+        """
+
+        def agrees(variable: Variable, name: str, wanted: Any) -> bool:
+            if callable(wanted):
+                return bool(wanted(getattr(variable, name, None)))
+            return hasattr(variable, name) and bool(np.all(getattr(variable, name) == wanted))
+
+        return [
+            variable
+            for variable in self.variables.values()
+            if kwargs and all(agrees(variable, name, value) for name, value in kwargs.items())
+        ]
+
+    def tocdl(
+        self, coordvars: bool = False, data: bool = False, outfile: str | None = None
+    ) -> str | None:
+        """Return the dataset as CDL, the text of ``ncdump``.
+
+        Parameters
+        ----------
+        coordvars, data
+            Whether there are the values of coordinates, or of all variables.
+        outfile
+            The path of a file to write instead.
+
+        Notes
+        -----
+        netCDF's own files on this machine are printed by ``ncdump -s`` of netCDF-C, if that and
+        netCDF4-python are installed: with what it tells of storage.
+        """
+        text = cdl(self._file.opened, self._file.path, coordinates=coordvars, data=data)
+        if outfile is None:
+            return text
+        with open(outfile, "w") as file:
+            file.write(text)
+        return None
+
+    @staticmethod
+    def fromcdl(
+        cdlfilename: Any,
+        ncfilename: Any = None,
+        mode: str = "a",
+        format: str = "NETCDF4",  # noqa: A002 - netCDF4-python's
+    ) -> Any:
+        """Make a netCDF file of CDL by ``ncgen``, as netCDF4-python does, and open it."""
+        return netcdf4_python(cdlfilename).Dataset.fromcdl(cdlfilename, ncfilename, mode, format)
+
+    def filepath(self, encoding: str | None = None) -> str:
+        """Return the path or URL that was opened."""
+        return self._file.path
+
+    def memory_taken(self) -> int:
+        """Return the bytes of chunks in memory that a dataset has which is being written."""
+        writer = self._file.writer
+        return 0 if writer is None else writer.taken
+
+    def isopen(self) -> bool:
+        """Tell whether the dataset is open."""
+        return not self._file.closed
+
+    # -- switches of all variables ----------------------------------------------------------------
+
+    def _each(self, switch: Callable[[Variable], None]) -> None:
+        for variable in self.variables.values():
+            switch(variable)
+        for group in self.groups.values():
+            group._each(switch)  # noqa: SLF001 - a group is a dataset
+
+    def set_auto_maskandscale(self, value: bool) -> None:
+        """Switch masking and scaling of all variables on or off, those of groups below, too."""
+        self._each(lambda variable: variable.set_auto_maskandscale(value))
+
+    def set_auto_mask(self, value: bool) -> None:
+        """Switch masking of all variables on or off."""
+        self._each(lambda variable: variable.set_auto_mask(value))
+
+    def set_auto_scale(self, value: bool) -> None:
+        """Switch scaling of all variables on or off."""
+        self._each(lambda variable: variable.set_auto_scale(value))
+
+    def set_always_mask(self, value: bool) -> None:
+        """Switch on or off that arrays of all variables are always masked arrays."""
+        self._each(lambda variable: variable.set_always_mask(value))
+
+    def set_auto_chartostring(self, value: bool) -> None:
+        """Switch on or off that characters with ``_Encoding`` are texts."""
+        self._each(lambda variable: variable.set_auto_chartostring(value))
+
+    def set_ncstring_attrs(self, value: bool) -> None:
+        """Switch on or off that attributes of one text are NC_STRING."""
+        self._each(lambda variable: variable.set_ncstring_attrs(value))
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def createDimension(self, dimname: str, size: int | None = None) -> Dimension:  # noqa: N802
+        """Make a dimension and return it; without a size, or with 0, it can grow."""
+        self._change()
+        _refuse_known(dimname, self.dimensions)
+        made = self.dimensions[dimname] = Dimension(self, dimname, size)
+        return made
+
+    def createGroup(self, groupname: str) -> Group:  # noqa: N802
+        """Make a group at a path, with those above it, and return it; one that is there stays."""
+        self._change()
+        group: Dataset = self
+        for name in filter(None, posixpath.normpath(groupname).split("/")):
+            if name not in group.groups:
+                _refuse_known(name, group.variables)
+                made = Group.__new__(Group)
+                stored = StoredGroup(join(group.path, name))
+                made._begin(self._file, group, stored, self.keepweakref)  # noqa: SLF001
+                group.groups[name] = made
+            group = group.groups[name]
+        assert isinstance(group, Group)
+        return group
+
+    def createVariable(  # noqa: N802
+        self,
+        varname: str,
+        datatype: Any,
+        dimensions: Any = (),
+        compression: str | None = None,
+        zlib: bool = False,
+        complevel: int | None = 4,
+        shuffle: bool = True,
+        szip_coding: str = "nn",
+        szip_pixels_per_block: int = 8,
+        blosc_shuffle: int = 1,
+        fletcher32: bool = False,
+        contiguous: bool = False,
+        chunksizes: Iterable[int] | None = None,
+        endian: str = "native",
+        least_significant_digit: int | None = None,
+        significant_digits: int | None = None,
+        quantize_mode: str = "BitGroom",
+        fill_value: Any = None,
+        chunk_cache: Any = None,
+    ) -> Variable:
+        """Make a variable at a path, with the groups above it, and return it.
+
+        Parameters
+        ----------
+        varname
+            Its name, or a path below this group.
+        datatype
+            A dtype or its code, or ``str``.
+        dimensions
+            `Dimension` objects, or names that this group or one above declares.
+        fill_value
+            ``_FillValue``; None for netCDF's default, False if elements need not be filled.
+        compression, zlib, complevel, shuffle, szip_coding, szip_pixels_per_block, blosc_shuffle
+            The compressor, its level and parameters.
+        fletcher32, contiguous, chunksizes, endian
+            The storage, as of netCDF4-python.
+        least_significant_digit, significant_digits, quantize_mode
+            What values are rounded to.
+        chunk_cache
+            Has no meaning here.
+
+        Raises
+        ------
+        NotImplementedError
+            For user-defined types.
+        RuntimeError
+            If the name is in use.
+        TypeError, ValueError
+            If something that is asked for is impossible.
+        """
+        self._change()
+        writer = self._file.writer
+        assert writer is not None
+        folder, name = posixpath.split(posixpath.normpath(varname))
+        group: Dataset = self.createGroup(folder) if folder.strip("/") else self
+        _refuse_known(name, {**group.variables, **group.groups})
+        given = (dimensions,) if isinstance(dimensions, (str, bytes, Dimension)) else dimensions
+        along = tuple(one if isinstance(one, Dimension) else group._nearest(one) for one in given)
+        dtype = value_dtype(datatype)
+        enum = datatype.stored() if isinstance(datatype, EnumType) else None
+        asked = storage_words(
+            compression=compression,
+            zlib=zlib,
+            complevel=complevel,
+            shuffle=shuffle,
+            szip_coding=szip_coding,
+            szip_pixels_per_block=szip_pixels_per_block,
+            blosc_shuffle=blosc_shuffle,
+            fletcher32=fletcher32,
+            contiguous=contiguous,
+            chunksizes=chunksizes,
+            endian=endian_of(dtype, endian),
+        )
+        if fill_value is None and not self._file.fills:
+            fill_value = False
+        fill = fill_of(dtype, fill_value)
+        mark = fill_value if fill is None else fill.value[0] if dtype != "S1" else fill.value
+        path = join(group.path, name)
+        array = new_array(path, dtype, along, mark, asked if along else {}, writer.profile)
+        round_them, told = rounding(dtype, significant_digits, quantize_mode, fill)
+        attributes = {one.name: one for one in (fill, told) if one is not None}
+        if fill is not None and fill.value == "\0":  # what netCDF fills characters with anyway
+            del attributes["_FillValue"]
+        elements = GrowingElements(writer, array, _lengths(along), rounding=round_them)
+        writer.elements.append(elements)
+        kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
+        made = Variable(group, name, kind, along, attributes, elements, enum)
+        if least_significant_digit is not None:
+            made.least_significant_digit = np.int64(least_significant_digit)
+        group.variables[name] = made
+        return made
+
+    def _nearest(self, name: str | bytes) -> Dimension:
+        """Return the dimension of a name that this group or one above declares."""
+        wanted = name.decode() if isinstance(name, bytes) else name
+        group: Dataset | None = self
+        while group is not None:
+            if wanted in group.dimensions:
+                return group.dimensions[wanted]
+            group = group.parent
+        raise ValueError(f"cannot find dimension {wanted} in this group or parent groups")
+
+    def renameDimension(self, oldname: str, newname: str) -> None:  # noqa: N802
+        """Give a dimension of this group another name."""
+        self._change()
+        dimension = self.dimensions[oldname]
+        _refuse_known(newname, self.dimensions)
+        dimension._name = newname  # noqa: SLF001 - groups rename what they declare
+        _rename(self.dimensions, oldname, newname)
+
+    def renameVariable(self, oldname: str, newname: str) -> None:  # noqa: N802
+        """Give a variable of this group another name; its chunks are written anew."""
+        self._change()
+        writer = self._file.writer
+        assert writer is not None
+        variable = self.variables[oldname]
+        _refuse_known(newname, {**self.variables, **self.groups})
+        elements = variable._elements  # noqa: SLF001
+        assert isinstance(elements, GrowingElements)
+        gone = elements.rename(join(self.path, newname).strip("/"))
+        writer.remove(join(self.path, oldname).strip("/"), gone)
+        variable._name = newname  # noqa: SLF001
+        _rename(self.variables, oldname, newname)
+
+    def renameGroup(self, oldname: str, newname: str) -> None:  # noqa: N802
+        """Raise `NotImplementedError`: all that is in a group has its name in its keys."""
+        raise NotImplementedError(
+            "groups of Zarr are not renamed: copy the dataset with nczarr copy, or make a new group"
+        )
+
+    def createCompoundType(self, datatype: Any, datatype_name: str) -> CompoundType:  # noqa: N802
+        """Raise `NotImplementedError`: NCZarr has no structures."""
+        raise NotImplementedError(_NO_TYPES)
+
+    def createVLType(self, datatype: Any, datatype_name: str) -> VLType:  # noqa: N802
+        """Raise `NotImplementedError`: NCZarr has no sequences."""
+        raise NotImplementedError(_NO_TYPES)
+
+    def createEnumType(  # noqa: N802
+        self, datatype: Any, datatype_name: str, enum_dict: Mapping[str, int]
+    ) -> EnumType:
+        """Make a type of integers that have names, and return it.
+
+        NCZarr keeps it with the variables of the type, as CF's flags.
+
+        Raises
+        ------
+        KeyError
+            If `datatype` is no type of integers.
+        """
+        self._change()
+        dtype = np.dtype(datatype)
+        if dtype.kind not in "iu":
+            raise KeyError(f"{datatype_name}: an enum needs integers, not {dtype}")
+        made = self.enumtypes[datatype_name] = EnumType(dtype, datatype_name, enum_dict)
+        made.group = self.path
+        return made
+
+    def has_blosc_filter(self) -> bool:
+        """Tell whether variables can be compressed by blosc."""
+        return can_encode("blosc")
+
+    def has_bzip2_filter(self) -> bool:
+        """Tell whether variables can be compressed by bzip2."""
+        return can_encode("bz2")
+
+    def has_szip_filter(self) -> bool:
+        """Tell whether variables can be compressed by szip."""
+        return can_encode("szip")
+
+    def has_zstd_filter(self) -> bool:
+        """Tell whether variables can be compressed by zstd."""
+        return can_encode("zstd")
+
+    def set_fill_on(self) -> None:
+        """Have new variables read as fill values where nothing was written, as they do anyway."""
+        self._file.fills = True
+
+    def set_fill_off(self) -> None:
+        """Have new variables without `fill_value` read as zeros where nothing was written."""
+        self._file.fills = False
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make valid what was written: readers see this state from now on."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Make valid what was written, and release the dataset."""
+        self._file.close(save=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self._file.close(save=kind is None)
+        finally:
+            self._file.close(save=False)
+
+    def __reduce__(self) -> Any:
+        return _at_path, (self._file.again(), self.path)
+
+    def _change(self) -> None:
+        if self._file.closed:
+            raise RuntimeError(f"NetCDF: Not a valid ID: {self._file.path} is closed")
+        if self._file.writer is None:
+            raise ReadOnlyError(f"NetCDF: Write to read only: {self._file.path} was opened to read")
+
+    def __repr__(self) -> str:
+        lines = [repr(type(self))]
+        if self.path == "/":
+            lines.append(
+                f"root group ({self.data_model} data model, file format {self.disk_format}):"
+            )
+        else:
+            lines.append(f"group {self.path}:")
+        lines += [f"    {name}: {self.getncattr(name)}" for name in self.ncattrs()]
+        dimensions = [f"{name}({len(one)})" for name, one in self.dimensions.items()]
+        variables = [
+            f"{one.dtype} {name}({', '.join(one.dimensions)})"
+            for name, one in self.variables.items()
+        ]
+        lines.append(f"    dimensions(sizes): {', '.join(dimensions)}")
+        lines.append(f"    variables(dimensions): {', '.join(variables)}")
+        lines.append(f"    groups: {', '.join(self.groups)}")
+        return "\n".join(lines)
+
+
+class Group(Dataset):
+    """A group of a dataset; `Dataset.createGroup` makes one."""
+
+    __slots__ = ()
+
+    def __new__(cls, parent: Dataset | None = None, name: str = "", **_: Any) -> Any:
+        """Return a new group of `parent`."""
+        return object.__new__(cls) if parent is None else parent.createGroup(name)
+
+    def __init__(self, parent: Dataset, name: str) -> None:
+        """Do nothing: `Dataset.createGroup` has made it."""
+
+    def close(self) -> None:
+        """Raise `OSError`: only datasets are closed."""
+        raise OSError("cannot close a `Group` (only applies to Dataset)")
+
+
+_NO_TYPES = (
+    "NCZarr has no user-defined types; netCDF files have: choose a name that ends in .nc, or "
+    "format='NETCDF4'"
+)
+
+
+class OpenFile:
+    """What all groups of an open dataset share: the store, the format, the dimensions by path."""
+
+    def __init__(
+        self, target: Any, name: Any, mode: str, kind: str, options: Mapping[str, Any]
+    ) -> None:
+        for option in options:
+            if option not in _OPTIONS:
+                raise TypeError(f"Dataset takes no argument {option!r}")
+        self.target = target
+        self.options = dict(options)
+        named = isinstance(name, (str, os.PathLike))
+        self.path = os.fspath(name) if named else f"<{type(name).__name__}>"
+        self.writer: Writer | None = None
+        self.closed = False
+        self.fills = True
+        self.dimensions: dict[str, Dimension] = {}
+        self.data_model, self.disk_format = "NETCDF4", "NCZARR"
+        self.dataset: Dataset | None = None
+        if mode not in ("r", "rs"):
+            from nczarr_xarray.netcdf4.writing import Writer
+
+            if mode not in ("w", "x", "a", "r+", "ws", "as"):
+                raise ValueError(f"mode must be 'w', 'x', 'r', 'a' or 'r+', got '{mode}'")
+            limit = self.options.pop("memory_limit", None)
+            if limit is not None:
+                self.options["memory"] = limit
+            self.writer = Writer(
+                target,
+                "a" if mode == "r+" else mode[0],
+                pure={"ZARR": True, "NCZARR": False}.get(kind),
+                **self.options,
+            )
+            self.writer.save = self.sync
+            self.root = self.writer.root
+            return
+        opened = self.opened = open_with(target, OpenOptions(**options))
+        self.root = opened.hierarchy.root
+        generation = opened.hierarchy.generation
+        self.data_model = _CLASSIC.get(generation, "NETCDF4")
+        self.disk_format = _disk_format(generation)
+
+    def elements(self, variable: Any, dimensions: tuple[Dimension, ...]) -> Any:
+        """Return where the elements of a stored variable are."""
+        writer = self.writer
+        if writer is None:
+            return StoredElements(self.opened, variable)
+        assert writer.opened is not None
+        if not isinstance(variable.array, ChunkedArray):
+            raise variable.error or URLError(variable.path, "cannot be changed")
+        reader = writer.opened.reader(variable).exactly()
+        made = GrowingElements(writer, variable.array, _lengths(dimensions), reader)
+        writer.elements.append(made)
+        return made
+
+    def sync(self) -> None:
+        """Commit what was written."""
+        if self.writer is not None and self.dataset is not None:
+            self.writer.commit(model_of(self.dataset, self.writer.profile))
+
+    def close(self, *, save: bool) -> None:
+        """Release the dataset; `save` commits what was written.
+
+        If that is refused, the dataset stays open: what is refused can be changed.
+        """
+        if self.closed:
+            return
+        if save:
+            self.sync()
+        self.closed = True
+        if self.writer is not None:
+            self.writer.close()
+        else:
+            self.opened.close()
+
+    def load(self, variables: Mapping[str, Variable]) -> dict[str, Any]:
+        """Read all of several variables, at the same time if they are remote."""
+        keys = {name: (slice(None),) * one.ndim for name, one in variables.items()}
+        wanted: list[tuple[StoredVariable, None]] = []
+        for one in variables.values():
+            elements = one._elements  # noqa: SLF001 - both are parts of one dataset
+            assert isinstance(elements, StoredElements)
+            wanted.append((elements.variable, None))
+        loaded = {}
+        for name, data in zip(variables, self.opened.read_many(wanted), strict=True):
+            if isinstance(data, NCZarrError):
+                raise data
+            loaded[name] = variables[name]._decoded(data, keys[name])  # noqa: SLF001
+        return loaded
+
+    def again(self) -> Callable[[], Dataset]:
+        """Return what opens the dataset once more, in another process."""
+        if hasattr(self.target, "read"):
+            raise URLError(self.path, "is a file object, which another process cannot open")
+        return _Again(self.target, self.options)
+
+
+class _Again:
+    """Opens a dataset where it is unpickled, once for all that is of it."""
+
+    def __init__(self, target: Any, options: Mapping[str, Any]) -> None:
+        self.target = target
+        self.options = options
+        self.dataset: Dataset | None = None
+
+    def __call__(self) -> Dataset:
+        if self.dataset is None:
+            self.dataset = Dataset(self.target, **self.options)
+        return self.dataset
+
+    def __reduce__(self) -> Any:
+        return _Again, (self.target, self.options)
+
+
+def _at_path(again: _Again, path: str) -> Dataset:
+    dataset = again()
+    return dataset if path == "/" else dataset[path]
+
+
+#: What `Dataset` passes on to the opening.
+_OPTIONS = frozenset(
+    {
+        "allow",
+        "anonymous_dimension_prefix",
+        "consolidated",
+        "index_cache",
+        "memory_limit",
+        "replace",
+        "storage_options",
+        "use_zarr_fill_value_as_mask",
+    }
+)
+
+
+def _disk_format(generation: str) -> str:
+    if generation in _CLASSIC:
+        return "NETCDF3"
+    return "HDF5" if generation == "hdf5" else "NCZARR"
+
+
+def _lengths(dimensions: tuple[Dimension, ...]) -> Callable[[], tuple[int, ...]]:
+    """Return what tells the present lengths of dimensions."""
+    return lambda: tuple(dimension.size for dimension in dimensions)
+
+
+def _refuse_known(name: str, members: Mapping[str, Any]) -> None:
+    """Raise `RuntimeError` if a name is in use."""
+    if name in members:
+        raise RuntimeError(f"NetCDF: String match to name in use: {name!r}")
+
+
+def _rename(members: dict[str, Any], old: str, new: str) -> None:
+    """Give a member another name; it keeps its place."""
+    renamed = {new if name == old else name: member for name, member in members.items()}
+    members.clear()
+    members.update(renamed)

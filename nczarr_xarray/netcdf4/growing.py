@@ -1,0 +1,241 @@
+"""The elements of a variable that is being written: chunks in memory over those that are stored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.chunks.plan import OuterPlan, plan_outer
+from nczarr_xarray.codecs.quantize import Rounding
+from nczarr_xarray.codecs.registry import netcdf_filters
+from nczarr_xarray.model import ChunkedArray, bytes_of, grid_of, text_of
+from nczarr_xarray.netcdf4.indexing import Index
+
+if TYPE_CHECKING:
+    from nczarr_xarray.dataset.variable import VariableReader
+    from nczarr_xarray.netcdf4.writing import Writer
+
+Position = tuple[int, ...]
+
+#: Bytes that texts of a new variable have room for, as of netCDF-C.
+TEXT_BYTES = 128
+
+
+class GrowingElements:
+    """Reads and writes elements. Chunks stay in memory until the `Writer` needs room.
+
+    Parameters
+    ----------
+    writer
+        What puts chunks into the store.
+    array
+        How the elements are stored; its shape is that of the last commit, or of nothing.
+    shape
+        Returns the present lengths.
+    stored
+        Reads the elements of the last commit; None if there is none.
+    rounding
+        A function that rounds values before they are stored.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        array: ChunkedArray,
+        shape: Callable[[], tuple[int, ...]],
+        stored: VariableReader | None = None,
+        rounding: Rounding | None = None,
+    ) -> None:
+        self.writer = writer
+        self.array = array
+        self.stored = stored
+        self.rounding = rounding
+        self._shape = shape
+        #: those in memory, the longest unused first
+        self.chunks_here: dict[Position, np.ndarray] = {}
+        #: those in memory that differ from what is put
+        self.changed: set[Position] = set()
+        #: those that are put and not committed yet
+        self.put: set[Position] = set()
+        self.is_text = array.dtype.kind == "S" and array.dtype.itemsize > 1
+        self._encoder: Encoder | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of values: objects for text."""
+        return np.dtype(object) if self.is_text else self.array.dtype.newbyteorder("=")
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """The lengths of chunks; None if one holds everything."""
+        array, shape = self.array, self._shape()
+        return array.chunk_shape if shape else None
+
+    @property
+    def filled(self) -> bool:
+        """Whether elements that were not written read as a fill value."""
+        return self.array.fill is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Of one chunk in memory."""
+        return max(1, math.prod(self.array.chunk_shape) * self.dtype.itemsize)
+
+    def filters(self) -> dict[str, Any]:
+        """Return netCDF's words for the codecs."""
+        return netcdf_filters(self.array.codecs)
+
+    # -- elements ---------------------------------------------------------------------------------
+
+    def read(self, key: tuple[Index, ...]) -> np.ndarray:
+        """Return an orthogonal selection; dimensions that integers index are left out."""
+        with self.writer.lock:
+            plan = self._plan(key)
+            result = np.empty(plan.shape, self.dtype)
+            for task in plan.tasks():
+                result[task.target] = self._chunk(task.position)[task.source]
+            return plan.finish(result)
+
+    def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
+        """Replace a selection by data of its shape."""
+        with self.writer.lock:
+            if self.rounding is not None:
+                data = self.rounding(data)
+            plan = self._plan(key)
+            values = data.reshape(plan.shape) if plan.squeeze else data
+            flipped = tuple(slice(None, None, -1 if flip else None) for flip in plan.flips)
+            values = values[flipped] if any(plan.flips) else values
+            for task in plan.tasks():
+                whole = self._is_whole(task.source)
+                chunk = self._chunk(task.position, fetched=not whole)
+                chunk[task.source] = values[task.target]
+                self.changed.add(task.position)
+
+    def _plan(self, key: tuple[Index, ...]) -> OuterPlan:
+        return plan_outer(key, self._shape(), self.array.chunk_shape)
+
+    def _is_whole(self, source: Sequence[Any]) -> bool:
+        """Tell whether a selection in a chunk is all of it."""
+        return all(
+            isinstance(one, slice) and (one.start or 0, one.stop, one.step or 1) == (0, length, 1)
+            for one, length in zip(source, self.array.chunk_shape, strict=True)
+        )
+
+    def _chunk(self, position: Position, *, fetched: bool = True) -> np.ndarray:
+        """Return a whole chunk, in memory from now on; `fetched` with what it holds."""
+        chunk = self.chunks_here.pop(position, None)
+        if chunk is None:
+            self.writer.make_room(self.nbytes)
+            fill: Any = self.array.fill
+            if self.is_text:
+                fill = "" if not fill else text_of(fill)
+            chunk = np.full(self.array.chunk_shape, 0 if fill is None else fill, self.dtype)
+            if fetched:
+                self._fetch(position, chunk)
+            self.writer.taken += self.nbytes
+        self.chunks_here[position] = chunk  # the last one used
+        return chunk
+
+    def _fetch(self, position: Position, chunk: np.ndarray) -> None:
+        """Copy what is stored of a chunk into it."""
+        lengths = self.array.chunk_shape
+        if position in self.put:
+            low = [n * length for n, length in zip(position, lengths, strict=True)]
+            shape = tuple(a + length for a, length in zip(low, lengths, strict=True))
+            reader = self.writer.put_chunks(replace(self.array, shape=shape))
+            values = reader.read(tuple(slice(a, b) for a, b in zip(low, shape, strict=True)))
+            chunk[...] = self._as_values(values)
+            return
+        if self.stored is None:
+            return
+        part = tuple(
+            slice(n * length, min((n + 1) * length, size))
+            for n, length, size in zip(position, lengths, self.stored.shape, strict=True)
+        )
+        if all(one.start < one.stop for one in part):
+            values = self.stored.read(part)
+            chunk[tuple(map(slice, values.shape)) or ...] = values
+
+    def _as_values(self, values: np.ndarray) -> np.ndarray:
+        if not self.is_text:
+            return values
+        made = np.empty(values.shape, object)
+        made.ravel()[:] = list(map(text_of, values.ravel().tolist()))
+        return made
+
+    # -- chunks -----------------------------------------------------------------------------------
+
+    def release_one(self) -> bool:
+        """Put the longest unused chunk, and forget it; tell whether there was one to forget.
+
+        Texts stay: how many bytes they need is known at the end.
+        """
+        if self.is_text or not self.chunks_here:
+            return False
+        position = next(iter(self.chunks_here))
+        self._put(position)
+        del self.chunks_here[position]
+        self.writer.taken -= self.nbytes
+        return True
+
+    def _put(self, position: Position) -> None:
+        if position not in self.changed:
+            return
+        if self._encoder is None:
+            self._encoder = Encoder(self.array)
+        data = self._encoder.encode(self.chunks_here[position])
+        self.writer.put(self.array.chunk_name(position), bytes(data))
+        self.changed.discard(position)
+        self.put.add(position)
+
+    def put_changed(self) -> None:
+        """Put all chunks that have changed."""
+        for position in sorted(self.changed):
+            self._put(position)
+
+    def settle(self) -> ChunkedArray:
+        """Return the array as it is to be committed, with its present shape.
+
+        Texts that are longer than before get more room: then all chunks are written anew.
+        """
+        if self.is_text and self.changed:
+            longest = max((len(bytes_of(str(text))) for text in self._texts()), default=0)
+            if longest > self.array.dtype.itemsize:
+                for position in np.ndindex(grid_of(self._shape(), self.array.chunk_shape)):
+                    self._chunk(position)
+                    self.changed.add(position)
+                self.array = replace(self.array, dtype=np.dtype(f"S{longest}"))
+                self._encoder = None
+        self.array = replace(self.array, shape=self._shape())
+        return self.array
+
+    def _texts(self) -> Iterator[Any]:
+        """Yield the texts that have changed."""
+        for position in self.changed:
+            yield from self.chunks_here[position].ravel().tolist()
+
+    def rename(self, path: str) -> list[str]:
+        """Give the array another path; return the keys to remove.
+
+        All chunks are written anew there.
+        """
+        old = self.array
+        for position in np.ndindex(grid_of(self._shape(), old.chunk_shape)):
+            self._chunk(position)
+            self.changed.add(position)
+        gone = [old.chunk_name(position) for position in self.put]
+        self.put.clear()
+        self.stored = None
+        self.array = replace(old, path=path)
+        self._encoder = None
+        return gone
+
+    def committed(self, stored: VariableReader) -> None:
+        """Note that all that was put is stored now."""
+        self.put.clear()
+        self.stored = stored

@@ -1,0 +1,156 @@
+"""Files of netCDF's own formats are written by netCDF4-python, remote ones in a temporary file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import closing
+from functools import partial
+from typing import Any, Self
+
+from nczarr_fsspec.destination import FilePlace
+from nczarr_fsspec.places.names import TREES, says_file
+from nczarr_fsspec.places.url import is_url, parse_url
+
+#: The formats that netCDF4-python writes.
+FORMATS = frozenset(
+    {"NETCDF4", "NETCDF4_CLASSIC", "NETCDF3_CLASSIC", "NETCDF3_64BIT", "NETCDF3_64BIT_OFFSET"}
+    | {"NETCDF3_64BIT_DATA"}
+)
+
+
+def writes_tree(filename: Any, kind: str) -> bool:
+    """Tell whether a new dataset is a tree of objects, not one of netCDF's own files.
+
+    `kind`, the argument `format`, says it, or a mode word of a URL, or the name: ``.nc`` and the
+    like are files, other URLs trees; of local paths ``.nczarr``, ``.zarr``, ``.zip`` and
+    directories are trees.
+    """
+    if kind in ("NCZARR", "ZARR"):
+        return True
+    if kind.startswith("CFA"):
+        raise NotImplementedError(
+            f"{filename}: aggregations are written by nczarr_xarray.to_cfa and aggregate"
+        )
+    if not isinstance(filename, (str, os.PathLike)):
+        return True  # a mapping, or a store
+    name = os.fsdecode(filename)
+    if is_url(name):
+        url = parse_url(name)
+        return bool(url.mode & TREES) or not says_file(url.path, url.mode)
+    return os.path.isdir(name) or name.lower().endswith((".nczarr", ".zarr", ".zip"))
+
+
+def open_to_write(filename: Any, mode: str, *given: Any, **arguments: Any) -> Any:
+    """Open a file to write it; return a ``netCDF4.Dataset``.
+
+    Parameters
+    ----------
+    filename
+        A local path, or a URL where objects can be put.
+    mode
+        ``"w"``, ``"x"``, ``"a"`` or ``"r+"``.
+    **arguments
+        Others of ``netCDF4.Dataset``, and `storage_options` of a URL.
+
+    Raises
+    ------
+    NotImplementedError
+        If netCDF4-python is not installed.
+    """
+    netCDF4 = netcdf4_python(filename)  # noqa: N806
+    options = arguments.pop("storage_options", None)
+    if not (isinstance(filename, (str, os.PathLike)) and is_url(os.fsdecode(filename))):
+        return netCDF4.Dataset(filename, mode, *given, **arguments)
+    return RemoteFile(netCDF4, os.fsdecode(filename), mode, options, **arguments)
+
+
+def netcdf4_python(filename: Any) -> Any:
+    """Return the module netCDF4, or raise `NotImplementedError` naming the file that needs it."""
+    try:
+        import netCDF4
+    except ImportError as error:
+        raise NotImplementedError(
+            f"{filename}: netCDF files are written by netCDF4-python: pip install netCDF4; for "
+            "NCZarr, which needs none, choose a name that ends in .nczarr or .zip"
+        ) from error
+    return netCDF4
+
+
+class RemoteFile:
+    """A dataset of netCDF4-python in a temporary file, which `close` puts to its URL.
+
+    An exception in ``with`` leaves what is there.
+    """
+
+    __slots__ = ("_dataset", "_folder", "_place", "_url")
+
+    def __init__(self, netcdf4: Any, url: str, mode: str, options: Any, **arguments: Any) -> None:
+        place = FilePlace.find(url, options, "mode='w' replaces it")
+        folder = tempfile.mkdtemp(prefix="nczarr-")
+        path = os.path.join(folder, os.path.basename(place.name) or "dataset.nc")
+        if mode == "w" and not arguments.get("clobber", True):
+            mode = "x"
+        try:
+            _prepare(place, path, mode)
+            dataset = netcdf4.Dataset(path, "w" if mode == "x" else mode, **arguments)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        for name, value in zip(self.__slots__, (dataset, folder, place, url), strict=True):
+            object.__setattr__(self, name, value)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """What `isinstance` goes by."""
+        return type(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._dataset, name)
+
+    def __getitem__(self, elem: str) -> Any:
+        return self._dataset[elem]
+
+    def __repr__(self) -> str:
+        return repr(self._dataset)
+
+    def filepath(self, encoding: str | None = None) -> str:
+        """Return the URL."""
+        return str(self._url)
+
+    def close(self) -> None:
+        """Put the file to its URL."""
+        self._end(put=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._end(put=kind is None)
+
+    def _end(self, *, put: bool) -> None:
+        path = self._dataset.filepath()
+        try:
+            self._dataset.close()
+            if put:
+                self._place.write(partial(shutil.copyfile, path), overwrite=True)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._place.store.close()
+
+
+def _prepare(place: Any, path: str, mode: str) -> None:
+    """Copy the object at a place that is to be changed; raise if one is there that must not be."""
+    if mode == "w" or not place.exists():
+        return
+    if mode == "x":
+        raise place.already_there
+    with closing(place.store.reader()) as reader, open(path, "wb") as file:
+        file.write(reader.get_one(place.name))
