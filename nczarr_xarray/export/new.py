@@ -62,7 +62,7 @@ def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
                 request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"
             )
         if not (existing.group_documents("") or existing.opened.hierarchy.root.variables):
-            refuse_nested(request.target)
+            refuse_nested(request.url, dataset_keys(request.target.keys()))
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 

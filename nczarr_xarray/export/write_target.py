@@ -92,7 +92,7 @@ def begin_new(
     owned, foreign = dataset_keys(keys), _foreign(keys)
     abandoned = _is_abandoned(target, keys)
     if not abandoned:
-        _refuse_nested(target.url, owned)
+        refuse_nested(target.url, owned)
     _refuse_array(target, keys)
     if not replace:
         if not abandoned and ROOTS & set(owned):
@@ -115,11 +115,6 @@ def begin_new(
     change = Edit.begin(target.store)
     with on_error(change.abort):
         return change, removable(dataset_keys(target.keys())), foreign
-
-
-def refuse_nested(target: Destination) -> None:
-    """Raise `DatasetExistsError` if the target is no dataset, but a folder that holds some."""
-    _refuse_nested(target.url, dataset_keys(target.keys()))
 
 
 def _refuse_array(target: Destination, keys: list[str]) -> None:
@@ -205,7 +200,8 @@ def _foreign(keys: list[str]) -> list[str]:
     return sorted(set(keys) - set(dataset_keys(keys)))
 
 
-def _refuse_nested(url: str, owned: list[str]) -> None:
+def refuse_nested(url: str, owned: list[str]) -> None:
+    """Raise `DatasetExistsError` if these keys are no dataset, but a folder that holds some."""
     folders = sorted({key.partition("/")[0] for key in owned} - {PRIVATE})
     if folders and not ROOTS & set(owned):
         some = ", ".join(folders[:3]) + (", ..." if len(folders) > 3 else "")
