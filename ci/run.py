@@ -6,6 +6,7 @@
     python3 ci/run.py oldest [ARGUMENT] the quick tests with the oldest releases that are supported
     python3 ci/run.py newest [ARGUMENT] the quick tests with releases that are not out yet
     python3 ci/run.py filesystems       try filesystems of fsspec with servers, in .venv-filesystems
+    python3 ci/run.py lint FILE ...     linters and types of these files only, in seconds
     python3 ci/run.py check             linters and all tests, as continuous integration
 
 The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
@@ -47,7 +48,7 @@ DEBIAN = {
     "chromium": "chromium",
 }
 
-TASKS = ("demo", "test", "oldest", "newest", "filesystems", "check")
+TASKS = ("demo", "test", "oldest", "newest", "filesystems", "lint", "check")
 LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
@@ -88,6 +89,11 @@ def main() -> int:
     if args.task == "filesystems":
         install_filesystems(python)
         return call(python, "ci/filesystems.py", *(rest or ("--check",)))
+    if args.task == "lint":
+        if call(python, "-c", "import mypy, ruff"):
+            install_for_development(python)
+        commands = (("ruff", "check"), ("ruff", "format", "--check"), ("mypy",))
+        return max([call(python, "-m", *command, *rest) for command in commands])
     if IN_CI:
         install_debian()
     if not wanted:
