@@ -277,7 +277,7 @@ class FragmentDatasets:
         fragment = RemoteFragment.find(where, self.policy.options(where), place.name, entire=entire)
         is_like = fragment is not None and is_plain and where.endswith(f"/{name}")
         if fragment is not None and is_like and self.policy.is_even_below(where):
-            _remember(self._likes, key, fragment)
+            remember(self._likes, key, fragment)
         return fragment
 
     def is_remote(self, place: FragmentPlace) -> bool:
@@ -318,9 +318,9 @@ class FragmentDatasets:
         target = self.policy.resolve(place.address)
         as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(target)
         if as_it_stands and target.endswith(f"/{name}") and self.policy.allows_local:
-            _remember(self._folders, folder, target.removesuffix(name))
+            remember(self._folders, folder, target.removesuffix(name))
         else:
-            _remember(self._targets, place.address, target)
+            remember(self._targets, place.address, target)
         return target
 
     def __getstate__(self) -> dict[str, Any]:
@@ -339,7 +339,8 @@ def _split(address: str) -> tuple[str, str, bool]:
     return address[:start], name, _PLAIN_NAME.fullmatch(name) is not None
 
 
-def _remember(known: dict[K, V], key: K, value: V) -> None:
+def remember(known: dict[K, V], key: K, value: V) -> None:
+    """Note a value; forget all others if there are `REMEMBERED` of them."""
     if len(known) >= REMEMBERED:
         known.clear()
     known[key] = value

@@ -10,6 +10,8 @@ import shlex
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,18 @@ def test_links_lead_somewhere(page: str) -> None:
     assert missing == []
 
 
+def exists(name: str) -> bool:
+    """Tell whether a dotted name is one of the code: a module, or what is in one."""
+    parts, found = name.split("."), None
+    for count in range(len(parts), 0, -1):
+        with suppress(ModuleNotFoundError):
+            found = import_module(".".join(parts[:count]))
+            for part in parts[count:]:
+                found = getattr(found, part, None)
+            return found is not None
+    return False
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_files_and_names_of_the_code_exist(page: str) -> None:
     text = PAGES[page]
@@ -178,6 +192,8 @@ def test_files_and_names_of_the_code_exist(page: str) -> None:
         if not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
     ]
     assert missing == []
+    dotted = re.findall(r"`(nczarr_(?:xarray|fsspec)(?:\.\w+){2,})`", text)
+    assert [name for name in dotted if not exists(name)] == []
     loggers = (ROOT / name.replace(".", "/") for name in re.findall(r"logger `([\w.]+)`", text))
     assert [str(p) for p in loggers if not (p.is_dir() or p.with_suffix(".py").exists())] == []
 

@@ -76,6 +76,11 @@ def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyP
     for number in range(20):
         assert outcome(datasets, f"{number}/a.nc") == f"/d/{number}/a.nc"
         assert outcome(datasets, f"{number}/a b.nc") == f"/d/{number}/a b.nc"
+    known: dict[int, int] = {}
+    for number in range(20):
+        fragment_datasets.remember(known, number, number)
+        assert known[number] == number
+        assert len(known) <= 3
 
 
 def test_what_threads_open_is_remembered_under_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
