@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from nczarr_xarray.dataset.dataset import attribute_value, shown_name
 from nczarr_xarray.model import NC_DTYPES, NC_TYPES, Attribute, bytes_of, text_of
+
+
+def _decoded(text: str, encoding: str) -> bytes:
+    """Return a text of the model, whose bytes are of another encoding, as bytes of UTF-8."""
+    return bytes_of(text).decode(encoding, "replace").encode()
 
 
 class ReadOnlyError(AttributeError, RuntimeError):
@@ -53,8 +59,10 @@ class HasAttributes:
         value = found.value
         if isinstance(value, str) and name == "_FillValue":
             return bytes_of(value)  # of which NULs and all bytes count
-        if isinstance(value, str) and encoding != "utf-8":
-            return bytes_of(value).decode(encoding, "replace").replace("\0", "")
+        if encoding != "utf-8" and not isinstance(value, np.ndarray):
+            texts = (value,) if isinstance(value, str) else value
+            other = tuple(text_of(_decoded(text, encoding)) for text in texts)
+            found = replace(found, value=other[0] if isinstance(value, str) else other)
         return attribute_value(found)
 
     def setncattr(self, name: str, value: Any) -> None:

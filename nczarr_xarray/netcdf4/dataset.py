@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_fsspec.errors import URLError
 from nczarr_xarray.dataset.dataset import shown_name
-from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import ChunkedArray, join
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Group as StoredGroup
-from nczarr_xarray.model import Variable as StoredVariable
+from nczarr_xarray.model import join
 from nczarr_xarray.netcdf4.attributes import HasAttributes, ReadOnlyError
 from nczarr_xarray.netcdf4.cdl import cdl
 from nczarr_xarray.netcdf4.creating import (
     can_encode,
     endian_of,
     fill_of,
-    model_of,
     new_array,
     rounding,
     storage_words,
     value_dtype,
 )
 from nczarr_xarray.netcdf4.growing import GrowingElements
-from nczarr_xarray.netcdf4.stored import StoredElements
+from nczarr_xarray.netcdf4.open_file import OpenFile
 from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python, open_to_write, writes_tree
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, type_of
-from nczarr_xarray.netcdf4.variable import Dimension, Variable
-
-if TYPE_CHECKING:
-    from nczarr_xarray.netcdf4.writing import Writer
-
-#: netCDF4-python's names of the formats of files.
-_CLASSIC = {
-    "CDF-1": "NETCDF3_CLASSIC",
-    "CDF-2": "NETCDF3_64BIT_OFFSET",
-    "CDF-5": "NETCDF3_64BIT_DATA",
-}
+from nczarr_xarray.netcdf4.variable import Dimension, Variable, lengths_of
 
 
 class LikeNetCDF4(type):
@@ -52,6 +37,12 @@ class LikeNetCDF4(type):
 
     So `Dataset` may return one for what netCDF4-python writes.
     """
+
+    def __call__(cls, *args: Any, **named: Any) -> Any:
+        """Return a dataset: of several files, of netCDF4-python if that writes it, or of `cls`."""
+        if cls is Dataset and (args or "filename" in named):
+            return _dataset(*args, **named)
+        return super().__call__(*args, **named)
 
     def __instancecheck__(cls, instance: Any) -> bool:
         if super().__instancecheck__(instance):
@@ -66,7 +57,8 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
     Parameters
     ----------
     filename
-        A path, a URL or anything else that ``xarray.open_dataset(..., engine="nczarr")`` takes.
+        A path, a URL or anything else that ``xarray.open_dataset(..., engine="nczarr")`` takes. The
+        files of a list are joined by `MFDataset`.
     mode
         ``"r"`` reads.
     memory
@@ -119,14 +111,6 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
         "variables",
         "vltypes",
     )
-
-    def __new__(cls, filename: Any = None, mode: str = "r", *args: Any, **named: Any) -> Any:
-        """Return a dataset of this class, or the one of netCDF4-python that writes a file."""
-        if cls is Dataset and mode not in ("r", "rs"):
-            form = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
-            if not writes_tree(filename, form):
-                return open_to_write(filename, mode, *args, **named)
-        return object.__new__(cls)
 
     def __init__(
         self,
@@ -458,7 +442,7 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
         attributes = {one.name: one for one in (fill, told) if one is not None}
         if fill is not None and fill.value == "\0":  # what netCDF fills characters with anyway
             del attributes["_FillValue"]
-        elements = GrowingElements(writer, array, _lengths(along), rounding=round_them)
+        elements = GrowingElements(writer, array, lengths_of(along), rounding=round_them)
         writer.elements.append(elements)
         kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
         made = Variable(group, name, kind, along, attributes, elements, enum)
@@ -577,7 +561,10 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
             self._file.close(save=False)
 
     def __reduce__(self) -> Any:
-        return _at_path, (self._file.again(), self.path)
+        file = self._file
+        if hasattr(file.target, "read"):
+            raise URLError(file.path, "is a file object, which another process cannot open")
+        return _at_path, (_Again(file.target, file.options), self.path)
 
     def _change(self) -> None:
         if self._file.closed:
@@ -605,6 +592,19 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
         return "\n".join(lines)
 
 
+def _dataset(filename: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
+    """Return what `Dataset` returns for its arguments."""
+    if isinstance(filename, (list, tuple)):
+        from nczarr_xarray.netcdf4.multifile import MFDataset
+
+        return MFDataset(filename, **named)
+    if mode not in ("r", "rs"):
+        kind = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
+        if not writes_tree(filename, kind):
+            return open_to_write(filename, mode, *args, **named)
+    return type.__call__(Dataset, filename, mode, *args, **named)
+
+
 class Group(Dataset):
     """A group of a dataset; `Dataset.createGroup` makes one."""
 
@@ -628,103 +628,6 @@ _NO_TYPES = (
 )
 
 
-class OpenFile:
-    """What all groups of an open dataset share: the store, the format, the dimensions by path."""
-
-    def __init__(
-        self, target: Any, name: Any, mode: str, kind: str, options: Mapping[str, Any]
-    ) -> None:
-        for option in options:
-            if option not in _OPTIONS:
-                raise TypeError(f"Dataset takes no argument {option!r}")
-        self.target = target
-        self.options = dict(options)
-        named = isinstance(name, (str, os.PathLike))
-        self.path = os.fspath(name) if named else f"<{type(name).__name__}>"
-        self.writer: Writer | None = None
-        self.closed = False
-        self.fills = True
-        self.dimensions: dict[str, Dimension] = {}
-        self.data_model, self.disk_format = "NETCDF4", "NCZARR"
-        self.dataset: Dataset | None = None
-        if mode not in ("r", "rs"):
-            from nczarr_xarray.netcdf4.writing import Writer
-
-            if mode not in ("w", "x", "a", "r+", "ws", "as"):
-                raise ValueError(f"mode must be 'w', 'x', 'r', 'a' or 'r+', got '{mode}'")
-            limit = self.options.pop("memory_limit", None)
-            if limit is not None:
-                self.options["memory"] = limit
-            self.writer = Writer(
-                target,
-                "a" if mode == "r+" else mode[0],
-                pure={"ZARR": True, "NCZARR": False}.get(kind),
-                **self.options,
-            )
-            self.writer.save = self.sync
-            self.root = self.writer.root
-            return
-        opened = self.opened = open_with(target, OpenOptions(**options))
-        self.root = opened.hierarchy.root
-        generation = opened.hierarchy.generation
-        self.data_model = _CLASSIC.get(generation, "NETCDF4")
-        self.disk_format = _disk_format(generation)
-
-    def elements(self, variable: Any, dimensions: tuple[Dimension, ...]) -> Any:
-        """Return where the elements of a stored variable are."""
-        writer = self.writer
-        if writer is None:
-            return StoredElements(self.opened, variable)
-        assert writer.opened is not None
-        if not isinstance(variable.array, ChunkedArray):
-            raise variable.error or URLError(variable.path, "cannot be changed")
-        reader = writer.opened.reader(variable).exactly()
-        made = GrowingElements(writer, variable.array, _lengths(dimensions), reader)
-        writer.elements.append(made)
-        return made
-
-    def sync(self) -> None:
-        """Commit what was written."""
-        if self.writer is not None and self.dataset is not None:
-            self.writer.commit(model_of(self.dataset, self.writer.profile))
-
-    def close(self, *, save: bool) -> None:
-        """Release the dataset; `save` commits what was written.
-
-        If that is refused, the dataset stays open: what is refused can be changed.
-        """
-        if self.closed:
-            return
-        if save:
-            self.sync()
-        self.closed = True
-        if self.writer is not None:
-            self.writer.close()
-        else:
-            self.opened.close()
-
-    def load(self, variables: Mapping[str, Variable]) -> dict[str, Any]:
-        """Read all of several variables, at the same time if they are remote."""
-        keys = {name: (slice(None),) * one.ndim for name, one in variables.items()}
-        wanted: list[tuple[StoredVariable, None]] = []
-        for one in variables.values():
-            elements = one._elements  # noqa: SLF001 - both are parts of one dataset
-            assert isinstance(elements, StoredElements)
-            wanted.append((elements.variable, None))
-        loaded = {}
-        for name, data in zip(variables, self.opened.read_many(wanted), strict=True):
-            if isinstance(data, NCZarrError):
-                raise data
-            loaded[name] = variables[name]._decoded(data, keys[name])  # noqa: SLF001
-        return loaded
-
-    def again(self) -> Callable[[], Dataset]:
-        """Return what opens the dataset once more, in another process."""
-        if hasattr(self.target, "read"):
-            raise URLError(self.path, "is a file object, which another process cannot open")
-        return _Again(self.target, self.options)
-
-
 class _Again:
     """Opens a dataset where it is unpickled, once for all that is of it."""
 
@@ -745,32 +648,6 @@ class _Again:
 def _at_path(again: _Again, path: str) -> Dataset:
     dataset = again()
     return dataset if path == "/" else dataset[path]
-
-
-#: What `Dataset` passes on to the opening.
-_OPTIONS = frozenset(
-    {
-        "allow",
-        "anonymous_dimension_prefix",
-        "consolidated",
-        "index_cache",
-        "memory_limit",
-        "replace",
-        "storage_options",
-        "use_zarr_fill_value_as_mask",
-    }
-)
-
-
-def _disk_format(generation: str) -> str:
-    if generation in _CLASSIC:
-        return "NETCDF3"
-    return "HDF5" if generation == "hdf5" else "NCZARR"
-
-
-def _lengths(dimensions: tuple[Dimension, ...]) -> Callable[[], tuple[int, ...]]:
-    """Return what tells the present lengths of dimensions."""
-    return lambda: tuple(dimension.size for dimension in dimensions)
 
 
 def _refuse_known(name: str, members: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,6 +68,11 @@ class Dimension:
     def __repr__(self) -> str:
         kind = " (unlimited)" if self._unlimited else ""
         return f"{repr(type(self))!r}{kind}: name = {self._name!r}, size = {self._size}"
+
+
+def lengths_of(dimensions: tuple[Dimension, ...]) -> Callable[[], tuple[int, ...]]:
+    """Return what tells the present lengths of dimensions."""
+    return lambda: tuple(dimension.size for dimension in dimensions)
 
 
 class Elements(Protocol):

@@ -96,3 +96,8 @@ def test_files_that_disagree_are_named(tmp_path: Path, paths: list[Path]) -> Non
         ours.MFDataset(paths, aggdim="nothing")
     with pytest.raises(OSError, match="no files"):
         ours.MFDataset(str(tmp_path / "*.nothing"))
+
+
+def test_a_list_is_joined(paths: list[Path]) -> None:
+    with ours.Dataset(paths, "r") as nc:
+        assert nc["v"].shape == (12, 2)

@@ -237,3 +237,13 @@ def test_dask_reads_what_iris_asks_for(path: Path) -> None:
         lazy = nc["g/packed"]._data_array  # the name is iris's
         assert lazy.chunks == ((1, 1, 1, 1), (3,))
         assert not difference(nc["g/packed"][:], lazy.compute())
+
+
+def test_attributes_are_decoded_as_asked(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w") as nc:
+        nc.characters = "深入".encode("big5")
+        nc.setncattr_string("string", "深入".encode("big5"))
+    with ours.Dataset(path) as nc:
+        for name in ("characters", "string"):
+            assert nc.getncattr(name, encoding="big5") == "深入"
