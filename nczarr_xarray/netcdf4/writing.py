@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import atexit
 import threading
+import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +89,8 @@ class Writer:
         #: commits the dataset with its present model
         self.save: Callable[[], None] = self.abort
         self._change: Change | None = None
+        #: whether what was put is gone: after an error, or at the end
+        self._ended = False
         self._foreign: list[str] = []
         if mode == "x" and self.target.keys():
             raise DatasetExistsError(self.target.url, "is there; mode='w' replaces it")
@@ -152,6 +154,9 @@ class Writer:
         return OldChunks(self._change.staged.reader(), array)
 
     def _begun(self) -> Change:
+        if self._ended:
+            reason = "was given up after an error: what was written since the last sync is lost"
+            raise StoreError(self.target.url, f"{reason}; open it again")
         if self._change is None:
             if self.opened is None:
                 self._change, removed, self._foreign = begin_new(self.target, replace=self.replaces)
@@ -255,6 +260,7 @@ class Writer:
         """Drop what was not committed."""
         with self.lock:
             _OPEN.discard(self)
+            self._ended = True
             change, self._change = self._change, None
             if change is not None:
                 change.abort()
@@ -269,8 +275,10 @@ class Writer:
 def _close_all() -> None:
     """Commit what was written to datasets that a program has not closed, as netCDF4-python does."""
     for writer in list(_OPEN):
-        with suppress(Exception):
+        try:
             writer.save()
+        except Exception as error:  # noqa: BLE001 - the others are to be stored, too
+            warnings.warn(f"{writer.target.url} was not stored: {error}", stacklevel=1)
         writer.abort()
 
 

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nczarr_xarray.netcdf4 as ours
+from nczarr_fsspec.changes.edit import Change
 from tests.support.oracles.netcdf4_python import compare, keys, read_both
 
 TYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "f4", "f8", "S1", "string")
@@ -305,6 +306,24 @@ def test_two_writers_do_not_mix(tmp_path: Path) -> None:
         _ = 1 / 0
     with ours.Dataset(target) as nc:
         assert nc["v"].units == "K"
+
+
+def test_after_an_error_nothing_is_committed_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.nczarr"
+    write_steps(target, 0, 2)
+    nc = ours.Dataset(target, "a")
+    nc["v"][0] = 7
+    full = OSError(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(Change, "commit", lambda *_: (_ for _ in ()).throw(full))
+        with pytest.raises(OSError, match="No space left"):
+            nc.close()
+    with pytest.raises(OSError, match="was given up after an error"):
+        nc.close()
+    with ours.Dataset(target) as nc:
+        assert nc["v"][0, 0] == 0
 
 
 def test_netcdf_files_are_written_by_netcdf4_python(tmp_path: Path) -> None:
