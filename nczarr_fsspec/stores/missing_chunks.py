@@ -56,6 +56,8 @@ class Presence:
     def __init__(self, store: KeyStore, *documents: Document) -> None:
         self._store = store
         self._documents = [document for document in documents if document.needed]
+        #: whether another array would be told from this one; nothing is known of what is staged
+        self._recognizes = any(document.recognize is not None for document in documents)
         #: when one of them was seen last, with which stamps, and what they were
         self._seen = -math.inf
         self._stamps: list[Hashable] = []
@@ -73,7 +75,7 @@ class Presence:
         believed to be there for a while, a local one as long as the stamps of its documents say so.
         """
         store, documents = self._store, self._documents
-        if not documents or not (missing or self.doubtful):
+        if not documents or not (missing or (self._recognizes and self.doubtful)):
             return
         stamps = [store.stamp(document.key) for document in documents]
         if isinstance(store, RemoteStore):

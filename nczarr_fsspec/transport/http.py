@@ -127,6 +127,8 @@ class HTTPTransport(Transport):
             except StoreError:
                 pass
             server.leave(via)  # where a redirect led may be good for a while only
+            if server.target is not None:  # another has been told meanwhile
+                continue
             await server.asking.ask(ask_again)
             if answers:  # it was not another's that told where to go now
                 return answers[0]

@@ -262,7 +262,7 @@ def test_every_option_of_a_command_has_an_example(
 
     # a line of the help has all spellings of an option: "-o FILE, --output FILE"
     spellings = [
-        re.findall(r"(?<![\w-])--?[a-z][\w-]*", line)
+        re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line)
         for line in re.findall(r"^  (-.*?)(?:  .*)?$", options, flags=re.MULTILINE)
         if "--help" not in line
     ]

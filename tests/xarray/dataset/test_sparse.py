@@ -347,7 +347,9 @@ def test_chunks_that_are_missing_are_not_opened(
     with xr.open_dataset(tmp_path / "d", engine="nczarr", cache=False) as ds:
         reads.clear()
         np.testing.assert_array_equal(ds.v.values, values)
-        assert sorted(key for key, _ in reads) == ["v/.zarray", "v/15.1", "v/3.4"]
+        # what describes the array is looked at before the missing chunks, and after the read
+        described = ["v/.zarray", "v/.zarray"]
+        assert sorted(key for key, _ in reads) == [*described, "v/15.1", "v/3.4"]
         (tmp_path / "d" / "v" / "3.4").rename(tmp_path / "d" / "v" / "0.0")
         assert ds.v.values[1, 0] == 1
 
