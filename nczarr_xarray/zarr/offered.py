@@ -34,9 +34,9 @@ from nczarr_fsspec.stores.missing_chunks import Presence
 
 _Wish: TypeAlias = tuple[str, slice, int | None]
 _Read: TypeAlias = Question[_Wish, bytes | None]
-#: Seconds for which the tasks of a failed read are waited for, and turns of the event loop that one
-#: of them takes at most to begin after another has ended.
-_PATIENCE, _TURNS = 10.0, 4
+#: Seconds for which the tasks of a failed read are waited for, and how often it is looked whether
+#: more have begun, with the seconds between.
+_PATIENCE, _LOOKS, _PAUSE = 10.0, 20, 0.01
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -228,8 +228,11 @@ class Reading:
                 task.cancel()
             if left:
                 await asyncio.wait(left)
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
+            # what waits for its turn may wait for others that decode in threads
+            for _ in range(_LOOKS):
+                await asyncio.sleep(_PAUSE)
+                if self._refused != before:
+                    break
 
 
 _READING: ContextVar[Reading | None] = ContextVar("_READING", default=None)
