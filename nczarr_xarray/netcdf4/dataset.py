@@ -31,6 +31,9 @@ from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python, open_to_write,
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, type_of
 from nczarr_xarray.netcdf4.variable import Dimension, Variable, lengths_of
 
+#: The class for several files, which `multifile` makes known here.
+OF_SEVERAL_FILES: list[Callable[..., Any]] = []
+
 
 class LikeNetCDF4(type):
     """The class of classes of which the objects of netCDF4-python with that name are instances.
@@ -595,9 +598,8 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
 def _dataset(filename: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
     """Return what `Dataset` returns for its arguments."""
     if isinstance(filename, (list, tuple)):
-        from nczarr_xarray.netcdf4.multifile import MFDataset
-
-        return MFDataset(filename, **named)
+        (several,) = OF_SEVERAL_FILES
+        return several(filename, **named)
     if mode not in ("r", "rs"):
         kind = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
         if not writes_tree(filename, kind):

@@ -15,7 +15,7 @@ from numpy import ma
 
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.places.url import is_url
-from nczarr_xarray.netcdf4.dataset import Dataset
+from nczarr_xarray.netcdf4.dataset import OF_SEVERAL_FILES, Dataset
 from nczarr_xarray.netcdf4.indexing import split
 from nczarr_xarray.netcdf4.variable import Dimension, Variable
 
@@ -103,6 +103,9 @@ class MFDataset(Dataset):
 
     def __reduce__(self) -> Any:
         raise NotImplementedError("MFDataset is not picklable")
+
+
+OF_SEVERAL_FILES.append(MFDataset)
 
 
 class _Joined(Variable):
