@@ -161,7 +161,7 @@ class Exporter:
         if np.ndim(fill) == 1 and np.size(fill) == 1:  # as netCDF stores it
             fill = np.asarray(fill)[0]
         try:
-            rounding = asked_rounding(source, encoding, attributes, fill)
+            rounding = asked_rounding(source.dtype, encoding, attributes, fill)
         except ValueError as error:
             if explicit:
                 raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_xarray.netcdf4.dataset import Dataset as Dataset
 from nczarr_xarray.netcdf4.dataset import Group as Group
+from nczarr_xarray.netcdf4.dimension import Dimension as Dimension
 from nczarr_xarray.netcdf4.multifile import MFDataset as MFDataset
 from nczarr_xarray.netcdf4.multifile import MFTime as MFTime
 from nczarr_xarray.netcdf4.text import chartostring as chartostring
@@ -21,7 +22,6 @@ from nczarr_xarray.netcdf4.types import VLType as VLType
 from nczarr_xarray.netcdf4.types import default_fillvals as default_fillvals
 from nczarr_xarray.netcdf4.types import is_native_big as is_native_big
 from nczarr_xarray.netcdf4.types import is_native_little as is_native_little
-from nczarr_xarray.netcdf4.variable import Dimension as Dimension
 from nczarr_xarray.netcdf4.variable import Variable as Variable
 from nczarr_xarray.netcdf4.variable import get_chunk_cache as get_chunk_cache
 from nczarr_xarray.netcdf4.variable import set_chunk_cache as set_chunk_cache

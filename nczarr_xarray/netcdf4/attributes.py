@@ -31,6 +31,8 @@ class HasAttributes:
     __slots__ = ()
 
     _attributes: dict[str, Attribute]
+    #: whether texts are NC_STRING, not characters
+    _ncstring_attrs: bool
 
     def _change(self) -> None:
         """Note that something changes; raise if nothing may."""
@@ -68,12 +70,16 @@ class HasAttributes:
     def setncattr(self, name: str, value: Any) -> None:
         """Set an attribute."""
         self._change()
-        self._attributes[name] = made_of(name, value)
+        made = made_of(name, value)
+        if self._ncstring_attrs and isinstance(made.value, str):
+            made = Attribute(name, "string", (made.value,))
+        self._attributes[name] = made
 
     def setncattr_string(self, name: str, value: Any) -> None:
         """Set an attribute of NC_STRING, not of characters."""
         self._change()
-        texts = tuple(map(str, np.ravel(value).tolist()))
+        listed = np.ravel(value).tolist()
+        texts = tuple(text_of(one) if isinstance(one, bytes) else str(one) for one in listed)
         self._attributes[name] = Attribute(name, "string", texts)
 
     def setncatts(self, attdict: Mapping[str, Any]) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.dataset import attribute_value
+from nczarr_xarray.export.form.rounding import asked_rounding
 from nczarr_xarray.export.form.storage import StorageRequest, note_text, storage
-from nczarr_xarray.formats.nczarr.fills import fill_attribute, fill_element
+from nczarr_xarray.formats.nczarr.fills import fill_attribute
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
@@ -20,19 +20,22 @@ from nczarr_xarray.model import (
     Attribute,
     ChunkedArray,
     Group,
+    bytes_of,
     join,
     text_of,
 )
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Variable as StoredVariable
+from nczarr_xarray.netcdf4.attributes import made_of
+from nczarr_xarray.netcdf4.dimension import Dimension, lengths_of
 from nczarr_xarray.netcdf4.growing import TEXT_BYTES, GrowingElements
-from nczarr_xarray.netcdf4.types import EnumType, UserType
+from nczarr_xarray.netcdf4.types import EnumType, UserType, VLType
+from nczarr_xarray.netcdf4.variable import Variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nczarr_xarray.netcdf4.dataset import Dataset
-    from nczarr_xarray.netcdf4.variable import Dimension, Variable
 
 #: The one-letter codes of old programs.
 _LETTERS = {"c": "S1", "b": "i1", "B": "i1", "h": "i2", "s": "i2", "i": "i4", "l": "i4"} | {
@@ -72,6 +75,48 @@ def value_dtype(datatype: Any) -> np.dtype:
     raise TypeError(f"Illegal primitive data type, must be one of {supported}, got {dtype}")
 
 
+def new_variable(
+    group: Any,
+    name: str,
+    datatype: Any,
+    dimensions: tuple[Dimension, ...],
+    fill_value: Any,
+    asked: Mapping[str, Any],
+    rounded: Mapping[str, Any],
+) -> Variable:
+    """Return a new variable of a group that is being written.
+
+    Parameters
+    ----------
+    fill_value, datatype
+        As of `Dataset.createVariable`.
+    asked, rounded
+        What is asked for of storage, and of rounding, as `encoding` of xarray has it.
+    """
+    writer = group._file.writer  # noqa: SLF001 - a variable is a part of its group
+    dtype = value_dtype(datatype)
+    enum = datatype.stored() if isinstance(datatype, EnumType) else None
+    fill = fill_of(dtype, fill_value)
+    mark = fill_value if fill is None else attribute_value(fill)
+    if isinstance(mark, str) and dtype == np.dtype("S1"):
+        assert fill is not None
+        mark = bytes_of(str(fill.value))  # of which NULs count
+    told: dict[str, Any] = {}
+    round_them = asked_rounding(dtype, rounded, told, None if fill is None else mark)
+    attributes = {key: made_of(key, value) for key, value in told.items()}
+    if fill is not None and fill.value != "\0":  # with which netCDF fills characters anyway
+        attributes = {"_FillValue": fill, **attributes}
+    path = join(group.path, name)
+    words = {**asked, "endian": endian_of(dtype, asked["endian"])} if dimensions else {}
+    array = new_array(path, dtype, dimensions, mark, words, writer.profile)
+    elements = GrowingElements(writer, array, lengths_of(dimensions), rounding=round_them)
+    writer.elements.append(elements)
+    kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
+    made = Variable(group, name, kind, dimensions, attributes, elements, enum)
+    made.set_ncstring_attrs(group._ncstring_attrs)  # noqa: SLF001
+    return made
+
+
 def new_array(
     path: str,
     dtype: np.dtype,
@@ -94,12 +139,13 @@ def new_array(
     ValueError
         If something that is asked for is impossible.
     """
-    grows = tuple(dimension.isunlimited() for dimension in dimensions)
+    if fill is None:  # what was not written is missing, in pure Zarr, too
+        fill = NC_DEFAULT_FILL[type_name(dtype)]
     request = StorageRequest(
         path=path.strip("/"),
         dims=tuple(dimension.name for dimension in dimensions),
         shape=tuple(dimension.size for dimension in dimensions),
-        unlimited=grows,
+        unlimited=tuple(dimension.isunlimited() for dimension in dimensions),
         dtype=dtype,
         encoding=asked,
         explicit=True,
@@ -109,21 +155,7 @@ def new_array(
         align=False,
     )
     array = storage(request, profile)
-    nc_type = type_name(dtype)
-    filled: Any = None
-    if fill is None:  # what was not written is missing, in pure Zarr, too
-        filled = _default_fill(nc_type, array.dtype)
-    elif fill is not False:
-        filled = fill_element(nc_type, fill, array.dtype, profile)
-    return replace(array, fill=filled)
-
-
-def _default_fill(nc_type: str, dtype: np.dtype) -> Any:
-    """Return the element that netCDF fills arrays of a type with."""
-    if nc_type == "string":
-        return b""
-    fill = NC_DEFAULT_FILL[nc_type]
-    return fill if nc_type == "char" else np.asarray(fill).astype(dtype)[()]
+    return replace(array, fill=None) if fill is False else array
 
 
 def type_name(dtype: np.dtype) -> str:
@@ -146,28 +178,6 @@ def fill_of(dtype: np.dtype, fill: Any) -> Attribute | None:
         character = np.array(fill, "S1").item() or b"\0"
         return Attribute("_FillValue", "char", text_of(character))
     return fill_attribute(nc_type, np.array(fill).astype(dtype))
-
-
-def rounding(
-    dtype: np.dtype, digits: int | None, mode: str, fill: Attribute | None
-) -> tuple[Rounding | None, Attribute | None]:
-    """Return the rounding to so many significant digits, and the attribute that tells of it.
-
-    Raises
-    ------
-    ValueError
-        If values of this type cannot be rounded so.
-    """
-    if not digits:
-        return None, None
-    from functools import partial
-
-    from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantization, quantize
-
-    check_quantization(dtype, mode, int(digits))
-    value = None if fill is None else attribute_value(fill)
-    told = Attribute(QUANTIZE_ATTRIBUTES[mode], "int", np.array([digits], np.int32))
-    return partial(quantize, mode=mode, digits=int(digits), fill=value), told
 
 
 def storage_words(**asked: Any) -> dict[str, Any]:

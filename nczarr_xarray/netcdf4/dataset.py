@@ -9,27 +9,17 @@ from typing import Any, Self
 
 import numpy as np
 
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import URLError, on_error
 from nczarr_xarray.dataset.dataset import shown_name
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Group as StoredGroup
-from nczarr_xarray.model import join
-from nczarr_xarray.netcdf4.attributes import HasAttributes, ReadOnlyError
-from nczarr_xarray.netcdf4.cdl import cdl
-from nczarr_xarray.netcdf4.creating import (
-    can_encode,
-    endian_of,
-    fill_of,
-    new_array,
-    rounding,
-    storage_words,
-    value_dtype,
-)
-from nczarr_xarray.netcdf4.growing import GrowingElements
+from nczarr_xarray.netcdf4.attributes import ReadOnlyError
+from nczarr_xarray.netcdf4.defining import Declares
+from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.open_file import OpenFile
 from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python, open_to_write, writes_tree
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, type_of
-from nczarr_xarray.netcdf4.variable import Dimension, Variable, lengths_of
+from nczarr_xarray.netcdf4.variable import Variable
 
 #: The class for several files, which `multifile` makes known here.
 OF_SEVERAL_FILES: list[Callable[..., Any]] = []
@@ -54,7 +44,7 @@ class LikeNetCDF4(type):
         return theirs is not None and isinstance(instance, theirs)
 
 
-class Dataset(HasAttributes, metaclass=LikeNetCDF4):
+class Dataset(Declares, metaclass=LikeNetCDF4):
     """A dataset: groups of dimensions, variables and attributes. Use it in ``with``, or close it.
 
     Parameters
@@ -101,6 +91,7 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
         "_attributes",
         "_file",
         "_name",
+        "_ncstring_attrs",
         "cmptypes",
         "data_model",
         "dimensions",
@@ -138,7 +129,9 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
             raise NotImplementedError("auto_complex is not there: complex numbers are structures")
         target = filename if memory is None else bytes(memory)
         file = OpenFile(target, filename, mode if clobber or mode != "w" else "x", format, options)
-        self._begin(file, None, file.root, keepweakref)
+        with on_error(lambda: file.close(save=False)):  # a part of it is never stored
+            self._begin(file, None, file.root, keepweakref)
+            file.check()
 
     def _begin(
         self, file: OpenFile, parent: Dataset | None, stored: StoredGroup, keepweakref: bool
@@ -149,6 +142,7 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
             file.dataset = self
         self._name = shown_name(stored.name)
         self._attributes = dict(stored.attributes)
+        self._ncstring_attrs = parent is not None and parent._ncstring_attrs  # noqa: SLF001
         self.keepweakref = keepweakref
         self.parent = parent
         self.path = shown_name(stored.path)
@@ -175,9 +169,13 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
             )
         self.groups: dict[str, Group] = {}
         for child in stored.groups.values():
-            group = Group.__new__(Group)
-            group._begin(file, self, child, keepweakref)  # noqa: SLF001 - a group is a dataset
-            self.groups[group.name] = group
+            self.add_group(child)
+
+    def add_group(self, stored: StoredGroup) -> None:
+        """Make the object of a group in this one, with all below it."""
+        group = Group.__new__(Group)
+        group._begin(self._file, self, stored, self.keepweakref)  # noqa: SLF001 - it is a dataset
+        self.groups[group.name] = group
 
     def _dimension(self, stored: StoredDimension) -> Dimension:
         """Return the object of a stored dimension; of another branch, no group declares it here."""
@@ -274,7 +272,7 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
         netCDF's own files on this machine are printed by ``ncdump -s`` of netCDF-C, if that and
         netCDF4-python are installed: with what it tells of storage.
         """
-        text = cdl(self._file.opened, self._file.path, coordinates=coordvars, data=data)
+        text = self._file.cdl(coordinates=coordvars, data=data)
         if outfile is None:
             return text
         with open(outfile, "w") as file:
@@ -294,11 +292,6 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
     def filepath(self, encoding: str | None = None) -> str:
         """Return the path or URL that was opened."""
         return self._file.path
-
-    def memory_taken(self) -> int:
-        """Return the bytes of chunks in memory that a dataset has which is being written."""
-        writer = self._file.writer
-        return 0 if writer is None else writer.taken
 
     def isopen(self) -> bool:
         """Tell whether the dataset is open."""
@@ -334,215 +327,11 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
 
     def set_ncstring_attrs(self, value: bool) -> None:
         """Switch on or off that attributes of one text are NC_STRING."""
-        self._each(lambda variable: variable.set_ncstring_attrs(value))
-
-    # -- writing ----------------------------------------------------------------------------------
-
-    def createDimension(self, dimname: str, size: int | None = None) -> Dimension:  # noqa: N802
-        """Make a dimension and return it; without a size, or with 0, it can grow."""
-        self._change()
-        _refuse_known(dimname, self.dimensions)
-        made = self.dimensions[dimname] = Dimension(self, dimname, size)
-        return made
-
-    def createGroup(self, groupname: str) -> Group:  # noqa: N802
-        """Make a group at a path, with those above it, and return it; one that is there stays."""
-        self._change()
-        group: Dataset = self
-        for name in filter(None, posixpath.normpath(groupname).split("/")):
-            if name not in group.groups:
-                _refuse_known(name, group.variables)
-                made = Group.__new__(Group)
-                stored = StoredGroup(join(group.path, name))
-                made._begin(self._file, group, stored, self.keepweakref)  # noqa: SLF001
-                group.groups[name] = made
-            group = group.groups[name]
-        assert isinstance(group, Group)
-        return group
-
-    def createVariable(  # noqa: N802
-        self,
-        varname: str,
-        datatype: Any,
-        dimensions: Any = (),
-        compression: str | None = None,
-        zlib: bool = False,
-        complevel: int | None = 4,
-        shuffle: bool = True,
-        szip_coding: str = "nn",
-        szip_pixels_per_block: int = 8,
-        blosc_shuffle: int = 1,
-        fletcher32: bool = False,
-        contiguous: bool = False,
-        chunksizes: Iterable[int] | None = None,
-        endian: str = "native",
-        least_significant_digit: int | None = None,
-        significant_digits: int | None = None,
-        quantize_mode: str = "BitGroom",
-        fill_value: Any = None,
-        chunk_cache: Any = None,
-    ) -> Variable:
-        """Make a variable at a path, with the groups above it, and return it.
-
-        Parameters
-        ----------
-        varname
-            Its name, or a path below this group.
-        datatype
-            A dtype or its code, or ``str``.
-        dimensions
-            `Dimension` objects, or names that this group or one above declares.
-        fill_value
-            ``_FillValue``; None for netCDF's default, False if elements need not be filled.
-        compression, zlib, complevel, shuffle, szip_coding, szip_pixels_per_block, blosc_shuffle
-            The compressor, its level and parameters.
-        fletcher32, contiguous, chunksizes, endian
-            The storage, as of netCDF4-python.
-        least_significant_digit, significant_digits, quantize_mode
-            What values are rounded to.
-        chunk_cache
-            Has no meaning here.
-
-        Raises
-        ------
-        NotImplementedError
-            For user-defined types.
-        RuntimeError
-            If the name is in use.
-        TypeError, ValueError
-            If something that is asked for is impossible.
-        """
-        self._change()
-        writer = self._file.writer
-        assert writer is not None
-        folder, name = posixpath.split(posixpath.normpath(varname))
-        group: Dataset = self.createGroup(folder) if folder.strip("/") else self
-        _refuse_known(name, {**group.variables, **group.groups})
-        given = (dimensions,) if isinstance(dimensions, (str, bytes, Dimension)) else dimensions
-        along = tuple(one if isinstance(one, Dimension) else group._nearest(one) for one in given)
-        dtype = value_dtype(datatype)
-        enum = datatype.stored() if isinstance(datatype, EnumType) else None
-        asked = storage_words(
-            compression=compression,
-            zlib=zlib,
-            complevel=complevel,
-            shuffle=shuffle,
-            szip_coding=szip_coding,
-            szip_pixels_per_block=szip_pixels_per_block,
-            blosc_shuffle=blosc_shuffle,
-            fletcher32=fletcher32,
-            contiguous=contiguous,
-            chunksizes=chunksizes,
-            endian=endian_of(dtype, endian),
-        )
-        if fill_value is None and not self._file.fills:
-            fill_value = False
-        fill = fill_of(dtype, fill_value)
-        mark = fill_value if fill is None else fill.value[0] if dtype != "S1" else fill.value
-        path = join(group.path, name)
-        array = new_array(path, dtype, along, mark, asked if along else {}, writer.profile)
-        round_them, told = rounding(dtype, significant_digits, quantize_mode, fill)
-        attributes = {one.name: one for one in (fill, told) if one is not None}
-        if fill is not None and fill.value == "\0":  # what netCDF fills characters with anyway
-            del attributes["_FillValue"]
-        elements = GrowingElements(writer, array, lengths_of(along), rounding=round_them)
-        writer.elements.append(elements)
-        kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
-        made = Variable(group, name, kind, along, attributes, elements, enum)
-        if least_significant_digit is not None:
-            made.least_significant_digit = np.int64(least_significant_digit)
-        group.variables[name] = made
-        return made
-
-    def _nearest(self, name: str | bytes) -> Dimension:
-        """Return the dimension of a name that this group or one above declares."""
-        wanted = name.decode() if isinstance(name, bytes) else name
-        group: Dataset | None = self
-        while group is not None:
-            if wanted in group.dimensions:
-                return group.dimensions[wanted]
-            group = group.parent
-        raise ValueError(f"cannot find dimension {wanted} in this group or parent groups")
-
-    def renameDimension(self, oldname: str, newname: str) -> None:  # noqa: N802
-        """Give a dimension of this group another name."""
-        self._change()
-        dimension = self.dimensions[oldname]
-        _refuse_known(newname, self.dimensions)
-        dimension._name = newname  # noqa: SLF001 - groups rename what they declare
-        _rename(self.dimensions, oldname, newname)
-
-    def renameVariable(self, oldname: str, newname: str) -> None:  # noqa: N802
-        """Give a variable of this group another name; its chunks are written anew."""
-        self._change()
-        writer = self._file.writer
-        assert writer is not None
-        variable = self.variables[oldname]
-        _refuse_known(newname, {**self.variables, **self.groups})
-        elements = variable._elements  # noqa: SLF001
-        assert isinstance(elements, GrowingElements)
-        gone = elements.rename(join(self.path, newname).strip("/"))
-        writer.remove(join(self.path, oldname).strip("/"), gone)
-        variable._name = newname  # noqa: SLF001
-        _rename(self.variables, oldname, newname)
-
-    def renameGroup(self, oldname: str, newname: str) -> None:  # noqa: N802
-        """Raise `NotImplementedError`: all that is in a group has its name in its keys."""
-        raise NotImplementedError(
-            "groups of Zarr are not renamed: copy the dataset with nczarr copy, or make a new group"
-        )
-
-    def createCompoundType(self, datatype: Any, datatype_name: str) -> CompoundType:  # noqa: N802
-        """Raise `NotImplementedError`: NCZarr has no structures."""
-        raise NotImplementedError(_NO_TYPES)
-
-    def createVLType(self, datatype: Any, datatype_name: str) -> VLType:  # noqa: N802
-        """Raise `NotImplementedError`: NCZarr has no sequences."""
-        raise NotImplementedError(_NO_TYPES)
-
-    def createEnumType(  # noqa: N802
-        self, datatype: Any, datatype_name: str, enum_dict: Mapping[str, int]
-    ) -> EnumType:
-        """Make a type of integers that have names, and return it.
-
-        NCZarr keeps it with the variables of the type, as CF's flags.
-
-        Raises
-        ------
-        KeyError
-            If `datatype` is no type of integers.
-        """
-        self._change()
-        dtype = np.dtype(datatype)
-        if dtype.kind not in "iu":
-            raise KeyError(f"{datatype_name}: an enum needs integers, not {dtype}")
-        made = self.enumtypes[datatype_name] = EnumType(dtype, datatype_name, enum_dict)
-        made.group = self.path
-        return made
-
-    def has_blosc_filter(self) -> bool:
-        """Tell whether variables can be compressed by blosc."""
-        return can_encode("blosc")
-
-    def has_bzip2_filter(self) -> bool:
-        """Tell whether variables can be compressed by bzip2."""
-        return can_encode("bz2")
-
-    def has_szip_filter(self) -> bool:
-        """Tell whether variables can be compressed by szip."""
-        return can_encode("szip")
-
-    def has_zstd_filter(self) -> bool:
-        """Tell whether variables can be compressed by zstd."""
-        return can_encode("zstd")
-
-    def set_fill_on(self) -> None:
-        """Have new variables read as fill values where nothing was written, as they do anyway."""
-        self._file.fills = True
-
-    def set_fill_off(self) -> None:
-        """Have new variables without `fill_value` read as zeros where nothing was written."""
-        self._file.fills = False
+        self._ncstring_attrs = bool(value)
+        for variable in self.variables.values():
+            variable.set_ncstring_attrs(value)
+        for group in self.groups.values():
+            group.set_ncstring_attrs(value)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -565,6 +354,8 @@ class Dataset(HasAttributes, metaclass=LikeNetCDF4):
 
     def __reduce__(self) -> Any:
         file = self._file
+        if file.writer is not None:
+            raise URLError(file.path, "is being written: another process cannot have a part of it")
         if hasattr(file.target, "read"):
             raise URLError(file.path, "is a file object, which another process cannot open")
         return _at_path, (_Again(file.target, file.options), self.path)
@@ -624,12 +415,6 @@ class Group(Dataset):
         raise OSError("cannot close a `Group` (only applies to Dataset)")
 
 
-_NO_TYPES = (
-    "NCZarr has no user-defined types; netCDF files have: choose a name that ends in .nc, or "
-    "format='NETCDF4'"
-)
-
-
 class _Again:
     """Opens a dataset where it is unpickled, once for all that is of it."""
 
@@ -650,16 +435,3 @@ class _Again:
 def _at_path(again: _Again, path: str) -> Dataset:
     dataset = again()
     return dataset if path == "/" else dataset[path]
-
-
-def _refuse_known(name: str, members: Mapping[str, Any]) -> None:
-    """Raise `RuntimeError` if a name is in use."""
-    if name in members:
-        raise RuntimeError(f"NetCDF: String match to name in use: {name!r}")
-
-
-def _rename(members: dict[str, Any], old: str, new: str) -> None:
-    """Give a member another name; it keeps its place."""
-    renamed = {new if name == old else name: member for name, member in members.items()}
-    members.clear()
-    members.update(renamed)

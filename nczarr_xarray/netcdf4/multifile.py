@@ -16,8 +16,9 @@ from numpy import ma
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.netcdf4.dataset import OF_SEVERAL_FILES, Dataset
+from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import split
-from nczarr_xarray.netcdf4.variable import Dimension, Variable
+from nczarr_xarray.netcdf4.variable import Variable
 
 #: Remote files, or parts of them, that are opened or read at the same time.
 _AT_ONCE = 64

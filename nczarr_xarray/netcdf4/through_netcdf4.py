@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -12,12 +13,6 @@ from typing import Any, Self
 from nczarr_fsspec.destination import FilePlace
 from nczarr_fsspec.places.names import TREES, says_file
 from nczarr_fsspec.places.url import is_url, parse_url
-
-#: The formats that netCDF4-python writes.
-FORMATS = frozenset(
-    {"NETCDF4", "NETCDF4_CLASSIC", "NETCDF3_CLASSIC", "NETCDF3_64BIT", "NETCDF3_64BIT_OFFSET"}
-    | {"NETCDF3_64BIT_DATA"}
-)
 
 
 def writes_tree(filename: Any, kind: str) -> bool:
@@ -100,6 +95,7 @@ class RemoteFile:
             raise
         for name, value in zip(self.__slots__, (dataset, folder, place, url), strict=True):
             object.__setattr__(self, name, value)
+        atexit.register(self.close)  # netCDF4-python stores what a program has not closed
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -136,6 +132,7 @@ class RemoteFile:
         self._end(put=kind is None)
 
     def _end(self, *, put: bool) -> None:
+        atexit.unregister(self.close)
         path = self._dataset.filepath()
         try:
             self._dataset.close()

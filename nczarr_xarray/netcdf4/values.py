@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy import ma
 
+from nczarr_xarray.codecs.quantize import round_decimals
 from nczarr_xarray.netcdf4.types import default_fillvals
 
 _TRUE = ("true", "True")
@@ -224,15 +225,23 @@ def is_same(given: np.ndarray, cast: np.ndarray) -> bool:
         return bool(np.asarray(given == cast).all())
 
 
-def packed(data: Any, attributes: Mapping[str, Any], dtype: np.dtype) -> np.ndarray:
+def packed(
+    data: Any, attributes: Mapping[str, Any], dtype: np.dtype, *, scaled: bool
+) -> np.ndarray:
     """Return values as the elements that are stored: scaled, rounded, without a mask.
+
+    Parameters
+    ----------
+    scaled
+        Whether ``scale_factor`` and ``add_offset`` count.
 
     Raises
     ------
     RuntimeError
         If values are masked and ``missing_value`` has more than one element.
     """
-    scale, offset = attributes.get("scale_factor"), attributes.get("add_offset")
+    names = ("scale_factor", "add_offset")
+    scale, offset = (attributes.get(name) if scaled else None for name in names)
     if offset is not None:
         data = data - offset
     if scale is not None:
@@ -259,9 +268,29 @@ def packed(data: Any, attributes: Mapping[str, Any], dtype: np.dtype) -> np.ndar
     return np.asarray(data.filled(mark))
 
 
-def rounded(data: Any, digits: int) -> Any:
-    """Return values rounded to a power of two that keeps so many decimal digits."""
-    exponent = np.log10(10.0**-digits)
-    exponent = int(np.floor(exponent) if exponent < 0 else np.ceil(exponent))
-    scale = 2.0 ** np.ceil(np.log2(10.0**-exponent))
-    return np.around(scale * data) / scale
+def rounded(data: Any, digits: int, attributes: Mapping[str, Any]) -> Any:
+    """Return values rounded to so many decimal digits; a mask stays."""
+    values = round_decimals(ma.getdata(data), digits, attributes.get("_FillValue"))
+    return ma.masked_array(values, data.mask) if ma.isMaskedArray(data) else values
+
+
+def as_texts(data: Any) -> np.ndarray:
+    """Return texts as objects.
+
+    Raises
+    ------
+    TypeError
+        If they are no texts, or masked.
+    """
+    if isinstance(data, np.ma.MaskedArray):
+        raise TypeError("masked arrays cannot be assigned by VLEN str slices")
+    texts = np.asarray(data, object) if isinstance(data, (str, bytes)) else np.asarray(data)
+    if texts.dtype.kind not in "SUO":
+        raise TypeError(
+            "only numpy string, unicode or object arrays can be assigned to VLEN str var slices"
+        )
+    objects = texts.astype(object)
+    objects.ravel()[:] = [
+        t.decode() if isinstance(t, bytes) else "" if t is None else t for t in objects.ravel()
+    ]
+    return objects

@@ -4,75 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from nczarr_xarray.netcdf4.attributes import HasAttributes
-from nczarr_xarray.netcdf4.growing import GrowingElements
+from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import Index, conforming, region, split
 from nczarr_xarray.netcdf4.text import chartostring, stringtochar
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, default_fillvals
-from nczarr_xarray.netcdf4.values import Decoding, Switches, is_same, packed, rounded
+from nczarr_xarray.netcdf4.values import Decoding, Switches, as_texts, is_same, packed, rounded
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import Attribute
     from nczarr_xarray.model import EnumType as StoredEnum
     from nczarr_xarray.netcdf4.dataset import Dataset
-
-
-class Dimension:
-    """A named length.
-
-    Attributes
-    ----------
-    name : str
-        Its name.
-    size : int
-        Its present length.
-    """
-
-    __slots__ = ("__weakref__", "_group", "_name", "_size", "_unlimited")
-
-    def __init__(self, grp: Dataset, name: str, size: int | None = None) -> None:
-        self._group = grp
-        self._name = name
-        self._unlimited = not size
-        self._size = size or 0
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @name.setter
-    def name(self, value: str) -> None:
-        raise AttributeError("name cannot be altered")
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def group(self) -> Dataset:
-        """Return the group that declares it."""
-        return self._group
-
-    def isunlimited(self) -> bool:
-        """Tell whether it can grow."""
-        return self._unlimited
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __repr__(self) -> str:
-        kind = " (unlimited)" if self._unlimited else ""
-        return f"{repr(type(self))!r}{kind}: name = {self._name!r}, size = {self._size}"
-
-
-def lengths_of(dimensions: tuple[Dimension, ...]) -> Callable[[], tuple[int, ...]]:
-    """Return what tells the present lengths of dimensions."""
-    return lambda: tuple(dimension.size for dimension in dimensions)
 
 
 class Elements(Protocol):
@@ -88,6 +35,9 @@ class Elements(Protocol):
 
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
         """Return an orthogonal selection; dimensions that integers index are left out."""
+
+    def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
+        """Replace an orthogonal selection by data of its shape."""
 
     def filters(self) -> dict[str, Any] | None:
         """Return what `Variable.filters` does."""
@@ -152,25 +102,13 @@ class Variable(HasAttributes):
         """The name, without the path of the group."""
         return self._name
 
-    @name.setter
-    def name(self, value: str) -> None:
-        raise AttributeError("name cannot be altered")
-
     @property
     def dimensions(self) -> tuple[str, ...]:
         return tuple(dimension.name for dimension in self._dimensions)
 
-    @dimensions.setter
-    def dimensions(self, value: Any) -> None:
-        raise AttributeError("dimensions cannot be altered")
-
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(dimension.size for dimension in self._dimensions)
-
-    @shape.setter
-    def shape(self, value: Any) -> None:
-        raise AttributeError("shape cannot be altered")
 
     @property
     def ndim(self) -> int:
@@ -343,16 +281,14 @@ class Variable(HasAttributes):
         for dimension, end in zip(self._dimensions, ends, strict=False):
             if end > dimension.size:
                 dimension._size = end  # noqa: SLF001 - growing is what writing does
-        elements = self._elements
-        assert isinstance(elements, GrowingElements)
-        elements.write(() if scalar else key, values.reshape(()) if scalar else values)
+        self._elements.write(() if scalar else key, values.reshape(()) if scalar else values)
 
     def _stored_form(self, data: Any) -> np.ndarray:
         """Return values as the elements to store: packed, without a mask, characters apart."""
         dtype = self.dtype
         attributes = {name: self.getncattr(name) for name in self.ncattrs()}
         if dtype is str:
-            return _as_texts(data)
+            return as_texts(data)
         encoding = attributes.get("_Encoding")
         if dtype == np.dtype("S1") and encoding is not None and self._switches.chartostring:
             if isinstance(data, (str, bytes)):
@@ -370,8 +306,8 @@ class Variable(HasAttributes):
             if not np.all(np.isin(np.ma.filled(data), known)):
                 raise ValueError("trying to assign illegal value to Enum variable")
         if "least_significant_digit" in attributes:
-            data = rounded(data, int(attributes["least_significant_digit"]))
-        return packed(data, attributes if packing else _without_packing(attributes), dtype)
+            data = rounded(data, int(attributes["least_significant_digit"]), attributes)
+        return packed(data, attributes, dtype, scaled=packing)
 
     def assignValue(self, val: Any) -> None:  # noqa: N802
         """Set the value of a scalar."""
@@ -488,32 +424,6 @@ _QUANTIZED = {
     "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
     "BitRound": "_QuantizeBitRoundNumberOfSignificantBits",
 }
-
-
-def _without_packing(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in attributes.items() if n not in ("scale_factor", "add_offset")}
-
-
-def _as_texts(data: Any) -> np.ndarray:
-    """Return texts as objects.
-
-    Raises
-    ------
-    TypeError
-        If they are no texts, or masked.
-    """
-    if isinstance(data, np.ma.MaskedArray):
-        raise TypeError("masked arrays cannot be assigned by VLEN str slices")
-    texts = np.asarray(data, object) if isinstance(data, (str, bytes)) else np.asarray(data)
-    if texts.dtype.kind not in "SUO":
-        raise TypeError(
-            "only numpy string, unicode or object arrays can be assigned to VLEN str var slices"
-        )
-    objects = texts.astype(object)
-    objects.ravel()[:] = [
-        t.decode() if isinstance(t, bytes) else "" if t is None else t for t in objects.ravel()
-    ]
-    return objects
 
 
 def _of_path(group: Dataset, name: str) -> Variable:

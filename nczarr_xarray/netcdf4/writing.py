@@ -40,8 +40,6 @@ from nczarr_xarray.netcdf4.growing import GrowingElements
 
 #: Bytes of chunks that stay in memory before the longest unused are put.
 MEMORY = 256 << 20
-#: Those that are open, to be closed when Python ends.
-_OPEN: set[Writer] = set()
 
 
 class Writer:
@@ -98,12 +96,17 @@ class Writer:
             self._open()
             if self.opened is not None:
                 self._note()
-        _OPEN.add(self)
+        atexit.register(self._at_exit)
 
     @property
     def root(self) -> Group:
         """The model of the last commit."""
         return Group() if self.opened is None else self.opened.hierarchy.root
+
+    @property
+    def _author(self) -> str:
+        """Text of ``_NCProperties``, which stays what it was."""
+        return WRITER if self.opened is None else self.opened.hierarchy.writer or WRITER
 
     # -- what is there ----------------------------------------------------------------------------
 
@@ -128,13 +131,20 @@ class Writer:
         root = {key: data for key, data in stored.items() if "/" not in key}
         self.profile = amend.generation_profile(root, self.target.url)
         self.options = replace(self.options, consolidated=CONSOLIDATED in [*self.target.keys()])
-        self.before = documents(self.root, self.profile, WRITER)
+        self.before = documents(self.root, self.profile, self._author)
 
     def _documents(self) -> dict[str, bytes]:
         assert self.opened is not None
         assert self.opened.reading is not None
         objects = self.opened.reading.objects
         return {key: data for key, data in objects.items() if isinstance(data, bytes)}
+
+    def check(self, root: Group) -> None:
+        """Raise `ExportError` if a model of the dataset as it is differs from what is stored."""
+        if self.opened is not None and documents(root, self.profile, self._author) != self.before:
+            self.abort()
+            reason = "has names or types that would change: use to_nczarr, or change a copy of it"
+            raise ExportError(self.target.url, reason)
 
     # -- chunks -----------------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class Writer:
         if found:
             raise ExportError(self.target.url, "cannot be written as it is", found)
         with self.lock:
-            made = documents(root, self.profile, WRITER)
+            made = documents(root, self.profile, self._author)
             changed = {key: data for key, data in made.items() if self.before.get(key) != data}
             chunks = any(elements.changed or elements.put for elements in self.elements)
             if self.opened is not None and not (changed or chunks or self.removed):
@@ -249,8 +259,10 @@ class Writer:
         for elements in self.elements:
             elements.committed(self.opened.reader(stored[elements.array.path]).exactly())
 
-    def remove(self, path: str, names: list[str]) -> None:
-        """Note that an array is not at a path any more; `names` are keys that were put there."""
+    def rename(self, path: str, new: str) -> None:
+        """Give the array at a path another one; all its chunks are written anew."""
+        (elements,) = (one for one in self.elements if one.array.path == path)
+        names = elements.rename(new)
         if self._change is not None and names:
             self._change.staged.delete(names)
         stored = self.target.keys(path) if self.opened is not None else []
@@ -259,7 +271,7 @@ class Writer:
     def abort(self) -> None:
         """Drop what was not committed."""
         with self.lock:
-            _OPEN.discard(self)
+            atexit.unregister(self._at_exit)
             self._ended = True
             change, self._change = self._change, None
             if change is not None:
@@ -267,19 +279,10 @@ class Writer:
             if self.opened is not None:
                 self.opened.close()
 
-    def close(self) -> None:
-        """Release the dataset; what was not committed is dropped."""
-        self.abort()
-
-
-def _close_all() -> None:
-    """Commit what was written to datasets that a program has not closed, as netCDF4-python does."""
-    for writer in list(_OPEN):
+    def _at_exit(self) -> None:
+        """Commit what a program has not closed, as netCDF4-python does."""
         try:
-            writer.save()
-        except Exception as error:  # noqa: BLE001 - the others are to be stored, too
-            warnings.warn(f"{writer.target.url} was not stored: {error}", stacklevel=1)
-        writer.abort()
-
-
-atexit.register(_close_all)
+            self.save()
+        except Exception as error:  # noqa: BLE001 - others are to be stored, too
+            warnings.warn(f"{self.target.url} was not stored: {error}", stacklevel=1)
+        self.abort()

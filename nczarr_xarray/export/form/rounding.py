@@ -23,7 +23,7 @@ from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.model import Variable
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 
 #: What xarray makes of a missing time among integers.
@@ -76,7 +76,7 @@ def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> 
 
 
 def asked_rounding(
-    source: xr.Variable,
+    dtype: np.dtype,
     encoding: Mapping[str, Any],
     attributes: dict[str, Any],
     fill: Any,
@@ -86,13 +86,13 @@ def asked_rounding(
     digits = encoding.get("significant_digits")
     if decimals is not None:
         attributes.setdefault("least_significant_digit", int(decimals))
-        if source.dtype.kind != "f":
+        if dtype.kind != "f":
             return None
         return partial(round_decimals, least_significant_digit=int(decimals), fill=fill)
     if digits is None:
         return None
     mode = encoding.get("quantize_mode") or "BitGroom"
-    check_quantization(source.dtype, mode, int(digits))
+    check_quantization(dtype, mode, int(digits))
     attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
     return partial(quantize, mode=mode, digits=int(digits), fill=fill)
 
