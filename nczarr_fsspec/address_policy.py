@@ -37,10 +37,7 @@ from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, Configuration, configu
 from nczarr_fsspec.places.url import is_url, parse_url, redact, split_chain
 from nczarr_fsspec.ranges.whole_files import REMOTE_OPTIONS
 from nczarr_fsspec.stores.directory import FOLLOW_OPTION
-from nczarr_fsspec.transport.policy import (
-    ADDRESSED_OPTION,
-    REDIRECTS_OPTION,
-)
+from nczarr_fsspec.transport.policy import ADDRESSED_OPTION, REDIRECTS_OPTION
 
 _Prefix: TypeAlias = "str | os.PathLike[str]"
 #: Prefixes; with storage options for what is below each; or whether everything is allowed.
@@ -50,62 +47,33 @@ Allow: TypeAlias = (
 
 _SCHEME_ONLY = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)(?::/*)")
 _ALIAS_ONLY = re.compile(r"s3://([^/]+)/?")
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_ALL_FILES = ("file", "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """A prefix of what may be opened: a place, or all hosts of a scheme."""
+    """A prefix of what may be opened.
 
-    scheme: str
-    place: Address | None = None
+    Attributes
+    ----------
+    prefix
+        Of root and path of an `Address`; a protocol alone for its public hosts.
+    options
+        For what is below, if there are some.
+    private
+        Whether a protocol alone is also for hosts of local networks.
+    """
+
+    prefix: tuple[str, ...]
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     private: bool = False
 
-    @classmethod
-    def parse(
-        cls,
-        prefix: object,
-        aliases: Configuration,
-        options: Mapping[str, Any] | None = None,
-    ) -> _Allowed:
-        if not isinstance(prefix, (str, os.PathLike)) or not os.fsdecode(prefix).strip():
-            raise URLError(
-                "allow", f"{prefix!r} is not a prefix; give a list of URLs and paths, or True"
-            )
-        text = os.fsdecode(prefix)
-        match = _SCHEME_ONLY.fullmatch(text)
-        if match:
-            scheme = match[1].lower()
-            return cls(scheme, Address("file") if scheme == "file" else None, options)
-        if alias := _ALIAS_ONLY.fullmatch(text):
-            host = configuration(aliases).hosts.get(alias[1])
-            text = text if host is None else host.endpoint
-        place = parse_address(text if is_absolute(text) else os.path.abspath(text), aliases)
-        if place.chain:
-            raise URLError(
-                "allow", f"{redact(text)!r} is a chain of URLs; only allow=True allows these"
-            )
-        return cls(place.scheme, place, options)
-
     def covers(self, place: Address) -> bool:
-        if self.place is not None:
-            return self.place.holds(place)
-        if place.scheme != self.scheme or place.chain:
-            return False
-        if not place.host:
-            return True
-        return not (is_metadata_service if self.private else is_private)(place.host)
-
-    @property
-    def origin(self) -> str:
-        """What HTTP may redirect to; ``""`` if it is about something else."""
-        if self.scheme not in ("http", "https"):
-            return ""
-        return f"{self.scheme}://{self.place.service if self.place else ''}"
-
-    @property
-    def length(self) -> int:
-        return 0 if self.place is None else 1 + len(self.place.segments)
+        if len(self.prefix) > 1:
+            return any(name[: len(self.prefix)] == self.prefix for name in place.names)
+        refused = is_metadata_service if self.private else is_private
+        return self.prefix == place.root[:1] and not (place.host and refused(place.host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +137,29 @@ class AddressPolicy:
         options = {**given, **(storage_options or {})}
         aliases = options.get(CONFIG_OPTION)
         place = None if text is None else parse_address(text, aliases)
-        local = place is not None and place.is_local
-        moved: dict[str, str] = {}
+        trusting = place is not None and place.is_local and allow is None
         if not isinstance(replace or {}, Mapping):
             raise URLError("replace", f"{replace!r} is not a mapping, {{old: new}}")
-        for old, new in (replace or {}).items():
-            if not old:
-                raise URLError("replace", "an empty prefix is that of everything; name a folder")
-            moved[os.fsdecode(old)] = os.fsdecode(new)
+        moved = {os.fsdecode(old): os.fsdecode(new) for old, new in (replace or {}).items()}
+        if "" in moved:
+            raise URLError("replace", "an empty prefix is that of everything; name a folder")
+        allowed = _allowed(allow, moved.values(), aliases)
+        if trusting:
+            servers = (_Allowed((scheme,), private=True) for scheme in sorted(SERVERS))
+            allowed = (*(allowed or ()), _Allowed(_ALL_FILES), *servers)
+        if text is not None and place is not None and place.stem.startswith("http"):
+            from nczarr_fsspec.transport.options import storage_options as with_userinfo
+
+            options = options if place.bucket else with_userinfo(parse_url(text), options)
+        shown = f"{type(master).__name__} object" if text is None else text
         return cls(
-            f"{type(master).__name__} object" if text is None else _shown(text),
+            redact(shown.partition("#")[0]) if is_url(shown) else shown,
             place,
             tuple(sorted(moved.items(), key=lambda pair: -len(pair[0]))),
-            _allowed(allow, moved.values(), aliases, local=local),
-            _own_options(text, place, options),
+            allowed,
+            options,
             aliases,
-            local and allow is None,
+            trusting,
             led,
         )
 
@@ -201,10 +176,11 @@ class AddressPolicy:
         shown = f"{self.shown}: address {redact(address)!r}"
         moved = _moved(address, self._replace)
         place = locate(address if moved is None else moved, self._master, shown, self._aliases)
-        for spelling in place.spellings if self._replace and moved is None else ():
-            if (moved := _moved(spelling, self._replace)) is not None:
-                place = locate(moved, self._master, shown, self._aliases)
-                break
+        if moved is None:
+            for spelling in (place.text, f"file://{place.text}")[: 1 + place.is_local]:
+                if (moved := _moved(spelling, self._replace)) is not None:
+                    place = locate(moved, self._master, shown, self._aliases)
+                    break
         # what is looked at is the text that will be opened, whatever was thought of its parts
         plain = place.is_local and not is_url(place.text)
         opened = place if plain else parse_address(place.text, self._aliases)
@@ -215,8 +191,7 @@ class AddressPolicy:
     @property
     def allows_local(self) -> bool:
         """Whether an address may name any file of this machine, and names it as it stands."""
-        everywhere = Address("file")
-        files = self._allowed is None or any(e.place == everywhere for e in self._allowed)
+        files = self._allowed is None or any(one.prefix == _ALL_FILES for one in self._allowed)
         return files and not self._replace
 
     def is_even_below(self, folder: str) -> bool:
@@ -230,8 +205,8 @@ class AddressPolicy:
         if self._replace or any(entry.path for entry in load_rc()):
             return False
         place = parse_address(folder, self._aliases)
-        named = [entry.place for entry in self._allowed or () if entry.place is not None]
-        return not place.chain and all(len(n.segments) < len(place.segments) for n in named)
+        length = min(map(len, place.names))
+        return not place.chain and all(len(one.prefix) < length for one in self._allowed or ())
 
     def options(self, target: str) -> dict[str, Any]:
         """Return the storage options with which to open what `resolve` has returned.
@@ -242,117 +217,124 @@ class AddressPolicy:
         options, named = self._given(place)
         chain, link = split_chain(target) if place.chain else ("", target)
         end = parse_address(link, self._aliases) if chain else place
-        said = self._said(end, named=named) if _is_read_here(chain) or end.bucket else {}
-        if chain and said:  # what is for the end of a chain stands below its protocol
-            return {**options, end.scheme: {**(options.get(end.scheme) or {}), **said}}
-        return {**options, **said}
+        # the end of a chain is read by this package, or by fsspec, whose HTTP has other options
+        below = chain.removesuffix("::").rpartition("::")[2].partition("://")[0]
+        if below not in ("", "bytes") and not end.bucket:
+            return options
+        kept = self._kept_from(end, named=named)
+        if chain and kept:  # what is for the end of a chain stands below its protocol
+            kept = {end.scheme: {**(options.get(end.scheme) or {}), **kept}}
+        return {**options, **kept}
 
     def _given(self, place: Address) -> tuple[dict[str, Any], bool]:
         """Return the options for a place, and whether the caller has named it."""
         covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
         if covering:
-            best = max(covering, key=lambda a: a.length)
+            best = max(covering, key=lambda one: len(one.prefix))
             options = dict(best.options or {})
             # keys of S3 that are given for all services sign requests, and are sent to none
-            return options, best.place is not None or bool(place.bucket and options)
-        own: Mapping[str, Any] = self._options
+            return options, len(best.prefix) > 1 or bool(place.bucket and options)
+        own, is_own = self._options, self._is_own(place)
         if place.is_local:
-            follow = self._is_own(place) and own.get(FOLLOW_OPTION)
+            follow = is_own and own.get(FOLLOW_OPTION)
             return {FOLLOW_OPTION: follow} if follow else {}, False
-        if self._is_own(place):
-            return dict(own), True
-        return {name: own[name] for name in REMOTE_OPTIONS if name in own}, False
+        return {name: own[name] for name in own if is_own or name in REMOTE_OPTIONS}, is_own
 
-    def _said(self, place: Address, *, named: bool) -> dict[str, Any]:
+    def _kept_from(self, place: Address, *, named: bool) -> dict[str, Any]:
         """Return the options that keep secrets from a place, if it is at a server."""
-        if not _is_web(place):
-            return {"anon": True} if place.names_service and not named else {}
+        if place.scheme not in ("http", "https"):
+            # a service of S3 that an address names, and neither an alias nor Amazon
+            elsewhere = place.bucket and place.host and not place.host.endswith(_AMAZON)
+            return {"anon": True} if elsewhere and not named else {}
         # what the address names, and not the caller, gets nothing that is for all hosts
-        said: dict[str, Any] = {} if named else {ADDRESSED_OPTION: True}
+        options: dict[str, Any] = {} if named else {ADDRESSED_OPTION: True}
         if self._allowed is not None and not self._trusting:
-            origins = {entry.origin for entry in self._allowed} - {""}
-            if place.scheme == "http" and ":" not in place.service:
-                origins.add(f"https://{place.service}")
+            prefixes = [one.prefix for one in self._allowed]
+            if place.scheme == "http" and ":" not in place.root[1]:
+                prefixes.append(("https", place.root[1]))
             if self._led and self._is_own(place):
-                origins.add("{0.scheme}://{0.netloc}".format(urlsplit(self._led)))
-            said[REDIRECTS_OPTION] = tuple(sorted(origins))
-        return said
+                prefixes.append(urlsplit(self._led)[:2])
+            web = (prefix for prefix in prefixes if prefix[0] in ("http", "https"))
+            origins = {f"{prefix[0]}://{''.join(prefix[1:2])}" for prefix in web}
+            options[REDIRECTS_OPTION] = tuple(sorted(origins))
+        return options
 
     def _is_own(self, place: Address) -> bool:
-        own = self._master
-        return own is not None and own.same_service(place) and own.chain == place.chain
-
-    def _is_where_led(self, place: Address) -> bool:
-        """Tell whether a place is in the folder to which the server of the master redirects.
-
-        That it does so is no reason to trust hosts of a local network, but the master's own.
-        """
-        own = self._master
-        if own is None or not self._led:
-            return False
-        led = parse_address(self._led)
-        if led.host != own.host and is_private(led.host):
-            return False
-        folder = led.segments[:-1]
-        return (
-            led.same_service(place) and not place.chain and place.segments[: len(folder)] == folder
-        )
+        return self._master is not None and place.root == self._master.root
 
     def _refusal(self, place: Address) -> str | None:
         """Return why a place may not be opened; None if it may."""
         own, allowed = self._master, self._allowed
-        if allowed is None or any(entry.covers(place) for entry in allowed):
+        if allowed is None or any(one.covers(place) for one in allowed):
             return None
+        where = "nothing"
+        if own is not None and own.is_local:
+            where = "files in its own folder"
+            if place.is_local and place.chain in ("", own.chain) and _is_beside(place, own):
+                return None
+        elif own is not None:
+            where = "what is in its own bucket" if own.bucket else "what is on its own host"
+            led = parse_address(self._led) if self._led else own
+            # that its server leads there is no reason to trust hosts of a local network
+            there = led is not own and (led.host == own.host or not is_private(led.host))
+            folder = led.path[:-1]
+            there = there and place.root == led.root and place.path[: len(folder)] == folder
+            if there or self._is_own(place):
+                return None
         if place.chain and (own is None or place.chain != own.chain):
             return "is a chain of URLs; if it is to be opened, open the dataset with allow=True"
-        if own is not None and own.is_local:
-            if place.is_local and place.is_beside(own):
-                return None
-            where = "files in its own folder"
-        elif own is not None:
-            if self._is_own(place) or self._is_where_led(place):
-                return None
-            where = "what is in its own bucket" if own.bucket else "what is on its own host"
-        else:
-            where = "nothing"
         kind = "a local file" if place.is_local else f"on {place.host or place.scheme}"
+        above = os.path.dirname(place.text).rstrip(os.sep) + os.sep
+        prefix = above if place.is_local else redact(f"{place.stem}/")
         return (
             f"is {kind}, and the dataset may name {where}; if this is to be read, open the "
-            f"dataset with allow=[{place.suggestion!r}]"
+            f"dataset with allow=[{prefix!r}]"
         )
 
 
-def _is_web(place: Address) -> bool:
-    """Tell whether a place is at a server of plain HTTP, or of OPeNDAP."""
-    return place.scheme in ("http", "https")
-
-
-def _is_read_here(chain: str) -> bool:
-    """Tell whether the end of a chain is read by this package; fsspec's HTTP has other options."""
-    return chain.removesuffix("::").rpartition("::")[2].partition("://")[0] in ("", "bytes")
+def _is_beside(place: Address, master: Address) -> bool:
+    """Tell whether a local path is in the folder of a local master, symbolic links followed."""
+    folder = os.path.realpath(os.path.dirname(master.text)).rstrip(os.sep)
+    return os.path.realpath(place.text).startswith(f"{folder}{os.sep}")
 
 
 def _allowed(
-    allow: Allow, moved: Iterable[str], aliases: Configuration, *, local: bool
+    allow: Allow, moved: Iterable[str], aliases: Configuration
 ) -> tuple[_Allowed, ...] | None:
     """Return what may be opened besides the master's own place; None if everything may."""
-    new = (text for text in moved if is_absolute(text) and not split_chain(text)[0])
-    given = tuple(_Allowed.parse(text, aliases) for text in new)
-    if allow is None and local:
-        servers = (_Allowed(scheme, private=True) for scheme in sorted(SERVERS))
-        return (*given, _Allowed("file", Address("file")), *servers)
-    if allow is None or allow is False:
-        return given
     if allow is True:
         return None
-    if isinstance(allow, (str, os.PathLike)):
-        allow = [allow]
-    if not isinstance(allow, Iterable):
+    if allow is None or allow is False:
+        allow = ()
+    elif isinstance(allow, (str, os.PathLike)):
+        allow = (allow,)
+    elif not isinstance(allow, Iterable):
         raise URLError("allow", f"{allow!r} is not a list of prefixes; give one, or True")
-    pairs = list(allow.items() if isinstance(allow, Mapping) else ((name, None) for name in allow))
+    pairs = list(allow.items() if isinstance(allow, Mapping) else ((one, None) for one in allow))
     if any(prefix == "*" for prefix, _ in pairs):
         return None
-    return (*given, *(_Allowed.parse(prefix, aliases, options) for prefix, options in pairs))
+    new = (text for text in moved if is_absolute(text) and not split_chain(text)[0])
+    own = tuple(_Allowed(_prefix(text, aliases)) for text in new)
+    return own + tuple(_Allowed(_prefix(text, aliases), given) for text, given in pairs)
+
+
+def _prefix(given: object, aliases: Configuration) -> tuple[str, ...]:
+    """Parse a prefix that the caller allows."""
+    if not isinstance(given, (str, os.PathLike)) or not os.fsdecode(given).strip():
+        reason = f"{given!r} is not a prefix; give a list of URLs and paths, or True"
+        raise URLError("allow", reason)
+    text = os.fsdecode(given)
+    if match := _SCHEME_ONLY.fullmatch(text):
+        scheme = match[1].lower()
+        return _ALL_FILES if scheme == "file" else (scheme,)
+    if alias := _ALIAS_ONLY.fullmatch(text):
+        host = configuration(aliases).hosts.get(alias[1])
+        text = text if host is None else host.endpoint
+    place = parse_address(text if is_absolute(text) else os.path.abspath(text), aliases)
+    if place.chain:
+        reason = f"{redact(text)!r} is a chain of URLs; only allow=True allows these"
+        raise URLError("allow", reason)
+    return *place.root, *place.path
 
 
 def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
@@ -363,34 +345,15 @@ def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
     if isinstance(getattr(master, "root", None), Path):  # zarr-python's LocalStore
         master = master.root
     if hasattr(master, "read") and isinstance(getattr(master, "name", None), str):
-        master = master.name if _is_named_truly(master) else None
+        try:  # a member of an archive is called anything
+            truly = os.path.samestat(os.fstat(master.fileno()), os.stat(master.name))
+        except (AttributeError, OSError, ValueError):  # no descriptor, or no such file
+            truly = False
+        master = master.name if truly else None
     if not isinstance(master, (str, os.PathLike)):
         return None, {}
     text = os.fsdecode(master)
     return text if names_url(text) else os.path.abspath(from_home(text)), {}
-
-
-def _shown(text: str) -> str:
-    return redact(text.partition("#")[0]) if is_url(text) else text
-
-
-def _is_named_truly(file: Any) -> bool:
-    """Tell whether an open file is the one of its name; members of archives are called anything."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(file.name))
-    except (AttributeError, OSError, ValueError):  # no descriptor, or no such file
-        return False
-
-
-def _own_options(
-    text: str | None, place: Address | None, given: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return the storage options of the master, those in its URL among them."""
-    if text is None or place is None or place.bucket or not place.stem.startswith("http"):
-        return given
-    from nczarr_fsspec.transport.options import storage_options
-
-    return storage_options(parse_url(text), given)
 
 
 def _moved(text: str, moves: Iterable[tuple[str, str]]) -> str | None:

@@ -11,19 +11,10 @@ from urllib.parse import quote, unquote
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.places.s3netcdf4 import Configuration, located
-from nczarr_fsspec.places.url import (
-    CONTROL,
-    MODES,
-    NetCDFURL,
-    is_url,
-    parse_url,
-    redact,
-    split_chain,
-)
+from nczarr_fsspec.places.url import CONTROL, MODES, is_url, parse_url, redact, split_chain
 
 #: schemes of the URLs of servers
 SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
-
 #: those whose URLs name a path and no host: the server is one of the options
 HOSTLESS = frozenset({"webdav", "dav", "memory"})
 
@@ -37,11 +28,14 @@ _DAP_MODES = frozenset({"dap2", "dap4"})
 _S3 = frozenset({"s3", "s3a", "gs3"})
 
 _FILE = re.compile(r"(?i)file:")
+_FILE_PATH = re.compile(r"(?i)file:(?://(?:localhost)?(?=/)|(?!//))(/.*)")
 _SCHEME = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)://([^/?#]*)")
-_HOST = re.compile(r"(?i)(?:\[[0-9a-f:.]+\]|[\w.\-]+)(?::[0-9]+)?")
+_PLAIN = re.compile(
+    r"(?i)[a-z][a-z0-9+.\-]+://(?:(?:\[[0-9a-f:.]+\]|[\w.\-]+)(?::[0-9]+)?)?"
+    r"(?:[/?](?:(?!::)[^#\\])*)?(?:#.*)?"
+)
 _PORT = re.compile(r":\d*\Z")
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +44,40 @@ class Address:
 
     Attributes
     ----------
-    scheme : str
-        ``"file"``, ``"https"``, ``"s3"``, ...; ``""`` inside of a chain.
+    root : tuple of str
+        What one server or bucket has in common. The protocol, after the links of a chain; the
+        server, ``host:port`` (of S3 its endpoint, ``""`` if it is not named); of S3 the bucket.
+        Of a chain whose links have paths of their own, all of it.
+    path : tuple of str
+        Segments of the path or key without ``.`` and ``..``, percent-decoded.
     text : str
         What is opened: a URL, or an absolute local path.
-    service : str
-        Of HTTP, ``host:port``; of S3 the endpoint, ``""`` if it is not named.
     host : str
-        Of the service, without port; ``""`` if it is not named.
-    bucket : str
-        Of S3; else ``""``.
-    raw, segments : tuple of str
-        The path or key without ``.`` and ``..``: as in `text`, and percent-decoded.
-    chain : str
-        Links of fsspec before the last one; all of `text` if these have paths of their own.
+        Of the server, without port; ``""`` if it is not named.
+    raw : tuple of str
+        The segments as they are in `text`.
     stem, fragment : str
-        What all URLs of this service or bucket have before the path, and at the end.
+        What all URLs of this root have before the path, and at the end.
     """
 
-    scheme: str
+    root: tuple[str, ...]
+    path: tuple[str, ...] = ()
     text: str = field(default="", repr=False)
-    service: str = field(default="", repr=False)
     host: str = ""
-    bucket: str = ""
     raw: tuple[str, ...] = field(default=(), repr=False)
-    segments: tuple[str, ...] = ()
-    chain: str = field(default="", repr=False)
     stem: str = field(default="", repr=False)
     fragment: str = field(default="", repr=False)
+
+    @property
+    def chain(self) -> str:
+        """Links of fsspec before the last one."""
+        before, links, _ = self.root[0].rpartition("::")
+        return before + links
+
+    @property
+    def scheme(self) -> str:
+        """Of the last link; ``""`` if those before it have paths of their own."""
+        return self.root[0].rpartition("::")[2]
 
     @property
     def is_local(self) -> bool:
@@ -85,42 +85,17 @@ class Address:
         return self.scheme == "file"
 
     @property
-    def names_service(self) -> bool:
-        """Whether it is in S3 at an endpoint that it names itself, not by an alias or Amazon's."""
-        return bool(self.bucket and self.host) and not self.host.endswith(_AMAZON)
+    def bucket(self) -> str:
+        """Of S3; else ``""``."""
+        return self.root[2] if len(self.root) > 2 else ""
 
     @property
-    def spellings(self) -> tuple[str, ...]:
-        """How a caller may name it."""
-        return (self.text, f"file://{self.text}") if self.is_local else (self.text,)
-
-    @property
-    def suggestion(self) -> str:
-        """The prefix by which a caller may allow it."""
-        return (
-            f"{_folder(self.text).rstrip(os.sep)}{os.sep}"
-            if self.is_local
-            else redact(f"{self.stem}/")
-        )
-
-    def same_service(self, other: Address) -> bool:
-        """Tell whether both are of one service, and of one bucket if there are buckets."""
-        here = self.scheme, self.service, self.bucket
-        return here == (other.scheme, other.service, other.bucket)
-
-    def holds(self, other: Address) -> bool:
-        """Tell whether `other` is this place or below it."""
-        path = other.segments
-        if other.bucket and not self.bucket and other.service == f"{self.scheme}://{self.service}":
-            path = other.bucket, *path
-        elif not self.same_service(other):
-            return False
-        return not other.chain and path[: len(self.segments)] == self.segments
-
-    def is_beside(self, file: Address) -> bool:
-        """Tell whether a local path is in the folder of `file`, symbolic links followed."""
-        folder = os.path.realpath(_folder(file.text)).rstrip(os.sep)
-        return os.path.realpath(self.text).startswith(f"{folder}{os.sep}")
+    def names(self) -> tuple[tuple[str, ...], ...]:
+        """Root and path; of an object of S3 also as what is below the URL of its service."""
+        own = *self.root, *self.path
+        if not self.bucket or self.chain:
+            return (own,)
+        return own, (*self.root[1].split("://"), *own[2:])
 
     def beside(self, relative: str, shown: str) -> Address:
         """Return what a relative address names beside the file or tree that is here.
@@ -135,7 +110,7 @@ class Address:
         if not self.scheme:
             raise URLError(shown, "is relative, and the dataset is inside of a chain of URLs")
         if self.is_local:
-            return _local(_existing(_folder(self.text), relative))
+            return _local(_existing(os.path.dirname(self.text), relative))
         if "\\" in relative:
             raise URLError(shown, "has a backslash, which no URL has")
         relative, modes = split_modes(relative)
@@ -145,11 +120,16 @@ class Address:
             relative = _STRAY_PERCENT.sub("%25", relative).replace("#", "%23")
             query = (mark + query).replace("#", "%23")
         else:
-            relative = _decoded(relative, shown)
+            try:
+                relative = unquote(relative, errors="strict")
+            except UnicodeDecodeError:
+                raise URLError(shown, "is percent-encoded, but not as UTF-8") from None
+            if CONTROL.search(relative):
+                raise URLError(shown, "has control characters")
         return self.at([*self.raw[:-1], *relative.split("/")], shown, query, modes)
 
     def at(self, raw: Iterable[str], shown: str, query: str = "", modes: str = "") -> Address:
-        """Return what is at another path of this service or bucket; errors as `beside`."""
+        """Return what is at another path of this server or bucket; errors as `beside`."""
         raw = _normal(raw, shown)
         path = "/".join(raw)
         if "::" in path or "::" in query:
@@ -163,7 +143,11 @@ class Address:
             raise URLError(shown, "has '#' or '?' in a key, and a URL without a server has neither")
         words = [*filter(None, (self.fragment, modes and f"mode={modes}"))]
         text = f"{self.chain}{self.stem}/{path}{query}{'#' if words else ''}{'&'.join(words)}"
-        return replace(self, text=text, raw=raw, segments=segments)
+        return replace(self, text=text, raw=raw, path=segments)
+
+    def after(self, chain: str, text: str) -> Address:
+        """Return the same place behind links of a chain."""
+        return replace(self, root=(f"{chain}{self.root[0]}", *self.root[1:]), text=text)
 
 
 def is_absolute(text: str) -> bool:
@@ -189,10 +173,11 @@ def parse_address(text: str, aliases: Configuration = None) -> Address:
         return _local(text)
     chain, link = split_chain(text)
     if chain and ("/" in chain or not is_url(link)):
-        return Address("", text, chain=text)
+        return Address((f"{text}::",), text=text)
     if _FILE.match(link):
-        return replace(_local(_existing("", parse_url(link).path)), chain=chain)
-    return replace(_served(link, redact(text), aliases), chain=chain, text=text)
+        place = _local(_existing("", parse_url(link).path))
+        return place.after(chain, place.text)
+    return _served(link, redact(text), aliases).after(chain, text)
 
 
 def locate(
@@ -221,22 +206,29 @@ def locate(
             raise URLError(shown, "is relative, and the dataset has no name that it is relative to")
         return master.beside(address, shown)
     if _FILE.match(address):
-        return _local(_file_path(address, shown))
+        path = _FILE_PATH.fullmatch(address)
+        if path is None:
+            raise URLError(shown, "names a host or no absolute path; write file:///absolute/path")
+        return _local(_existing("", re.sub(r"\A/(?=[A-Za-z]:)", "", path[1])))
     if address.startswith("//") and master is not None and master.scheme in _DEFAULT_PORTS:
         address = f"{master.scheme}:{address}"
     if not is_url(address):
         return _local(address)
     if split_chain(address)[0]:
-        return Address("", address, chain=address)
-    _check(address, shown)
+        return Address((f"{address}::",), text=address)
+    words = split_modes(address)[0] == address and "#" in address
+    if words or _PLAIN.fullmatch(address) is None:  # the rest may be there only to deceive
+        reason = "is not scheme://host[:port]/path, with modes at most behind '#'"
+        advice = "give a user or a password with allow={prefix: storage_options}"
+        raise URLError(shown, f"{reason}; {advice}")
     place = _served(address, shown, aliases)
-    if master is not None and (master.scheme, master.bucket) == (place.scheme, place.bucket):
-        # an S3 URL need not say which service has the bucket; the master does
-        if place.bucket and place.service in ("", master.service):
-            return master.at(place.raw, shown, modes=split_modes(address)[1])
-        if place.service == master.service and master.chain:
-            return replace(place, chain=master.chain, text=f"{master.chain}{address}")
-    return place
+    if master is None:
+        return place
+    # an S3 URL need not say which service has the bucket; the master does
+    own = master.root[0].removeprefix(master.chain), *master.root[1:]
+    if place.bucket and place.root in (own, (own[0], "", *own[2:])):
+        return master.at(place.raw, shown, modes=split_modes(address)[1])
+    return place.after(master.chain, master.chain + address) if place.root == own else place
 
 
 def split_modes(text: str) -> tuple[str, str]:
@@ -251,10 +243,6 @@ def split_modes(text: str) -> tuple[str, str]:
     return location, ",".join(word for word in words if word not in _S3)
 
 
-def _folder(path: str) -> str:
-    return path.rpartition(os.sep)[0] or os.sep
-
-
 def _local(path: str) -> Address:
     path = os.path.abspath(path)
     if os.name != "nt":  # where two slashes mean nothing
@@ -262,20 +250,7 @@ def _local(path: str) -> Address:
     normal = os.path.normcase(path).replace(os.sep, "/")
     server = normal.split("/")[2] if normal.startswith("//") else ""
     segments = tuple(filter(None, normal.split("/")))
-    return Address("file", path, service=server, host=server, raw=segments, segments=segments)
-
-
-def _file_path(text: str, shown: str) -> str:
-    """Return the path of a ``file:`` URL in a dataset."""
-    path = _FILE.sub("", text, count=1)
-    if path.startswith("//"):
-        host, _, path = path[2:].partition("/")
-        if host.lower() not in ("", "localhost"):
-            raise URLError(shown, "names a host in a file URL; write file:///absolute/path")
-        path = f"/{path}"
-    if not path.startswith("/"):
-        raise URLError(shown, "is no absolute path; write file:///absolute/path")
-    return _existing("", path[1:] if re.match(r"/[A-Za-z]:", path) else path)
+    return Address(("file", server), segments, path, server)
 
 
 def _existing(folder: str, address: str) -> str:
@@ -284,8 +259,7 @@ def _existing(folder: str, address: str) -> str:
     if ("%" not in address and "#" not in address) or os.path.lexists(first):
         return first
     plain = unquote(split_modes(address)[0], errors="surrogateescape")
-    other = os.path.join(folder, plain)
-    return first if "\0" in other else other
+    return first if "\0" in plain else os.path.join(folder, plain)
 
 
 def _served(text: str, shown: str, aliases: Configuration) -> Address:
@@ -298,65 +272,32 @@ def _served(text: str, shown: str, aliases: Configuration) -> Address:
     spoken = _DAP.get(scheme, scheme)
     if spoken not in _S3 and spoken not in _DEFAULT_PORTS:
         host = _PORT.sub("", netloc.rpartition("@")[2])
-        place, path = Address(scheme, service=netloc, host=host, stem=match[0]), match.end()
+        place, path = Address((scheme, netloc), host=host, stem=match[0]), location[match.end() :]
         if scheme in HOSTLESS:
-            place, path = Address(scheme, stem=f"{match[1]}:/"), match.start(2)
-        return replace(place.at(_split(location[path:]), shown), text=text)
+            place, path = Address((scheme, ""), stem=f"{match[1]}:/"), location[match.start(2) :]
+        return replace(place.at(_split(path), shown), text=text)
     if spoken != scheme or not _DAP_MODES.isdisjoint(split_modes(text)[1].split(",")):
         fragment = ""  # which is not for `parse_url`
-    url = parse_url(f"{spoken}{location[len(scheme) :]}" + (f"#{fragment}" if fragment else ""))
-    if url.bucket is not None:
-        return _in_bucket(url, shown, aliases)
-    netloc = netloc.rpartition("@")[2]
-    service = netloc.lower().removesuffix(_DEFAULT_PORTS[spoken])
-    place = Address(
-        spoken, service=service, host=_PORT.sub("", service), stem=f"{match[1]}://{netloc}"
-    )
-    return replace(place.at(_split(url.path), shown), text=text)
-
-
-def _in_bucket(named: NetCDFURL, shown: str, aliases: Configuration) -> Address:
+    named = parse_url(f"{spoken}{location[len(scheme) :]}" + (f"#{fragment}" if fragment else ""))
+    if named.bucket is None:
+        netloc = netloc.rpartition("@")[2]
+        server = netloc.lower().removesuffix(_DEFAULT_PORTS[spoken])
+        host, stem = _PORT.sub("", server), f"{match[1]}://{netloc}"
+        place = Address((spoken, server), host=host, stem=stem)
+        return replace(place.at(_split(named.path), shown), text=text)
     url, _ = located(named, aliases)
-    scheme, bucket, service = url.target_protocol, url.bucket or "", url.endpoint or ""
+    scheme, bucket = url.target_protocol, url.bucket or ""
     words = [f"mode={scheme}"] if named.endpoint else []
     options = (name for name in ("aws.profile", "aws.region") if url.options.get(name))
     words += [f"{name}={quote(url.options[name])}" for name in options]
     alias = f"{named.bucket}/" if url is not named else ""
     place = Address(
-        scheme,
-        service=service,
+        (scheme, url.endpoint or "", bucket),
         host=_PORT.sub("", (named.endpoint or "").partition("://")[2]),
-        bucket=bucket,
         stem=f"{named.endpoint or f'{scheme}:/'}/{alias}{bucket}",
         fragment="&".join(words),
     )
     return place.at(_split(url.key), shown)
-
-
-def _check(address: str, shown: str) -> None:
-    """Raise `URLError` for what a URL in a dataset may not say, or may say only to deceive."""
-    match = _SCHEME.match(address)
-    netloc = match[2] if match else ""
-    if "@" in netloc:
-        raise URLError(
-            shown, "has a user or a password; give these with allow={prefix: storage_options}"
-        )
-    if "\\" in address or (netloc and not _HOST.fullmatch(netloc)):
-        raise URLError(shown, "has no valid host[:port], or a backslash")
-    if match and "::" in address[match.end() :]:
-        raise URLError(shown, "has '::', which fsspec takes for a chain of URLs")
-    if "#" in address and split_modes(address)[0] == address:
-        raise URLError(shown, "says more in its fragment than modes (#mode=...)")
-
-
-def _decoded(relative: str, shown: str) -> str:
-    try:
-        decoded = unquote(relative, errors="strict")
-    except UnicodeDecodeError:
-        raise URLError(shown, "is percent-encoded, but not as UTF-8") from None
-    if CONTROL.search(decoded):
-        raise URLError(shown, "has control characters")
-    return decoded
 
 
 def _split(path: str) -> list[str]:
