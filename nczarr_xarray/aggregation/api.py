@@ -35,7 +35,7 @@ from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.formats.cfa.dialect import NEWEST
 from nczarr_xarray.formats.cfa.table import packing_of
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback

@@ -33,7 +33,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import fill_of, marks_of, packing_of
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import ChunkedArray, Fragments, Hierarchy, Variable, grid_of
 from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
 

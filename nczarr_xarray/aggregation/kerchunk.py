@@ -28,7 +28,7 @@ from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.form.storage import netcdf_type, note_text
 from nczarr_xarray.formats.cfa.table import PACKING, packing_of
-from nczarr_xarray.formats.nczarr.profiles import VIRTUAL
+from nczarr_xarray.formats.nczarr.spellings import VIRTUAL
 from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Variable, grid_of, readable
 from nczarr_xarray.views.references import find_references
 from nczarr_xarray.views.zarr_tree import in_json

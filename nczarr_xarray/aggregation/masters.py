@@ -32,7 +32,7 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated
 from nczarr_xarray.formats.cfa.table import packing_of
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import FragmentArray, Variable
 
 # -- replaced ------------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.alike import MetadataPattern, movable, moved
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import Source, read_pattern
+from nczarr_xarray.formats.registry import OpenOptions, Source, read_pattern
 from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import Attribute, Hierarchy, Variable
 

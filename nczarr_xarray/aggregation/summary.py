@@ -14,9 +14,8 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.dataset.units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.formats.cfa.dialect import Scoped, text_in
+from nczarr_xarray.formats.cfa.dialect import LOCATING, Scoped, named, text_in, with_needed
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
-from nczarr_xarray.formats.needed import LOCATING, named, with_needed
 from nczarr_xarray.model import Dimension, Group, Hierarchy, Variable, described
 
 # -- labels --------------------------------------------------------------------------------------

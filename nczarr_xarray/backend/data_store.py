@@ -39,7 +39,7 @@ from nczarr_xarray.dataset.open import (
     open_keys,
 )
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import (
     Dimension,

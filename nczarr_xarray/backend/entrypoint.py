@@ -196,7 +196,7 @@ def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
 
     try:
         from nczarr_xarray.backend.data_store import open_groups
-        from nczarr_xarray.formats.open_options import OpenOptions
+        from nczarr_xarray.formats.registry import OpenOptions
 
         _leave_out_of_others(arguments)
         given = {name: arguments.pop(name) for name in _OPENING if name in arguments}

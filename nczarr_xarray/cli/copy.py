@@ -22,7 +22,7 @@ from nczarr_xarray.cli.target import (
 from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.export.copy.kinds import FORMATS, find_kind, refuse_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
-from nczarr_xarray.formats.nczarr.profiles import COMPAT
+from nczarr_xarray.formats.nczarr.spellings import COMPAT
 
 if TYPE_CHECKING:
     from nczarr_xarray.export.copy.selection import Quantization, Selection

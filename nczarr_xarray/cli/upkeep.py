@@ -14,7 +14,7 @@ from nczarr_fsspec.text import parse_size, printable
 from nczarr_xarray.cli.main import NewParser
 from nczarr_xarray.cli.target import add_arguments, add_option, opening, refuse_itself, write_report
 from nczarr_xarray.cli.text import report
-from nczarr_xarray.formats.nczarr.profiles import COMPAT
+from nczarr_xarray.formats.nczarr.spellings import COMPAT
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 

@@ -29,8 +29,7 @@ from nczarr_xarray.dataset.fragment_datasets import Opening
 from nczarr_xarray.dataset.fragment_parts import FragmentRequest, Part, as_it_is, reading_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.alike import AlikeChunks, MetadataPattern, moved, read_alike_chunks
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import Source, read_pattern
+from nczarr_xarray.formats.registry import OpenOptions, Source, read_pattern
 from nczarr_xarray.model import (
     Array,
     ChunkTable,

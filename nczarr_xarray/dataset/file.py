@@ -13,8 +13,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller
 from nczarr_fsspec.keystore import KeyStore, OnLoop
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import Source, read_hierarchy
+from nczarr_xarray.formats.registry import OpenOptions, Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, collection_paused, read_rounds
 from nczarr_xarray.model import Hierarchy
 

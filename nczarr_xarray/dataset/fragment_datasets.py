@@ -27,9 +27,9 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
-from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.opendap import is_dap
 from nczarr_xarray.formats.opendap import read_hierarchy as read_dap
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Array, FragmentArray, FragmentPlace, Variable
 
 if TYPE_CHECKING:

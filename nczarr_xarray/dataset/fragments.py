@@ -50,7 +50,7 @@ from nczarr_xarray.dataset.fragment_parts import (
 )
 from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.dialect import aggregated, is_master
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Hierarchy
 

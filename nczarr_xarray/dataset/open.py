@@ -29,8 +29,7 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.targets import as_references, place_of
 from nczarr_xarray.formats.cfa.dialect import is_master
-from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import Source, read_hierarchy
+from nczarr_xarray.formats.registry import EVERYTHING, OpenOptions, Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer
 from nczarr_xarray.model import Hierarchy
 

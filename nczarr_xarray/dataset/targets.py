@@ -17,7 +17,7 @@ from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
 from nczarr_fsspec.transport.policy import RequestLimits
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 
 if TYPE_CHECKING:
     from nczarr_fsspec.address_policy import AddressPolicy

@@ -30,8 +30,8 @@ from nczarr_xarray.export.form.text import (
     longest_text,
     text_type,
 )
-from nczarr_xarray.formats.nczarr.fills import fill_attribute
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
+from nczarr_xarray.formats.nczarr.values import fill_attribute
 from nczarr_xarray.model import (
     Attribute,
     Dimension,

@@ -23,13 +23,12 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import closed_on_error, open_keys
 from nczarr_xarray.dataset.targets import are_references
 from nczarr_xarray.export.contents import Contents
-from nczarr_xarray.formats.nczarr import amend, spellings
+from nczarr_xarray.formats.nczarr import emit, spellings
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate
-from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import check_is_zarr
+from nczarr_xarray.formats.nczarr.spellings import Profile
+from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr
 from nczarr_xarray.model import ChunkedArray, Group, Variable, is_below
 
 #: Of groups and arrays.
@@ -66,7 +65,7 @@ class Existing:
             root[".nczarr"] = b"{}"
         if opened.hierarchy.generation == "v3":
             root["zarr.json"] = b"{}"
-        self.profile: Profile = amend.generation_profile(root, self.url)
+        self.profile: Profile = emit.generation_profile(root, self.url)
 
     @property
     def url(self) -> str:
@@ -217,7 +216,7 @@ class Existing:
                 raise ExportError(self.url, lost_copies(lost))
         if self.profile.spelling is None:  # pure Zarr, for which strict parsers exist
             found, everything = (
-                {key: amend.standard(data, key) for key, data in documents.items()}
+                {key: emit.standard(data, key) for key, data in documents.items()}
                 for documents in (found, everything)
             )
         if everything:

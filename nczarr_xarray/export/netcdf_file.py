@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.export.form.storage import StorageProperties
-from nczarr_xarray.formats.nczarr.fills import fill_value
+from nczarr_xarray.formats.nczarr.values import stated_fill
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -214,7 +214,7 @@ def create_variable(
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
     text, netcdf4 = variable.nc_type == "string", file.data_model == "NETCDF4"
-    fill = fill_value(variable)
+    fill = stated_fill(variable)
     options: dict[str, Any] = {}
     if netcdf4 and variable.shape and not text:
         options |= _filters(stored.codecs)

@@ -22,10 +22,10 @@ from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.options import Mode, WriteRequest
 from nczarr_xarray.export.write_target import begin_edit, holds_dataset, is_empty, refuse_nested
 from nczarr_xarray.export.write_task import WriteTask, flows_of, plan_contents
-from nczarr_xarray.formats.nczarr import amend
+from nczarr_xarray.formats.nczarr import emit
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import Attribute, Group, Variable, is_below
 
 
@@ -217,16 +217,16 @@ def _note_changes(
             parent = path.rpartition("/")[0]
             _refuse_variable(existing, f"/{parent}", group.name, replaced)
             above = existing.group_documents(parent)
-            existing.change(amend.add_children(above, parent, groups=[group.name]))
+            existing.change(emit.add_children(above, parent, groups=[group.name]))
             continue
         dimensions = group.dimensions.values()
         before = existing.group_documents(path)
         existing.change(
-            amend.add_children(before, path, dimensions=dimensions, arrays=group.variables)
+            emit.add_children(before, path, dimensions=dimensions, arrays=group.variables)
         )
         before = existing.group_documents(path)
         attributes = _with_old_coordinates(group, existing)
-        existing.change(amend.set_attributes(before, path, attributes, profile))
+        existing.change(emit.set_attributes(before, path, attributes, profile))
 
 
 def _refuse_variable(existing: Existing, parent: str, name: str, replaced: str | None) -> None:

@@ -21,7 +21,7 @@ from nczarr_xarray.export.options import RegionLike, WriteRequest
 from nczarr_xarray.export.placement import Placement, replaced_part
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
-from nczarr_xarray.formats.nczarr import amend
+from nczarr_xarray.formats.nczarr import emit
 from nczarr_xarray.model import ChunkedArray, Dimension
 
 Start = tuple[int, ...]
@@ -114,7 +114,7 @@ def _grow(
     found = []
     path = dimension.group.strip("/")
     existing.change(
-        amend.set_dimension(existing.group_documents(path), path, dimension.name, dimension.size)
+        emit.set_dimension(existing.group_documents(path), path, dimension.name, dimension.size)
     )
     for item in items:
         array = existing.array(item.variable)
@@ -124,7 +124,7 @@ def _grow(
         shape = tuple(d.size for d in dimensions)
         key = f"{array.path}/.zarray"
         document = existing.array_documents(array.path)[key]
-        existing.change({key: amend.set_shape(document, key, shape)})
+        existing.change({key: emit.set_shape(document, key, shape)})
         variable = replace(item.variable, dimensions=dimensions, array=replace(array, shape=shape))
         found.append((item._replace(variable=variable), array))
     return found
@@ -241,4 +241,4 @@ def _update_attributes(
     profile, key = existing.profile, path.strip("/")
     attributes = group_attributes(profile, path, dataset.attrs, request.url).values()
     before = existing.group_documents(key)
-    existing.change(amend.set_attributes(before, key, attributes, profile))
+    existing.change(emit.set_attributes(before, key, attributes, profile))

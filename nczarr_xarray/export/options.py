@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nczarr_fsspec.destination import Destination
     from nczarr_xarray.export.form.encode import Options
-    from nczarr_xarray.formats.nczarr.profiles import Profile
+    from nczarr_xarray.formats.nczarr.spellings import Profile
 
 
 #: Fragments as they are asked for: lengths by dimension, or for all dimensions of a variable.

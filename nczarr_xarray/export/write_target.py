@@ -41,9 +41,8 @@ from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.options import WriteOptions
-from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import check_is_zarr, describes_array, formats
+from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile
+from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr, describes_array, formats
 
 _EXISTS = "holds a dataset; mode='w' replaces it, mode='a' adds to it"
 _OTHER_ARCHIVE = (

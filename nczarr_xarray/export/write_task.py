@@ -47,7 +47,7 @@ from nczarr_xarray.export.steps import Step, plan_step, planned
 from nczarr_xarray.export.write_target import begin_new, check_clashes, holds_dataset
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.formats.registry import describes_array
 from nczarr_xarray.model import ChunkedArray, grid_of
 

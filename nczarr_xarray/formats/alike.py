@@ -134,9 +134,9 @@ async def read_classic_pattern(url: str, size: int, group: str) -> MetadataPatte
     Parameters
     ----------
     url, size, group
-        As of `nczarr_xarray.formats.classic.hierarchy.read_hierarchy`.
+        As of `nczarr_xarray.formats.classic.read_hierarchy`.
     """
-    from nczarr_xarray.formats.classic.hierarchy import read_header, read_hierarchy
+    from nczarr_xarray.formats.classic import read_header, read_hierarchy
 
     try:
         header = await read_header(url, size)

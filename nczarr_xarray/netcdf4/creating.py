@@ -11,8 +11,8 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.export.form.rounding import asked_rounding
 from nczarr_xarray.export.form.storage import StorageRequest, note_text, storage
-from nczarr_xarray.formats.nczarr.fills import fill_attribute
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
+from nczarr_xarray.formats.nczarr.values import fill_attribute
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_DTYPES,

@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import NCZarrError, URLError
 from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import ChunkedArray
 from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.attributes import ReadOnlyError

@@ -29,12 +29,11 @@ from nczarr_xarray.export.chunk_writer import OldChunks
 from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.write_target import begin_edit, begin_new, check_clashes, decide
 from nczarr_xarray.export.write_task import WRITER
-from nczarr_xarray.formats.nczarr import amend
+from nczarr_xarray.formats.nczarr import emit
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import check_is_zarr
+from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr
 from nczarr_xarray.model import ChunkedArray, Group
 from nczarr_xarray.netcdf4.growing import GrowingElements
 
@@ -129,7 +128,7 @@ class Writer:
         assert self.opened is not None
         stored = self._documents()
         root = {key: data for key, data in stored.items() if "/" not in key}
-        self.profile = amend.generation_profile(root, self.target.url)
+        self.profile = emit.generation_profile(root, self.target.url)
         self.options = replace(self.options, consolidated=CONSOLIDATED in [*self.target.keys()])
         self.before = documents(self.root, self.profile, self._author)
 

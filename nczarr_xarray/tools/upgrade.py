@@ -32,9 +32,8 @@ from nczarr_xarray.formats.nczarr.documents import lost_copies, only_copies
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import check_is_zarr
+from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile
+from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr
 from nczarr_xarray.model import ChunkedArray, FragmentArray
 
 

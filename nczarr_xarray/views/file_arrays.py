@@ -14,8 +14,8 @@ from nczarr_fsspec.keystore import chunk_number
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.scatter import same_fill
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.formats.nczarr.dtypes import packed
-from nczarr_xarray.formats.nczarr.fills import shown_fill
+from nczarr_xarray.formats.nczarr.values import shown_fill
+from nczarr_xarray.formats.nczarr.zarray import packed
 from nczarr_xarray.model import (
     Array,
     ChunkedArray,

@@ -23,14 +23,14 @@ from nczarr_fsspec.places.url import parse_url, redact
 from nczarr_fsspec.ranges.filesystem import ObspecFileSystem
 from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.remote import open_source
-from nczarr_xarray.formats.nczarr import amend
+from nczarr_xarray.formats.nczarr import emit
 from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
 from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
-from nczarr_xarray.views.file_keys import FileKeys, keys_of_file
 from nczarr_xarray.views.references import inlined
+from nczarr_xarray.views.store import FileKeys, keys_of_file
 from nczarr_xarray.views.zarr_tree import Tree
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _json(tree: Tree, path: str, name: str) -> dict[str, Any]:
     """Return a metadata object of the view."""
     key = f"{path}/{name}".lstrip("/")
     document = tree.document(key) or b"{}"
-    found: dict[str, Any] = json.loads(amend.standard(document, key))  # Icechunk refuses bare NaN
+    found: dict[str, Any] = json.loads(emit.standard(document, key))  # Icechunk refuses bare NaN
     before = json.loads(document)
     # (`_array` says what becomes of the fill value)
     lost = [

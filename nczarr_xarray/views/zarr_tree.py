@@ -10,7 +10,7 @@ from nczarr_fsspec.keystore import ZARR_METADATA, is_safe_name
 from nczarr_xarray.dataset.dataset import attribute_value, dimension_names, shown_name
 from nczarr_xarray.formats.nczarr.emit import array_documents, group_documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
-from nczarr_xarray.formats.nczarr.profiles import VIRTUAL
+from nczarr_xarray.formats.nczarr.spellings import VIRTUAL
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
 from nczarr_xarray.views.file_arrays import ArrayView, renamed, view_of
 

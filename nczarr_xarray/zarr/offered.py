@@ -75,6 +75,8 @@ class StoreView(Store):
         self.keys = keys
         self.most: int | None = None
         self.presence: Presence | None = None
+        # of stores that know it without reading: whether a key is one of an object
+        self._known: Callable[[str], bool] | None = getattr(keys, "is_object", None)
         self._reads: Coalescer[_Wish, bytes | None] = Coalescer(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -143,11 +145,7 @@ class StoreView(Store):
         return await gather_or_cancel(*reads)
 
     async def exists(self, key: str) -> bool:
-        return await self._get(key, slice(0, 1)) is not None
-
-    async def is_object(self, key: str) -> bool:
-        """Tell whether a key that was listed is one of an object, not of a prefix."""
-        return await self.exists(key)
+        return await self._get(key, slice(0, 0 if self._known else 1)) is not None
 
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
@@ -177,7 +175,7 @@ class StoreView(Store):
     async def _walk(self, prefix: str) -> AsyncIterator[str]:
         async for name in self.list_dir(prefix):
             key = f"{prefix}/{name}" if prefix else name
-            if await self.is_object(key):
+            if await self.exists(key) if self._known is None else self._known(key):
                 yield key
             else:
                 async for below in self._walk(key):

@@ -20,8 +20,7 @@ from nczarr_xarray.dataset import alike_files
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats import registry
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.formats.registry import FORMATS, Source
+from nczarr_xarray.formats.registry import FORMATS, OpenOptions, Source
 from nczarr_xarray.model import FileStrides, Hierarchy
 from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.examples import examples

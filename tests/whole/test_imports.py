@@ -129,7 +129,7 @@ OPENING = {
         "nczarr_xarray",
         "dataset dataset.dataset dataset.file dataset.open dataset.targets "
         "formats formats.cfa formats.cfa.dialect "
-        "formats.open_options formats.registry formats.rounds "
+        "formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
     ),
     "numpy",
@@ -171,10 +171,7 @@ NUMCODECS = (
     *("msgpack", "typing_extensions"),
 )
 #: Modules of a format that few of its datasets need, and the samples do not.
-SELDOM = under(
-    "nczarr_xarray.formats.hdf5",
-    "alike chunkindex_arrays fallback fractal virtual",
-) | under("nczarr_xarray.formats.classic", "alike")
+SELDOM = under("nczarr_xarray.formats.hdf5", "chunkindex_arrays through_h5py")
 
 
 def extra(found: set[str], kind: str) -> set[str]:

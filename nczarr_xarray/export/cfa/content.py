@@ -28,7 +28,7 @@ from nczarr_xarray.export.netcdf_file import declare, new_file, put
 from nczarr_xarray.export.options import FileKind
 from nczarr_xarray.export.write_task import WRITER, put_all
 from nczarr_xarray.formats.nczarr.emit import documents
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

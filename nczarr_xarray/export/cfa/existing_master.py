@@ -21,7 +21,7 @@ from nczarr_xarray.export.cfa.master_place import OWNER, SUFFIXES, MasterPlace, 
 from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, stored_as
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, FragmentFormat
 from nczarr_xarray.formats.cfa.dialect import aggregated
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import (
     ChunkedArray,
     FragmentArray,

@@ -26,7 +26,7 @@ from nczarr_xarray.formats.cfa.dialect import (
     text_in,
 )
 from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as, stated_numbers
-from nczarr_xarray.formats.nczarr.dtypes import as_flags
+from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

@@ -31,7 +31,7 @@ from nczarr_xarray.export.form.encode import Options
 from nczarr_xarray.export.netcdf_file import left_out
 from nczarr_xarray.export.options import SubarrayShape
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
 
 #: What the documents of fragments and masters that are trees look like.

@@ -22,7 +22,7 @@ from nczarr_xarray.export.form.classic import (
 )
 from nczarr_xarray.export.form.lacking import CHARACTERS, FLAGS, WIDENED, Lacking
 from nczarr_xarray.export.form.storage import netcdf_text
-from nczarr_xarray.formats.nczarr.dtypes import as_flags
+from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, bytes_of
 
 

@@ -14,8 +14,8 @@ from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantizatio
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.lacking import rebuilt
-from nczarr_xarray.formats.nczarr.fills import fill_value
-from nczarr_xarray.formats.needed import needed
+from nczarr_xarray.formats.cfa.dialect import needed
+from nczarr_xarray.formats.nczarr.values import stated_fill
 from nczarr_xarray.model import (
     Attribute,
     Dimension,
@@ -205,7 +205,7 @@ def _quantized(opened: Opened, wanted: Mapping[str, Quantization]) -> Opened:
         name = QUANTIZE_ATTRIBUTES[how.mode]
         said = Attribute(name, "int", np.array([how.digits], np.int32))
         reader = opened.reader(variable)
-        path, fill = variable.array.path, fill_value(variable)
+        path, fill = variable.array.path, stated_fill(variable)
         array = RoundedArray(path, variable.shape, reader, how.mode, how.digits, fill)
         attributes = {**variable.attributes, name: said}
         return _derived(replace(variable, attributes=attributes), array)

@@ -21,10 +21,10 @@ from nczarr_xarray.export.form.storage import netcdf_text, note_text, stored_as,
 from nczarr_xarray.export.options import AS_IN_SOURCE, AS_IT_IS, CopyOptions, WriteOptions
 from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import WriteTask, plan_contents
-from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, packed
-from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
+from nczarr_xarray.formats.nczarr.values import fill_element, stated_fill
+from nczarr_xarray.formats.nczarr.zarray import MAX_ITEM, packed
 from nczarr_xarray.formats.registry import NCZARR
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable, bytes_of
 
@@ -136,7 +136,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, copying: CopyOpt
     pure = profile.generation == "v2" and opened.hierarchy.generation in NCZARR
     if pure or isinstance(opened.store, DataFile):
         # netCDF's default fill value is not always one of Zarr, see `fill_element`
-        fill = fill_element(variable.nc_type, fill_value(variable), dtype, profile)
+        fill = fill_element(variable.nc_type, stated_fill(variable), dtype, profile)
     asked = copying.codecs(dtype)
     codecs = codecs if asked is None else asked
     names = [d.name for d in variable.dimensions]
@@ -185,7 +185,7 @@ def _room(variable: Variable) -> int:
     stated = 0
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1:
         stated = min(int(value[0]), MAX_ITEM)
-    fill = fill_value(variable)
+    fill = stated_fill(variable)
     return max(stated, len(bytes_of(fill))) if isinstance(fill, str) else stated
 
 

@@ -32,11 +32,11 @@ from nczarr_xarray.export.gate import ArrayWriter, Gate
 from nczarr_xarray.export.options import CopyOptions, WriteOptions
 from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import Flow, WriteTask, plan_documents
-from nczarr_xarray.formats.nczarr.dtypes import packed
-from nczarr_xarray.formats.nczarr.fills import fill_element, fill_value
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import PURE, Profile
+from nczarr_xarray.formats.nczarr.spellings import PURE, Profile
+from nczarr_xarray.formats.nczarr.values import fill_element, stated_fill
+from nczarr_xarray.formats.nczarr.zarray import packed
 from nczarr_xarray.formats.zarr3 import emit
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, array_in, plain
 from nczarr_xarray.model import ChunkedArray, Variable, grid_of, mapped, readable
@@ -154,7 +154,7 @@ def _with_readable_mark(variable: Variable, lacking: Lacking) -> Variable:
 
 
 def _fill(variable: Variable, dtype: np.dtype) -> object:
-    stated = fill_value(variable)
+    stated = stated_fill(variable)
     if dtype.hasobject:
         return stated if isinstance(stated, str) else ""
     if variable.nc_type is None and stated is None:

@@ -14,7 +14,7 @@ from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.codecs import registry
 from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.limits import codec_problems
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
 _log = logging.getLogger(__name__)

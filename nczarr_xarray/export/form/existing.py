@@ -26,7 +26,7 @@ from nczarr_xarray.export.form.text import (
     decoded,
     excess,
 )
-from nczarr_xarray.formats.nczarr.dtypes import as_flags
+from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.model import ChunkedArray, Group, Variable, join
 
 #: Calendars whose dates xarray reads as numpy's.

@@ -20,9 +20,9 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.derived import BytesArray
 from nczarr_xarray.export.form.storage import stored_as
 from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS, is_list_of_one
-from nczarr_xarray.formats.nczarr.dtypes import packed
-from nczarr_xarray.formats.nczarr.fills import fill_attribute, marks_of
 from nczarr_xarray.formats.nczarr.limits import pure_type
+from nczarr_xarray.formats.nczarr.values import fill_attribute, marks_of
+from nczarr_xarray.formats.nczarr.zarray import packed
 from nczarr_xarray.formats.zarr3.emit import data_type
 from nczarr_xarray.model import (
     NC_DTYPES,

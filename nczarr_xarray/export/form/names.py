@@ -12,7 +12,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form.lacking import _PURE, rebuilt
-from nczarr_xarray.formats.needed import NAMING
+from nczarr_xarray.formats.cfa.dialect import NAMING
 from nczarr_xarray.model import (
     Attribute,
     ChangedError,

@@ -20,7 +20,7 @@ from nczarr_xarray.export.form.attributes import same_value
 from nczarr_xarray.export.form.rounding import inexact, refuse_values
 from nczarr_xarray.export.form.storage import CF_KEYS, netcdf_type
 from nczarr_xarray.export.form.text import text_type
-from nczarr_xarray.formats.nczarr.fills import number_marks
+from nczarr_xarray.formats.nczarr.values import number_marks
 from nczarr_xarray.model import NC_DTYPES
 
 if TYPE_CHECKING:

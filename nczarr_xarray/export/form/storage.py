@@ -16,8 +16,8 @@ from nczarr_xarray.codecs.registry import as_zarr, codec, encoding_keys, of_zarr
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form.chunk_shapes import cut_to, default_chunk_shape, largest_block, suits
 from nczarr_xarray.export.form.codecs import asked_codecs, inherited_codecs, kept_codecs
-from nczarr_xarray.formats.nczarr.fills import fill_element
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
+from nczarr_xarray.formats.nczarr.values import fill_element
 from nczarr_xarray.model import (
     NC_TYPES,
     Attribute,

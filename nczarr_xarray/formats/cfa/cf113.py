@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.aggregated import (
+from nczarr_xarray.formats.cfa.borders import (
     ATTRIBUTES,
     Borders,
     borders_of,

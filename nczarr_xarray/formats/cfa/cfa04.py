@@ -18,10 +18,10 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.places.url import is_url
-from nczarr_xarray.formats.cfa import cfa04_write
+from nczarr_xarray.formats.cfa import cfa04_json
+from nczarr_xarray.formats.cfa.borders import grid_of
+from nczarr_xarray.formats.cfa.cfa04_json import Mappings, read_table
 from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped
-from nczarr_xarray.formats.cfa.mapping04 import Mappings, read_table
-from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
     DIMENSIONS_ATTRIBUTES,
     MOST_TEXT,
@@ -73,7 +73,7 @@ class Cfa04:
         self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
     ) -> Encoded:
         """Spell a table of fragments so that the original, its successor and cf-python read it."""
-        return cfa04_write.encode(name, dimensions, fragments)
+        return cfa04_json.encode(name, dimensions, fragments)
 
 
 class _Table:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.cfa.borders import grid_of
 from nczarr_xarray.formats.cfa.dialect import Decoded, Scoped
-from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
     DIMENSIONS_ATTRIBUTES,
     array_of,

@@ -16,18 +16,29 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.datatypes import Datatype, decode_datatype
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
+    Dataspace,
     SharedMessages,
     decode_dataspace,
     decode_dense,
     whole,
 )
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, bits_of, is_plain, value_type
-from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import Attribute, text_of
+
+
+@dataclass(slots=True)  # not frozen, because that is slow to create: there are thousands
+class H5Attribute:
+    """An attribute with its value as stored (`data`; vlen elements are heap references)."""
+
+    name: str
+    type: Datatype
+    space: Dataspace
+    data: bytes | memoryview
+
 
 # -- values --------------------------------------------------------------------------------------
 # Values of attributes, as netCDF4-python shows them.
@@ -246,7 +257,7 @@ async def _read_dense(header: oh.Header) -> list[tuple[oh.Body, int]]:
     storage = decode_dense(header.cursor(info, "attribute information"), 2)
     if storage.heap is None or storage.tree is None:
         return []
-    from nczarr_xarray.formats.hdf5.fractal import read_dense
+    from nczarr_xarray.formats.hdf5.heaps import read_dense
 
     what = f"{header.what}, attributes"
     heap, _, records = await read_dense(header.frame, storage.heap, storage.tree, _RECORDS, what)

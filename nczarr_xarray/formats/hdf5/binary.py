@@ -8,10 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
-from typing import Any
+from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.rounds import Read
+
+#: Dimensions that HDF5 allows.
+MOST_DIMENSIONS = 32
+#: An address of HDF5, relative to the base address; None where the file says "undefined".
+Address: TypeAlias = "int | None"
+
 
 #: Codes of `struct` for unsigned numbers, by their size.
 _UNSIGNED = {2: "H", 4: "I", 8: "Q"}

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.codecs.libhdf5 import lacks
 from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.attributes import read_attributes
-from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.attributes import H5Attribute, read_attributes
+from nczarr_xarray.formats.hdf5.binary import Address, Cursor
+from nczarr_xarray.formats.hdf5.datatypes import Datatype, decode_datatype
 from nczarr_xarray.formats.hdf5.messages import (
+    Dataspace,
+    Filter,
     SharedMessages,
     decode_dataspace,
     decode_fill,
@@ -22,21 +26,102 @@ from nczarr_xarray.formats.hdf5.messages import (
     decode_old_fill,
     whole,
 )
-from nczarr_xarray.formats.hdf5.objects import (
-    Address,
-    ChunkedLayout,
-    CompactLayout,
-    ContiguousLayout,
-    Dataspace,
-    Datatype,
-    Filter,
-    H5Dataset,
-    H5NamedType,
-    Layout,
-    OtherLayout,
-)
 from nczarr_xarray.formats.rounds import both
 from nczarr_xarray.model import CodecConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CompactLayout:
+    """The data are in the object header."""
+
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ContiguousLayout:
+    """The data are at `address`, or nothing has been written (None)."""
+
+    address: Address
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedLayout:
+    """The data are in chunks that an index finds.
+
+    Parameters
+    ----------
+    chunk_shape
+        In elements, without the dimension for the element size.
+    element_size
+        In bytes.
+    index
+        Which kind of index.
+    address
+        Address of the index; of the chunk itself for "single"; None if nothing has been written.
+    single_size, single_mask
+        Stored size and filter mask of a filtered single chunk.
+    unfiltered_edges
+        Whether chunks that reach over the edge of the dataset are stored
+        unfiltered (flag 1 of layout version 4).
+    """
+
+    chunk_shape: tuple[int, ...]
+    element_size: int
+    index: Literal["btree1", "single", "implicit", "fixed", "extensible", "btree2"]
+    address: Address
+    single_size: int | None = None
+    single_mask: int = 0
+    unfiltered_edges: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLayout:
+    """Data in external files, or a virtual dataset: not read by the parser here.
+
+    A virtual dataset is described by an object of a global heap, at the address
+    and with the index `mappings`.
+    """
+
+    reason: str
+    mappings: tuple[Address, int] | None = None
+
+
+Layout: TypeAlias = CompactLayout | ContiguousLayout | ChunkedLayout | OtherLayout
+
+
+@dataclass(slots=True)
+class H5Dataset:
+    """A dataset.
+
+    Parameters
+    ----------
+    address
+        Address of its object header, which identifies it.
+    fill
+        Bytes of one element; None where the file defines no fill value (zeros are read).
+    problems
+        Errors about attributes that could not be understood, with their names (None: not known).
+    """
+
+    name: str
+    address: int
+    type: Datatype
+    space: Dataspace
+    layout: Layout
+    fill: bytes | None
+    filters: tuple[Filter, ...]
+    attributes: dict[str, H5Attribute]
+    problems: tuple[tuple[str | None, NCZarrError], ...]
+
+
+@dataclass(slots=True)
+class H5NamedType:
+    """A committed datatype."""
+
+    name: str
+    type: Datatype
+
 
 T = TypeVar("T")
 

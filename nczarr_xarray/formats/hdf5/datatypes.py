@@ -3,12 +3,68 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Datatype, Member
+from nczarr_xarray.formats.hdf5.binary import MOST_DIMENSIONS, Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A field of a compound type, which begins `offset` bytes behind the beginning of that."""
+
+    name: str
+    offset: int
+    type: Datatype
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """A datatype (specification IV.A.2.d).
+
+    Parameters
+    ----------
+    kind
+        The class.
+    size
+        Bytes of one element as stored.
+    numpy
+        The equal of numpy, with its byte order: integers, IEEE floats (also two
+        bytes), ``S<size>`` for fixed strings, ``V<size>`` for opaque, references
+        and variable-length types, a structure for compounds of such, the base's
+        for enums, a sub-array for arrays. None if numpy has no equal.
+    base
+        Base type of an enum, a vlen or an array.
+    members
+        Fields of a compound.
+    enum
+        Names of an enum, each with its value.
+    shape
+        Shape of an array.
+    text
+        Whether a vlen is a string.
+    tag
+        Tag of an opaque type.
+    encoded
+        For numbers in a format that numpy lacks: the message itself.
+    """
+
+    kind: Literal[
+        "integer", "float", "time", "string", "bitfield", "opaque", "compound",
+        "reference", "enum", "vlen", "array", "complex", "unknown",
+    ]  # fmt: skip
+    size: int
+    numpy: np.dtype | None = None
+    base: Datatype | None = None
+    members: tuple[Member, ...] = ()
+    enum: tuple[tuple[str, int], ...] = ()
+    shape: tuple[int, ...] = ()
+    text: bool = False
+    tag: str = ""
+    encoded: bytes = b""
+
 
 #: Nesting of types, at most; libhdf5 has no limit, but deeper ones are not in use.
 _DEEPEST = 32

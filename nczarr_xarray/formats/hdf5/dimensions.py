@@ -20,9 +20,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.attributes import Sequences, read_heap_values
+from nczarr_xarray.formats.hdf5.attributes import H5Attribute, Sequences, read_heap_values
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, H5Attribute, H5Dataset
+from nczarr_xarray.formats.hdf5.datasets import H5Dataset
+from nczarr_xarray.formats.hdf5.datatypes import Datatype
+from nczarr_xarray.formats.hdf5.messages import Dataspace
 from nczarr_xarray.model import Dimension, nearness
 
 _WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."

@@ -1,16 +1,20 @@
-"""Local and global heaps (specification III.D and III.E): names, and data of variable length."""
+"""Local, global and fractal heaps (specification III.D, III.E, III.G)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import bisect
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from struct import Struct
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.rounds import together
+from nczarr_fsspec.errors import UnsupportedError
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, lookup3, verify
+from nczarr_xarray.formats.hdf5.btree2 import read_records
+from nczarr_xarray.formats.rounds import Once, both, together
 
 #: Bytes before the objects of a global heap and before each of them: a multiple of 8, whatever the
 #: sizes of lengths (libhdf5 2.0, observed).
@@ -224,3 +228,292 @@ async def resolve_vlen(
 def _total(stored: np.ndarray, size: int) -> int:
     """Return the number of bytes of all elements, of base elements of `size` bytes."""
     return int(stored["length"].sum(dtype=np.int64)) * size
+
+
+# -- fractal heaps -----------------------------------------------------------------------------
+
+
+#: Longer than the header of any heap without filters.
+_FIRST_READ = 256
+_MANAGED, _HUGE, _TINY = range(3)
+_HUGE_BY_KEY = 1  # type of B-tree records
+_OFFSET = itemgetter(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The doubling table: how large the blocks of each row are.
+
+    Parameters
+    ----------
+    width
+        Blocks in a row.
+    start, largest
+        Bytes of the first and of the largest direct block, powers of 2.
+    bits
+        Bits of an offset in the heap.
+    """
+
+    width: int
+    start: int
+    largest: int
+    bits: int
+
+    @property
+    def offset_size(self) -> int:
+        """Bytes of an offset in the heap."""
+        return (self.bits + 7) // 8
+
+    @property
+    def direct_rows(self) -> int:
+        """Rows of direct blocks; those behind them are of indirect blocks."""
+        return self.largest.bit_length() - self.start.bit_length() + 2
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a root block that spans the largest heap."""
+        return self.bits - (self.start * self.width).bit_length() + 2
+
+    def block_size(self, row: int) -> int:
+        """Return the size of the blocks of a row, in bytes of heap."""
+        return self.start << max(0, row - 1)
+
+    def rows_of(self, size: int) -> int:
+        """Return the number of rows of an indirect block that spans `size` bytes."""
+        return size.bit_length() - (self.start * self.width).bit_length() + 1
+
+
+@dataclass(slots=True)
+class FractalHeap:
+    """A heap: its blocks by ascending offset, and where its huge objects are."""
+
+    frame: Frame
+    what: str
+    address: int
+    id_size: int
+    table: _Table
+    checked: bool
+    most_managed: int
+    huge_index: int | None
+    blocks: list[tuple[int, bytes]] = field(default_factory=list)
+    used: int = 0
+    _extents: Once[dict[int, tuple[int, int]]] | None = None
+
+    @property
+    def length_size(self) -> int:
+        """Bytes of the length of an object in an identifier."""
+        largest = self.table.largest.bit_length() - 1
+        return (min(largest, self.most_managed.bit_length()) + 7) // 8
+
+    async def objects(self, ids: Sequence[bytes]) -> list[bytes]:
+        """Return the objects with these heap identifiers; huge ones take some more rounds.
+
+        Raises
+        ------
+        FormatError
+            If one of them is not in the heap.
+        """
+        middle = 1 + self.table.offset_size
+        end = middle + self.length_size
+        found = [self._near(id_, middle, end) for id_ in ids]
+        far = {i: ids[i] for i, one in enumerate(found) if one is None}
+        if far:
+            extents = await self._huge(list(far.values()))
+            if sum(length for _, length in set(extents)) > self.frame.end:
+                raise self.frame.error(self.what, "its huge objects are larger than the file")
+            for i, data in zip(far, await together(map(self._read, extents)), strict=True):
+                found[i] = data
+        return [one for one in found if one is not None]
+
+    async def _read(self, extent: tuple[int, int]) -> bytes:
+        self.frame.within(*extent, self.what)
+        return bytes(await self.frame.read(*extent))
+
+    def _near(self, id_: bytes, middle: int, end: int) -> bytes | None:
+        """Return an object from a block, or from its identifier; None for a huge one.
+
+        Parameters
+        ----------
+        middle, end
+            The ends of the fields "offset" and "length" in the identifier of an object.
+        """
+        kind = id_[0] >> 4 if id_ else -1
+        if kind == _MANAGED and len(id_) > middle:
+            offset = int.from_bytes(id_[1:middle], "little")
+            length = int.from_bytes(id_[middle:end], "little")
+            place = bisect.bisect_right(self.blocks, offset, key=_OFFSET) - 1
+            if place >= 0:
+                start, block = self.blocks[place]
+                if offset - start + length <= len(block):
+                    return block[offset - start : offset - start + length]
+            reason = f"{length} bytes at {offset} are not in the heap"
+        elif kind == _HUGE:
+            return None
+        elif kind == _TINY:
+            start, length = 1, id_[0] & 0x0F
+            if self.id_size > 17:  # then the length has 12 bits
+                start, length = 2, length << 8 | int.from_bytes(id_[1:2])
+            if start + length < len(id_):
+                return id_[start : start + length + 1]
+            reason = f"{length + 1} bytes in an identifier of {len(id_)}"
+        else:
+            reason = "an identifier that is too short, or of unknown version or type"
+        raise self.frame.error(f"{self.what}, object {id_.hex()}", reason)
+
+    async def _huge(self, ids: Sequence[bytes]) -> list[tuple[int, int]]:
+        """Return address and length of each huge object."""
+        frame = self.frame
+        if frame.offset_size + frame.length_size < self.id_size:
+            cursors = [Cursor(id_[1:], frame, self.what) for id_ in ids]
+            return [(cursor.address() or 0, cursor.length()) for cursor in cursors]
+        if self._extents is None:
+            self._extents = Once(self._read_extents)
+        extents = await self._extents.get()
+        key_size = min(self.id_size - 1, frame.length_size)
+        try:
+            return [extents[int.from_bytes(id_[1 : 1 + key_size], "little")] for id_ in ids]
+        except KeyError as error:
+            raise frame.error(self.what, f"no huge object {error}") from None
+
+    async def _read_extents(self) -> dict[int, tuple[int, int]]:
+        """Return address and length of all huge objects by their keys."""
+        frame = self.frame
+        if self.huge_index is None:
+            raise frame.error(self.what, "no index of its huge objects")
+        kind, records = await read_records(frame, self.huge_index, self.what)
+        if kind != _HUGE_BY_KEY:
+            raise frame.error(self.what, f"an index of huge objects with records of type {kind}")
+        extents: dict[int, tuple[int, int]] = {}
+        for record in records:
+            address, length, key = Cursor(record, frame, self.what).unpack("ALL")
+            extents[key] = (frame.known(address) or 0, length)
+        return extents
+
+    async def read_direct(self, address: int, offset: int, size: int) -> None:
+        """Read a direct block."""
+        what = f"{self.what}, block at {address}"
+        block = await self._block(address, size, what)
+        cursor = self._open(block, b"FHDB", offset, what)
+        if self.checked:
+            stored = cursor.uint(4)
+            end = cursor.position
+            whole = b"".join((block[: end - 4], b"\0\0\0\0", block[end:]))
+            if lookup3(whole) != stored:
+                raise cursor.error("its checksum is wrong (damaged, or changed while it was read)")
+        self.blocks.append((offset, block))
+
+    async def read_indirect(self, address: int, offset: int, rows: int) -> None:
+        """Read an indirect block of some rows, and all blocks below it."""
+        what = f"{self.what}, block at {address}"
+        frame, table = self.frame, self.table
+        count = rows * table.width
+        size = 9 + frame.offset_size + table.offset_size + count * frame.offset_size
+        block = await self._block(address, size, what)
+        verify(block, frame, what)
+        cursor = self._open(block, b"FHIB", offset, what)
+        children = []
+        for row in range(rows):
+            span = table.block_size(row)
+            for _ in range(table.width):
+                child = cursor.address()
+                if child is None:
+                    pass
+                elif row < table.direct_rows:
+                    children.append(self.read_direct(child, offset, span))
+                else:
+                    children.append(self.read_indirect(child, offset, table.rows_of(span)))
+                offset += span
+        await together(children)
+
+    async def _block(self, address: int, size: int, what: str) -> bytes:
+        self.frame.within(address, size, what)
+        self.used += size
+        if self.used > self.frame.end:
+            raise self.frame.error(self.what, "its blocks are larger than the file: some overlap")
+        return bytes(await self.frame.read(address, size))
+
+    def _open(self, block: bytes, signature: bytes, offset: int, what: str) -> Cursor:
+        cursor = Cursor(block, self.frame, what)
+        cursor.expect(signature)
+        version, heap = cursor.unpack("BA")
+        stated = cursor.uint(self.table.offset_size)
+        if version or heap != self.address or stated != offset:
+            reason = f"version {version}, of the heap at {heap}, offset {stated}"
+            raise cursor.error(f"{reason}, where 0, {self.address}, {offset} were expected")
+        return cursor
+
+
+async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
+    """Read a heap with all its blocks.
+
+    Parameters
+    ----------
+    what
+        Whose it is, for messages (``"links of /g"``).
+
+    Raises
+    ------
+    FormatError
+        If it is damaged.
+    UnsupportedError
+        If it is filtered.
+    """
+    what = f"{what}, fractal heap at {address}"
+    size = 26 + 12 * frame.length_size + 3 * frame.offset_size
+    frame.within(address, size, what)
+    block = await frame.read_some(address, _FIRST_READ)
+    cursor = Cursor(block, frame, what)
+    cursor.expect(b"FRHP")
+    version, id_size, filtered, flags = cursor.unpack("BHHB")
+    if version:
+        raise cursor.error(f"has version {version}, known is 0")
+    if filtered:
+        size += frame.length_size + 4 + filtered
+        frame.within(address, size, what)
+        verify(await frame.read(address, size), frame, what)
+        raise UnsupportedError(frame.url, f"{what}: is compressed, which is not supported")
+    verify(block[:size], frame, what)
+    most_managed, _, huge_index, *_ = cursor.unpack("ILALA8L")  # sizes and numbers of objects
+    table = _Table(*cursor.unpack("HLLH"))
+    root, rows = cursor.unpack("2xAH")
+    powers = (table.width, table.start, table.largest)
+    if (
+        any(not number or number & (number - 1) for number in powers)
+        or not table.start <= table.largest <= 1 << 32
+        or table.bits > 64
+        or rows > max(0, table.most_rows)
+        or id_size < 2
+    ):
+        raise cursor.error(f"an impossible {table} of {rows} rows")
+    heap = FractalHeap(
+        frame, what, address, id_size, table, bool(flags & 2), most_managed, frame.known(huge_index)
+    )
+    if root != frame.undefined:
+        read = heap.read_indirect(root, 0, rows) if rows else heap.read_direct(root, 0, table.start)
+        await read
+    heap.blocks.sort(key=_OFFSET)
+    return heap
+
+
+async def read_dense(
+    frame: Frame, heap: int, index: int, types: Container[int], what: str
+) -> tuple[FractalHeap, int, list[bytes]]:
+    """Read a heap and the B-tree that lists its objects at the same time.
+
+    Parameters
+    ----------
+    heap, index
+        Addresses of both.
+    types
+        Types of records that the tree may have.
+
+    Returns
+    -------
+    The heap, the type of the records, and the records in the order of the tree.
+    """
+    found, (kind, records) = await both(
+        read_heap(frame, heap, what), read_records(frame, index, what)
+    )
+    if kind not in types:
+        raise frame.error(what, f"an index with records of type {kind}")
+    return found, kind, records

@@ -11,12 +11,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
-from nczarr_xarray.formats.hdf5.objects import MOST_DIMENSIONS, Dataspace, Filter
+from nczarr_xarray.formats.hdf5.binary import MOST_DIMENSIONS, Cursor, Frame, verify
 from nczarr_xarray.formats.rounds import Once, caught, together
 
 if TYPE_CHECKING:
-    from nczarr_xarray.formats.hdf5.fractal import FractalHeap
+    from nczarr_xarray.formats.hdf5.heaps import FractalHeap
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dataspace:
+    """A dataspace: `shape` is None for a null one, ``()`` for a scalar.
+
+    `maxshape` has None where a dimension has no limit.
+    """
+
+    shape: tuple[int, ...] | None
+    maxshape: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter of a pipeline, in the order of encoding."""
+
+    id: int
+    name: str
+    values: tuple[int, ...]
 
 
 _MOST_FILTERS = 32
@@ -290,7 +311,7 @@ class SharedMessages:
             reason = f"no heap for shared messages of type {type_}"
             raise self.frame.error("table of shared messages", reason)
         if address not in self._heaps:
-            from nczarr_xarray.formats.hdf5.fractal import read_heap
+            from nczarr_xarray.formats.hdf5.heaps import read_heap
 
             self._heaps[address] = Once(partial(read_heap, self.frame, address, "shared messages"))
         heap = await self._heaps[address].get()

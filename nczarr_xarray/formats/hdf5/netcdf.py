@@ -13,6 +13,7 @@ from operator import attrgetter
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5.attributes import (
     HIDDEN,
+    H5Attribute,
     Sequences,
     c_text,
     count_of,
@@ -20,6 +21,7 @@ from nczarr_xarray.formats.hdf5.attributes import (
     read_heap_values,
 )
 from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.datasets import H5Dataset, H5NamedType, OtherLayout
 from nczarr_xarray.formats.hdf5.dimensions import (
     Attached,
     Dimensions,
@@ -32,6 +34,7 @@ from nczarr_xarray.formats.hdf5.dimensions import (
     reference_size,
 )
 from nczarr_xarray.formats.hdf5.header import read_superblock
+from nczarr_xarray.formats.hdf5.messages import Dataspace
 from nczarr_xarray.formats.hdf5.netcdf_storage import (
     Node,
     array_of,
@@ -41,13 +44,6 @@ from nczarr_xarray.formats.hdf5.netcdf_storage import (
     read_nodes,
 )
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, ValueType, value_type
-from nczarr_xarray.formats.hdf5.objects import (
-    Dataspace,
-    H5Attribute,
-    H5Dataset,
-    H5NamedType,
-    OtherLayout,
-)
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import (
@@ -202,7 +198,7 @@ class _Builder:
         virtual = [one for one in datasets if isinstance(one[1].layout, OtherLayout)]
         if not virtual:
             return
-        from nczarr_xarray.formats.hdf5.virtual import check_mappings
+        from nczarr_xarray.formats.hdf5.through_h5py import check_mappings
 
         root = self.nodes[0].group
         found = await together(

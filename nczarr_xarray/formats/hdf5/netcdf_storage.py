@@ -13,7 +13,14 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.chunkindex import ChunkGrid, HDF5ChunkIndex, NoIndex, SingleIndex
-from nczarr_xarray.formats.hdf5.datasets import codecs_of
+from nczarr_xarray.formats.hdf5.datasets import (
+    ChunkedLayout,
+    CompactLayout,
+    ContiguousLayout,
+    H5Dataset,
+    OtherLayout,
+    codecs_of,
+)
 from nczarr_xarray.formats.hdf5.dimensions import is_scale, list_lengths, read_classes
 from nczarr_xarray.formats.hdf5.netcdf_types import (
     Values,
@@ -22,14 +29,7 @@ from nczarr_xarray.formats.hdf5.netcdf_types import (
     decode_texts,
     is_plain,
 )
-from nczarr_xarray.formats.hdf5.objects import (
-    ChunkedLayout,
-    CompactLayout,
-    ContiguousLayout,
-    H5Dataset,
-    H5Group,
-    OtherLayout,
-)
+from nczarr_xarray.formats.hdf5.tree import H5Group
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Array,
@@ -193,7 +193,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         raise FormatError(path, f"has the shape {shape}, beyond what can be addressed")
     if isinstance(layout, OtherLayout):
         if value.nc_type == "string" or not value.dtype.hasobject:
-            from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+            from nczarr_xarray.formats.hdf5.through_h5py import H5pyArray
 
             odd = dataset.type.kind == "integer" and not is_plain(dataset.type)
             bits = bits_of(dataset.type) if odd else None

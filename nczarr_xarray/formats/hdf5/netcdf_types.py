@@ -18,8 +18,8 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.libhdf5 import convert_numbers
 from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.datatypes import Datatype
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
-from nczarr_xarray.formats.hdf5.objects import Datatype
 from nczarr_xarray.formats.rounds import together
 from nczarr_xarray.model import NC_TYPES, EnumType, sequence_of
 

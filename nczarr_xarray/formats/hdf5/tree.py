@@ -14,9 +14,9 @@ from functools import partial
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrError
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.attributes import Attributes, read_attributes
+from nczarr_xarray.formats.hdf5.attributes import Attributes, H5Attribute, read_attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.datasets import read_dataset
+from nczarr_xarray.formats.hdf5.datasets import H5Dataset, H5NamedType, read_dataset
 from nczarr_xarray.formats.hdf5.heaps import LocalHeap, read_local_heap
 from nczarr_xarray.formats.hdf5.messages import (
     Link,
@@ -25,8 +25,26 @@ from nczarr_xarray.formats.hdf5.messages import (
     decode_link,
     decode_symbol_table,
 )
-from nczarr_xarray.formats.hdf5.objects import H5Dataset, H5Group, H5NamedType
 from nczarr_xarray.formats.rounds import Once, both, together
+
+
+@dataclass(slots=True)
+class H5Group:
+    """A group. `members` are in the order netCDF-C lists them: of creation if kept, else of name.
+
+    A member that cannot be read, or a link that leads nowhere, is its error.
+    `loaded` is False for a group that was not asked for: then it has no members.
+    """
+
+    name: str
+    address: int
+    attributes: dict[str, H5Attribute]
+    loaded: bool
+    problems: tuple[NCZarrError, ...]
+    members: dict[str, H5Group | H5Dataset | H5NamedType | NCZarrError] = field(
+        default_factory=dict
+    )
+
 
 # -- links -----------------------------------------------------------------------------------------
 
@@ -60,7 +78,7 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
         return links, False
     dense = decode_dense(header.cursor(info, "link information"), 8)
     if dense.heap is not None and dense.tree is not None:
-        from nczarr_xarray.formats.hdf5.fractal import read_dense
+        from nczarr_xarray.formats.hdf5.heaps import read_dense
 
         what = f"{header.what}, links"
         store, kind, records = await read_dense(

@@ -1,19 +1,48 @@
-"""JSON attribute values to typed attributes."""
+"""JSON attribute values to typed attributes, and enums as attributes."""
 
 from __future__ import annotations
 
 import base64
+import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from urllib.parse import quote, unquote
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.nczarr.dtypes import attribute_type
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps, loads
-from nczarr_xarray.model import NC_DTYPES, Attribute
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    NC_TYPES,
+    Attribute,
+    EnumType,
+    Group,
+    Variable,
+    bytes_of,
+    join,
+)
 
+#: ``types`` of netCDF-C 4.8.0 hold nc_type numbers as text.
+G1_TYPES: dict[str, str] = {
+    "1": "byte",
+    "2": "char",
+    "3": "short",
+    "4": "int",
+    "5": "float",
+    "6": "double",
+    "7": "ubyte",
+    "8": "ushort",
+    "9": "uint",
+    "10": "int64",
+    "11": "uint64",
+    "12": "string",
+}
+
+#: The kinds of numpy that Zarr v2 has, a size, and the unit of times. (A unit that counts
+#: from zero, ``[0s]``, makes numpy divide by it: the process dies of SIGFPE.)
+DTYPE = re.compile(r"([<>|=]?)([biufcmMSUVO])([0-9]*)(\[(?:[1-9][0-9]*)?[a-zA-Z]+\])?")
 #: Keys that carry structure, not attributes of the user, in any generation.
 HIDDEN = frozenset(
     {
@@ -44,6 +73,26 @@ NAMED_NUMBERS = "NaN and infinities among attributes become texts, as JSON has n
 _INTEGERS = ("int", "uint", "int64", "uint64")
 #: Texts that stand for a number in arrays of pure Zarr, as in its fill values.
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+
+
+def attribute_type(code: JSON) -> str | None:
+    """Return the netCDF type name of an entry of ``types``; None if netCDF has no such type.
+
+    ``"|J0"`` marks NCZarr's own keys and gives None.
+    """
+    if not isinstance(code, str):
+        return None
+    if code in G1_TYPES:
+        return G1_TYPES[code]
+    match = DTYPE.match(code)
+    if match is None:
+        return None
+    prefix, kind, size, _ = match.groups()
+    if kind == "S":
+        return "char" if (prefix, size) == (">", "1") else "string"
+    if kind == "U":
+        return "char"
+    return NC_TYPES.get(kind + size)
 
 
 def decode_attributes(
@@ -262,3 +311,102 @@ def _smallest(elements: list[JSON]) -> str | None:
         if all(limits.min <= integer <= limits.max for integer in integers):
             return nc_type
     return "double"
+
+
+# -- enums ---------------------------------------------------------------------------------------
+# Enums in formats that have none: integers with CF's flags, and a mark to restore them by.
+#
+# A variable of an enum gets ``flag_values`` and ``flag_meanings``, which CF's
+# readers understand, and `MARK`, a text of percent-encoded words. The first word
+# is the path of the type. If a name is not a word of CF, all names follow. If the
+# variable has flags of its own, these stay, and members follow as ``name=value``.
+
+
+#: For netCDF-C it is an attribute like any other.
+MARK = "_nczarr_enum"
+VALUES, MEANINGS = "flag_values", "flag_meanings"
+#: Characters that CF allows in a word of ``flag_meanings``.
+_NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+@-]")
+
+
+def as_flags(variable: Variable) -> dict[str, Attribute]:
+    """Return the attributes of a variable of an enum, with CF's flags and our mark."""
+    enum = variable.enum
+    assert enum is not None
+    attributes = dict(variable.attributes)
+    marks = [_quoted(join(enum.group, enum.name))]
+    if VALUES in attributes or MEANINGS in attributes:
+        marks += [f"{_quoted(name)}={value}" for name, value in enum.members.items()]
+    else:
+        words = [_NOT_IN_WORDS.sub("_", name) for name in enum.members]
+        if words != [*enum.members]:
+            marks += map(_quoted, enum.members)
+        numbers = np.array([*enum.members.values()], NC_DTYPES[enum.nc_type])
+        attributes[VALUES] = Attribute(VALUES, enum.nc_type, numbers)
+        attributes[MEANINGS] = Attribute(MEANINGS, "char", " ".join(words))
+    attributes[MARK] = Attribute(MARK, "char", " ".join(marks))
+    return attributes
+
+
+def restore(variable: Variable, group_at: Callable[[str], Group | None]) -> None:
+    """Restore the enum that was stored as flags, unless its name now means another one.
+
+    `group_at` returns the group at a path, if there is one.
+    """
+    found = restored(variable)
+    if found is None or found.enum is None:
+        return
+    group = group_at(found.enum.group)
+    if group is None or group.types.setdefault(found.enum.name, found.enum) != found.enum:
+        return
+    variable.enum, variable.attributes = found.enum, found.attributes
+
+
+def restored(variable: Variable) -> Variable | None:
+    """Return a variable as it was before `as_flags`; None if it does not come from there."""
+    mark = variable.attributes.get(MARK)
+    if mark is None or not isinstance(mark.value, str) or variable.dtype.kind not in "iu":
+        return None
+    path, *words = mark.value.split() or [""]
+    names = [unquote(word, errors="surrogateescape") for word in words]
+    group, _, name = unquote(path, errors="surrogateescape").rpartition("/")
+    used = {MARK}
+    try:
+        if words and all("=" in word for word in words):
+            parts = [word.rpartition("=") for word in words]
+            names = [unquote(part[0], errors="surrogateescape") for part in parts]
+            numbers = [int(part[2]) for part in parts]
+        else:
+            used |= {VALUES, MEANINGS}
+            names = names or _meanings(variable.attributes)
+            numbers = _numbers(variable.attributes)
+        members = dict(zip(names, numbers, strict=True))
+    except ValueError:
+        return None  # the flags were changed: now they define the meaning of the values
+    limits = np.iinfo(variable.dtype)
+    within = all(limits.min <= number <= limits.max for number in numbers)
+    if not (name and members and all(members) and within) or len(members) < len(names):
+        return None
+    if not group:  # xarray's datasets do not keep the group of a type
+        group = "/" if path.startswith("/") else variable.group
+    enum = EnumType(name, members, str(variable.nc_type), group)
+    attributes = {n: one for n, one in variable.attributes.items() if n not in used}
+    if "_FillValue" in attributes:
+        attributes["_FillValue"] = replace(attributes["_FillValue"], enum=enum)
+    return replace(variable, enum=enum, attributes=attributes)
+
+
+def _numbers(attributes: Mapping[str, Attribute]) -> list[int]:
+    values = attributes[VALUES].value if VALUES in attributes else None
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
+        raise ValueError(f"{VALUES} are not integers")
+    return [int(value) for value in values.tolist()]
+
+
+def _meanings(attributes: Mapping[str, Attribute]) -> list[str]:
+    value = attributes[MEANINGS].value if MEANINGS in attributes else ""
+    return value.split() if isinstance(value, str) else []
+
+
+def _quoted(text: str) -> str:
+    return quote(bytes_of(text))

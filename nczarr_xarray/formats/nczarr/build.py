@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_xarray.formats.nczarr import dtypes, spellings
-from nczarr_xarray.formats.nczarr.attributes import decode_attributes
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.attributes import MARK, decode_attributes, restore
 from nczarr_xarray.formats.nczarr.documents import Nodes, first
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.zarray import default_chunk_nbytes, parse_array
@@ -242,8 +242,8 @@ class _Builder:
             variable.dtype = self.value_dtype(variable.nc_type, array)
             variable.attributes = self.attributes(documents, path, variable.nc_type)
             self.mask(variable, array)
-            if dtypes.MARK in variable.attributes:
-                dtypes.restore(variable, lambda path: self.groups.get(path.strip("/")))
+            if MARK in variable.attributes:
+                restore(variable, lambda path: self.groups.get(path.strip("/")))
             references = None if self.pure else spellings.dimension_references(documents, path)
             if references is not None and self.nodes.generation != "v2":
                 variable.dimensions = self.referenced(references, array)

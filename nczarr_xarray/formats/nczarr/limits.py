@@ -18,7 +18,7 @@ from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

@@ -1,4 +1,4 @@
-"""``.zarray`` to a `ChunkedArray` (Zarr v2 specification)."""
+"""``.zarray`` to a `ChunkedArray`, and its dtype to a netCDF type (Zarr v2 specification)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.nczarr.attributes import as_float, as_integer
-from nczarr_xarray.formats.nczarr.dtypes import variable_type
+from nczarr_xarray.formats.nczarr.attributes import DTYPE, as_float, as_integer
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
-from nczarr_xarray.model import ChunkedArray, CodecConfig, bytes_of
+from nczarr_xarray.model import NC_TYPES, ChunkedArray, CodecConfig, bytes_of
 
 #: Lengths beyond this cannot be indexed by numpy.
 MAX_SIZE = 2**63 - 1
 #: Bytes of chunks by default in netCDF-C (4.9.0 to 4.10.1), and of its single unlimited dimension.
 _CHUNK_BYTES, _RECORDS_BYTES = 1 << 24, 4096
+#: Bytes of an element, at most: one hostile element could fill the memory.
+MAX_ITEM = 1 << 24
 
 
 def parse_array(
@@ -234,3 +235,87 @@ def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype, netcdf: bool) 
         if 0 < len(decoded) <= dtype.itemsize:
             return decoded.rstrip(b"\0")
     return bytes_of(value)[: dtype.itemsize]
+
+
+# -- dtype ---------------------------------------------------------------------------------------
+
+
+def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np.dtype]:
+    """Return the netCDF type name (or None) and the stored numpy dtype of a ``dtype``.
+
+    Parameters
+    ----------
+    code
+        The JSON value: a string, or a list for structured types.
+    key
+        Names the ``.zarray`` in errors.
+    netcdf
+        Whether netCDF-C wrote the array. Then ``<U1`` is one byte per element
+        (4.8.x, 4.9.0) and means char. ``>S1`` means char wherever it appears:
+        only netCDF-C writes that spelling.
+
+    Raises
+    ------
+    FormatError
+        If numpy has no such type.
+    """
+    if isinstance(code, list):
+        return None, _numpy_dtype(_fields(code, key), key)
+    if not isinstance(code, str) or isinstance(code, Number):
+        raise FormatError(key, f"dtype {code!r:.80} is not text")
+    match = DTYPE.fullmatch(code)
+    if match is None:
+        raise FormatError(key, f"dtype {code!r:.80} is not a Zarr data type")
+    prefix, kind, size, unit = match.groups()
+    if kind == "S" and (prefix, size) == (">", "1"):
+        return "char", np.dtype("S1")
+    if kind == "U" and size == "1" and netcdf:
+        return "char", np.dtype("S1")
+    # "|i4" and "i4" name no byte order: take the common one (4.9.3+ swap the bytes)
+    order = "<" if prefix in ("", "|", "=") else prefix
+    if not size and kind != "O":
+        raise FormatError(key, f"dtype {code!r} has no size")
+    if kind == "M" and unit is None:  # numpy has such types, but cannot print them
+        raise FormatError(key, f"dtype {code!r} has no unit of time")
+    dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
+    if kind in "SUO":
+        return "string", dtype
+    return NC_TYPES.get(kind + size), dtype
+
+
+def _numpy_dtype(spec: Any, key: str) -> np.dtype:
+    try:
+        dtype: np.dtype = np.dtype(spec)
+    except (TypeError, ValueError) as error:
+        raise FormatError(key, f"dtype {spec!r:.80} is not known ({error})") from None
+    if dtype.hasobject and dtype.kind != "O":
+        raise FormatError(key, f"dtype {spec!r:.80} has Python objects inside")
+    if not 0 < dtype.itemsize <= MAX_ITEM:
+        raise FormatError(key, f"dtype {spec!r:.80} has elements of {dtype.itemsize} bytes")
+    return dtype
+
+
+def _fields(code: list[JSON], key: str) -> list[tuple[Any, ...]]:
+    """Return a structured dtype: ``[["a", "<i4"], ["b", "<f8", [2]]]`` as numpy wants it."""
+    fields: list[tuple[Any, ...]] = []
+    for entry in code:
+        try:
+            name, kind, *shapes = entry
+            simple = None if isinstance(kind, list) else DTYPE.fullmatch(kind)
+            sizes = [tuple(int(n) for n in shape) for shape in shapes]
+        except (TypeError, ValueError):
+            raise FormatError(key, f"structured dtype {code!r:.80} is malformed") from None
+        if simple is None and not isinstance(kind, list):
+            raise FormatError(key, f"dtype {kind!r:.80} is not a Zarr data type")
+        fields.append((name, kind if simple else _fields(kind, key), *sizes))
+    return fields
+
+
+def packed(dtype: np.dtype) -> np.dtype:
+    """Return a dtype without padding between its fields, which Zarr would take for fields."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((packed(base), shape))
+    if dtype.names is None:
+        return dtype
+    return np.dtype([(name, packed(dtype[name])) for name in dtype.names])

@@ -7,11 +7,11 @@ import json
 import math
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -21,11 +21,16 @@ from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_fsspec.stores.missing_chunks import Document, Presence, changed
 from nczarr_xarray.chunks.pieces import split_axes
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.codecs.codec import UNKNOWN
+from nczarr_xarray.codecs.codec import UNKNOWN, Size, packed
+from nczarr_xarray.codecs.decompress import blosc_container
 from nczarr_xarray.formats.nczarr.attributes import float_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, difference, dumps, loads
 from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
 from nczarr_xarray.model import Array, CodecConfig
+
+if TYPE_CHECKING:
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer
 
 FILE = "zarr.json"
 #: Codecs that need another one before or behind them, which makes bytes of elements.
@@ -216,7 +221,6 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
 
 def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | None]:
     """Make zarr-python's array for reading, and what finds out whether it is still there."""
-    from nczarr_xarray.formats.zarr3.whole_blosc import with_whole_blosc
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
@@ -352,3 +356,57 @@ def fill_value(value: JSON, dtype: np.dtype) -> JSON:
     if dtype.kind == "S":
         return base64.standard_b64decode(value).decode("utf-8", "replace")
     return float_of(value) if dtype.kind == "f" else value
+
+
+# -- blosc ---------------------------------------------------------------------------------------
+# Zarr 3's blosc as zarr-python decodes it, but for chunks that were cut off: numcodecs reads behind
+# the end of such a chunk, and takes what is in memory there.
+
+
+def with_whole_blosc(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of an array whose codecs, in shards too, check what blosc is given."""
+    codecs = metadata.get("codecs")
+    return {**metadata, "codecs": [_checking(codec) for codec in codecs or ()]}
+
+
+def _checking(codec: Any) -> Any:
+    name = codec.get("name") if isinstance(codec, dict) else codec
+    if name in ("blosc", "numcodecs.blosc"):
+        return {"name": _whole_blosc()}  # which needs no settings to decode
+    if name == "sharding_indexed":
+        return {**codec, "configuration": with_whole_blosc(codec["configuration"])}
+    return codec
+
+
+@cache
+def _whole_blosc() -> str:
+    """Register the codec that decodes chunks that are there to their end; return its name."""
+    from zarr.codecs import BloscCodec
+    from zarr.registry import register_codec
+
+    class WholeBlosc(BloscCodec):
+        @classmethod
+        def from_dict(cls, _: Any) -> WholeBlosc:
+            return cls()  # which has no settings
+
+        def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
+            _check_whole(chunk_bytes, chunk_spec)
+            return super()._decode_sync(chunk_bytes, chunk_spec)
+
+        async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
+            _check_whole(chunk_bytes, chunk_spec)
+            return await super()._decode_single(chunk_bytes, chunk_spec)
+
+    register_codec("nczarr_xarray.blosc", WholeBlosc)
+    return "nczarr_xarray.blosc"
+
+
+def _check_whole(chunk: Buffer, spec: ArraySpec) -> None:
+    dtype = spec.dtype.to_native_dtype()
+    size = UNKNOWN
+    if dtype.kind not in "OT":
+        size = packed(Size(math.prod(spec.shape) * dtype.itemsize))
+    try:
+        blosc_container(chunk.as_numpy_array(), size)
+    except FormatError as error:
+        raise ValueError(error.reason) from None

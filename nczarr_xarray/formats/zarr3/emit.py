@@ -15,9 +15,9 @@ import numpy as np
 
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.formats.nczarr import values
-from nczarr_xarray.formats.nczarr.dtypes import as_flags
+from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
-from nczarr_xarray.formats.nczarr.profiles import PURE
+from nczarr_xarray.formats.nczarr.spellings import PURE
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable, join
 

@@ -18,10 +18,9 @@ import numpy as np
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, Listing, Object, is_safe_name
-from nczarr_xarray.formats.nczarr.attributes import decode_attributes
+from nczarr_xarray.formats.nczarr.attributes import MARK, decode_attributes, restore
 from nczarr_xarray.formats.nczarr.build import ImpliedDimensions, Naming
 from nczarr_xarray.formats.nczarr.documents import about_strangers, only_groups
-from nczarr_xarray.formats.nczarr.dtypes import MARK, restore
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array

@@ -9,7 +9,7 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.documents import KEY
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
+from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import AmbiguousNameError, FragmentArray
 from nczarr_xarray.tools.checks.subject import Subject

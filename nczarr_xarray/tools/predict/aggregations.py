@@ -16,7 +16,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets, options_for
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, needs_names, reading_of
 from nczarr_xarray.dataset.fragments import AT_A_TIME, AT_ONCE
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray, Variable
 from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree, Key
 from nczarr_xarray.tools.predict.network import Network, Round, together

@@ -39,8 +39,7 @@ from nczarr_xarray.dataset.targets import are_references
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.cfa.dialect import is_master
-from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.registry import Source, read_hierarchy
+from nczarr_xarray.formats.registry import EVERYTHING, OpenOptions, Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, caught
 from nczarr_xarray.formats.rounds import together as in_rounds
 from nczarr_xarray.formats.zarr3.array import ZarrArray

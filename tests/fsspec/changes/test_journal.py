@@ -44,7 +44,7 @@ from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from tests.support.corpora.samples import CONSOLIDATED
 from tests.support.examples import examples
 

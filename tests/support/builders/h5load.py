@@ -12,10 +12,9 @@ from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.formats.hdf5.datasets import codecs_of
+from nczarr_xarray.formats.hdf5.datasets import ChunkedLayout, H5Dataset, codecs_of
 from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.netcdf_storage import chunk_index
-from nczarr_xarray.formats.hdf5.objects import ChunkedLayout, H5Dataset
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.model import ChunkTable, FileChunks
 from tests.support.builders.h5drive import drive

@@ -11,19 +11,18 @@ import numpy as np
 from h5py import h5a, h5d, h5g, h5o, h5p, h5s, h5t
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_xarray.formats.hdf5.header import read_superblock
-from nczarr_xarray.formats.hdf5.objects import (
+from nczarr_xarray.formats.hdf5.attributes import H5Attribute
+from nczarr_xarray.formats.hdf5.datasets import (
     ChunkedLayout,
     CompactLayout,
     ContiguousLayout,
-    Datatype,
-    H5Attribute,
     H5Dataset,
-    H5Group,
     H5NamedType,
     OtherLayout,
 )
-from nczarr_xarray.formats.hdf5.tree import read_tree
+from nczarr_xarray.formats.hdf5.datatypes import Datatype
+from nczarr_xarray.formats.hdf5.header import read_superblock
+from nczarr_xarray.formats.hdf5.tree import H5Group, read_tree
 from tests.support.builders.h5drive import Driven, drive
 
 LIBVERS = ["earliest", "v108", "v110", "v112", "v114", "latest"]

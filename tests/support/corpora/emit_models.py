@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

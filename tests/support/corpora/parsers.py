@@ -50,7 +50,7 @@ from nczarr_xarray.dataset.units import conversion
 from nczarr_xarray.formats.cfa.decode import WRITABLE, decode
 from nczarr_xarray.formats.cfa.decode import find as find_aggregations
 from nczarr_xarray.formats.cfa.dialect import aggregated
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+from nczarr_xarray.formats.hdf5.through_h5py import H5pyArray
 from nczarr_xarray.formats.nczarr import jsontext
 from nczarr_xarray.model import (
     ChunkedArray,

@@ -28,7 +28,7 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.hdf5 import binary
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+from nczarr_xarray.formats.hdf5.through_h5py import H5pyArray
 from nczarr_xarray.formats.rounds import Read
 from nczarr_xarray.model import FileChunks, FileStrides, Variable
 from tests.support.builders.h5drive import drive

@@ -21,7 +21,7 @@ from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.masters import Replaced, read_master
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.views.references import references
 from tests.support.builders.manyfiles import TIME, write
 from tests.support.servers.httpserver import Server

@@ -96,7 +96,7 @@ def test_a_filter_of_hdf5_files_is_undone(tmp_path: Path) -> None:
 import numpy as np
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.formats.hdf5.datasets import codecs_of
-from nczarr_xarray.formats.hdf5.objects import Filter
+from nczarr_xarray.formats.hdf5.messages import Filter
 from nczarr_xarray.model import FileChunks
 import toy
 codecs = codecs_of((Filter(31999, "", (3,)),), np.dtype("<i4"), (10,))

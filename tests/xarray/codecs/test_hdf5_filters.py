@@ -23,7 +23,7 @@ from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5 import datasets as module
 from nczarr_xarray.formats.hdf5.datasets import codecs_of
-from nczarr_xarray.formats.hdf5.objects import Filter
+from nczarr_xarray.formats.hdf5.messages import Filter
 from nczarr_xarray.model import ChunkedArray, FileChunks
 from tests.support.builders.h5load import load
 from tests.support.examples import examples

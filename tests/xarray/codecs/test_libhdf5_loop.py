@@ -22,7 +22,7 @@ from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_xarray.codecs.filters import szip_encoder
 from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.formats.registry import EVERYTHING
 from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import ChunkedArray, Dimension, Variable
 from tests.support.faults.filepromises import RemoteMemory

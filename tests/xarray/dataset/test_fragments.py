@@ -20,7 +20,7 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import Opening
 from nczarr_xarray.dataset.fragments import AggregationReaders, FragmentReader
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

@@ -15,7 +15,7 @@ from nczarr_xarray.dataset import fragments
 from nczarr_xarray.dataset.fragment_datasets import Opening, RemoteFragment
 from nczarr_xarray.dataset.fragment_parts import Part
 from nczarr_xarray.dataset.fragments import read_on_loop
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 
 if TYPE_CHECKING:
     from nczarr_fsspec.ranges.remote import RemoteFileBytes

@@ -19,8 +19,7 @@ import pytest
 from nczarr_fsspec.ranges.source import Limits
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.open_options import EVERYTHING
-from nczarr_xarray.formats.registry import Source, read_hierarchy
+from nczarr_xarray.formats.registry import EVERYTHING, Source, read_hierarchy
 from nczarr_xarray.model import Hierarchy, Variable
 from tests.support.marks import each_once
 from tests.support.servers.virtualnet import Loop, VirtualBytes

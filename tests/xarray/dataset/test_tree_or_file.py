@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_xarray.formats.nczarr.emit import documents
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import Attribute, Group
 from nczarr_xarray.views.references import references
 from tests.support.servers.httpserver import Server

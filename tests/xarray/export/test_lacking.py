@@ -22,7 +22,7 @@ from nczarr_xarray.cli.dump import write_cdl
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.copy.zarr2 import plan_copy
-from nczarr_xarray.formats.nczarr.dtypes import MARK, as_flags, restored
+from nczarr_xarray.formats.nczarr.attributes import MARK, as_flags, restored
 from nczarr_xarray.model import Attribute, EnumType, Variable, bytes_of
 from tests.support.examples import examples
 from tests.support.oracles.nc_adapter import ncdump

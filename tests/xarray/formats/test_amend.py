@@ -13,15 +13,16 @@ from hypothesis import assume, given, settings
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.nczarr.amend import (
+from nczarr_xarray.formats.nczarr.emit import (
     add_children,
+    array_documents,
+    documents,
     generation_profile,
     set_attributes,
     set_dimension,
     set_shape,
 )
-from nczarr_xarray.formats.nczarr.emit import array_documents, documents
-from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable, join
 from tests.support.corpora.emit_models import (
     NCZARR,

@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_xarray import open_hierarchy
 from nczarr_xarray.dataset.dataset import attribute_value, dimension_names
-from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
+from nczarr_xarray.formats.classic import read_hierarchy
 from nczarr_xarray.model import FileStrides, Group, Hierarchy, Variable, bytes_of
 from tests.support.builders.h5drive import Driven, drive
 from tests.support.corpora import classic_corpus as corpus

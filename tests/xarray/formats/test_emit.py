@@ -22,8 +22,7 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
-from nczarr_xarray.formats.nczarr.spellings import release
+from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile, release
 from nczarr_xarray.formats.nczarr.values import number
 from nczarr_xarray.model import (
     NC_DTYPES,

@@ -13,15 +13,22 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
-from nczarr_xarray.formats.hdf5 import fractal
+from nczarr_xarray.formats.hdf5 import heaps
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.chunkindex import HDF5ChunkIndex
 from nczarr_xarray.formats.hdf5.chunkindex_arrays import ImplicitIndex
-from nczarr_xarray.formats.hdf5.datasets import decode_layout
-from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.datasets import (
+    ChunkedLayout,
+    CompactLayout,
+    ContiguousLayout,
+    H5Dataset,
+    decode_layout,
+)
+from nczarr_xarray.formats.hdf5.datatypes import Datatype, Member, decode_datatype
 from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
+    Dataspace,
     decode_dataspace,
     decode_dense,
     decode_fill,
@@ -31,18 +38,8 @@ from nczarr_xarray.formats.hdf5.messages import (
 )
 from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, chunk_index
 from nczarr_xarray.formats.hdf5.netcdf_types import value_type
-from nczarr_xarray.formats.hdf5.objects import (
-    ChunkedLayout,
-    CompactLayout,
-    ContiguousLayout,
-    Dataspace,
-    Datatype,
-    H5Dataset,
-    H5Group,
-    Member,
-)
-from nczarr_xarray.formats.hdf5.tree import read_tree
-from nczarr_xarray.formats.hdf5.virtual import read_mappings
+from nczarr_xarray.formats.hdf5.through_h5py import read_mappings
+from nczarr_xarray.formats.hdf5.tree import H5Group, read_tree
 from tests.support.builders.h5drive import drive
 from tests.support.builders.h5objects import Equal, address_of, made
 from tests.support.faults.filepromises import verifying
@@ -69,7 +66,7 @@ def root_of(data: bytes) -> H5Group:
 def said(data: bytes) -> str:
     """What reading a tree says of it: its error, or those of its members and attributes."""
     with pytest.MonkeyPatch.context() as patch, verifying(lambda *_: None):
-        patch.setattr(fractal, "lookup3", lambda block: block and Equal())
+        patch.setattr(heaps, "lookup3", lambda block: block and Equal())
         try:
             return repr(root_of(data))
         except FormatError as error:

@@ -15,14 +15,10 @@ import pytest
 from h5py import h5d, h5f, h5p, h5s, h5t
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
+from nczarr_xarray.formats.hdf5.datasets import H5Dataset, OtherLayout
 from nczarr_xarray.formats.hdf5.header import read_superblock
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
-from nczarr_xarray.formats.hdf5.objects import (
-    H5Dataset,
-    H5Group,
-    OtherLayout,
-)
-from nczarr_xarray.formats.hdf5.tree import read_tree
+from nczarr_xarray.formats.hdf5.tree import H5Group, read_tree
 from tests.support.builders.h5drive import drive
 from tests.support.builders.h5objects import LIBVERS, check, everything, made, read
 from tests.support.marks import each_once

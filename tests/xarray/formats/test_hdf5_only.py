@@ -10,7 +10,7 @@ import pytest
 
 from nczarr_xarray.dataset.fragment_datasets import open_fragment
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import OpenOptions
 
 
 @pytest.fixture

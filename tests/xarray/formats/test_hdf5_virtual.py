@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.hdf5 import fallback
+from nczarr_xarray.formats.hdf5 import through_h5py
 from nczarr_xarray.formats.hdf5.binary import lookup3
-from nczarr_xarray.formats.hdf5.fallback import H5pyReader
+from nczarr_xarray.formats.hdf5.through_h5py import H5pyReader
 from tests.support.examples import examples
 from tests.support.faults.filepromises import RemoteMemory
 
@@ -526,7 +526,7 @@ def small_parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     _large(path, values)
     with (
         xr.open_dataset(path, engine="nczarr") as ds,
-        mock.patch.object(fallback, "LARGE_BOX", 64),
+        mock.patch.object(through_h5py, "LARGE_BOX", 64),
     ):
         yield ds, values
 

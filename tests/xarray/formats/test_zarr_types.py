@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM, attribute_type, variable_type
+from nczarr_xarray.formats.nczarr.attributes import attribute_type
 from nczarr_xarray.formats.nczarr.jsontext import Number, loads
 from nczarr_xarray.formats.nczarr.values import standard, standard_attribute
+from nczarr_xarray.formats.nczarr.zarray import MAX_ITEM, variable_type
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.cfa import mapping04
-from nczarr_xarray.formats.cfa.mapping04 import (
+from nczarr_xarray.formats.cfa import cfa04_json
+from nczarr_xarray.formats.cfa.cfa04_json import (
     Mappings,
     Part,
     listed_part,
@@ -54,7 +54,7 @@ class TestTable:
         text = around + json.dumps(table, indent=indent, separators=separators) + around
         taken: list[list[Any]] = []
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mapping04, "PARTITIONS_AT_A_TIME", together)
+            patch.setattr(cfa04_json, "PARTITIONS_AT_A_TIME", together)
             found = read_table(text, taken.append)
         assert found == {**table, "Partitions": []}
         assert [one for some in taken for one in some] == partitions

@@ -16,7 +16,7 @@ from nczarr_fsspec.transport import recording
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.formats.registry import EVERYTHING
 from nczarr_xarray.tools.predict.network import Network, measure_network
 from nczarr_xarray.tools.survey import survey
 from tests.support.marks import slow_but

@@ -19,7 +19,7 @@ from nczarr_fsspec.transport.http import HTTPTransport
 from nczarr_xarray import open_hierarchy
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.formats.registry import EVERYTHING
 from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree
 from nczarr_xarray.tools.predict.network import Cost, Network
 from nczarr_xarray.tools.predict.reads import PATTERNS, cost_of
