@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.recovery import recover as recover
     from nczarr_xarray.tools.compare import compare as compare
     from nczarr_xarray.tools.doctor import doctor as doctor
-    from nczarr_xarray.tools.trace.trace import trace as trace
+    from nczarr_xarray.tools.trace import trace as trace
     from nczarr_xarray.tools.upgrade import upgrade as upgrade
     from nczarr_xarray.tools.validate import validate as validate
     from nczarr_xarray.tools.versions import show_versions as show_versions
@@ -69,7 +69,7 @@ _MODULES = {
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.dataset": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],
-    "nczarr_xarray.tools.trace.trace": ["trace"],
+    "nczarr_xarray.tools.trace": ["trace"],
     "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.tools.versions": ["show_versions"],

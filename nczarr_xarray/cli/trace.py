@@ -39,7 +39,7 @@ def add_trace(new: NewParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record; return what the command returned."""
-    from nczarr_xarray.tools.trace.trace import trace
+    from nczarr_xarray.tools.trace import trace
 
     for path in filter(None, (getattr(args, form) for form in _FORMS)):
         for word in args.words:

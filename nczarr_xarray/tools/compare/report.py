@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from nczarr_fsspec.errors import NCZarrError
 #: Attributes that say what a stored element stands for.
 DECODING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned")
 
+#: Differing values of a variable that are kept.
+SHOWN = 5
 #: Differences that the text shows, and characters of a value.
 _LINES, _COLUMNS = 50, 60
 
@@ -137,16 +140,8 @@ class Comparison:
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as what JSON can hold."""
-        return {
-            "a": self.a,
-            "b": self.b,
-            "equal": self.equal,
-            "differences": [asdict(difference) for difference in self.differences],
-            "differing": dict(self.differing),
-            "values": self.values,
-            "troubles": list(map(str, self.troubles)),
-            "notes": list(self.notes),
-        }
+        found = asdict(replace(self, troubles=()))
+        return found | {"equal": self.equal, "troubles": list(map(str, self.troubles))}
 
 
 def _first_difference(a: str, b: str) -> int:
@@ -160,3 +155,42 @@ def _short(text: str, start: int) -> str:
     begin = max(0, start - _COLUMNS // 2) if len(text) > _COLUMNS else 0
     piece = text[begin : begin + _COLUMNS]
     return ("…" if begin else "") + piece + ("…" if begin + _COLUMNS < len(text) else "")
+
+
+class Tally:
+    """The differences and troubles so far.
+
+    Parameters
+    ----------
+    structure
+        The differences of the structure.
+
+    Attributes
+    ----------
+    values
+        How many were compared.
+    """
+
+    def __init__(self, structure: Sequence[Difference]) -> None:
+        self._differences = list(structure)
+        self._differing: Counter[str] = Counter()
+        self._shown: Counter[str] = Counter()
+        self._troubles: dict[str, NCZarrError] = {}
+        self.values = 0
+
+    def differ(self, path: str, count: int, first: Sequence[Difference]) -> None:
+        """Note that values of a variable differ, and keep the first of them."""
+        self._differing[path] += count
+        kept = first[: SHOWN - self._shown[path]]
+        self._shown[path] += len(kept)
+        self._differences += kept
+
+    def trouble(self, error: NCZarrError) -> None:
+        """Note that something could not be read; the same error counts once."""
+        self._troubles.setdefault(str(error), error)
+
+    def result(self, a: str, b: str, notes: Sequence[str]) -> Comparison:
+        """Return all as a report on A and B."""
+        differences, troubles = tuple(self._differences), tuple(self._troubles.values())
+        differing = dict(self._differing)
+        return Comparison(a, b, differences, differing, self.values, troubles, tuple(notes))

@@ -21,7 +21,7 @@ from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.tools.survey import Survey, keys_of, sizes_of
-from nczarr_xarray.tools.trace.analysis import TELLING, latency, speed
+from nczarr_xarray.tools.trace.summary import TELLING, latency, speed
 
 #: What a part of an answer has besides its bytes, if there are several.
 _PART_HEADER = 150

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from nczarr_fsspec.text import format_size
 from nczarr_fsspec.transport.recording import Record
-from nczarr_xarray.tools.trace.analysis import (
+from nczarr_xarray.tools.trace.summary import (
     Summary,
     asked_for,
     format_seconds,

@@ -92,7 +92,7 @@ def test_members_of_enums_have_no_tolerance(tmp_path: Path) -> None:
 
 
 def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nczarr_xarray.tools.compare.api.SAMPLE_BYTES", 8)
+    monkeypatch.setattr("nczarr_xarray.tools.compare.SAMPLE_BYTES", 8)
     a, b = written(tmp_path / "a"), written(tmp_path / "b")
     found = compare(a, b, variables=["v"], sample=3)
     assert found.equal

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.tools.trace.trace import Trace
 from tests.support.builders.remotefiles import write_file
 from tests.support.servers.httpserver import Server
 
@@ -28,6 +29,14 @@ def server(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         yield server
 
 
+def requests(path: str | Path) -> list[Any]:
+    """Read a document, and return what it has of requests."""
+    document = json.loads(Path(path).read_text())
+    assert (document["format"], document["version"]) == ("nczarr-trace", 1)
+    found: list[Any] = document["requests"]
+    return found
+
+
 def test_a_command_is_traced(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"{server.url}/h5.nc"
     files = ["--html", "t.html", "--json", "t.json"]
@@ -35,9 +44,9 @@ def test_a_command_is_traced(server: Server, capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr()
     assert printed.out.startswith(url)
     assert "read rounds" in printed.err
-    found = Trace.load("t.json")
-    assert len(found.records) == len(server.requests) > 0
-    assert Path("t.html").read_text() == found.html()
+    found = requests("t.json")
+    assert len(found) == len(server.requests) > 0
+    assert f"Trace of {len(found)} requests" in Path("t.html").read_text()
 
 
 def test_a_script_is_traced_with_its_arguments(
@@ -53,7 +62,7 @@ def test_a_script_is_traced_with_its_arguments(
     command = ["python3.11", "script.py", f"{server.url}/h5.nc", "x"]
     assert main(["trace", "--json", "t.json", "--", *command]) == 7
     assert float(capsys.readouterr().out) == pytest.approx(0.12)
-    assert len(Trace.load("t.json").records) == len(server.requests)
+    assert len(requests("t.json")) == len(server.requests)
     assert (sys.argv, sys.path) == before
 
 
@@ -78,7 +87,7 @@ def test_the_status_is_that_of_the_program(
     file = tmp_path / "t.json"
     assert main(["trace", "--json", str(file), "--", "python", *arguments]) == status
     assert said in "".join(capsys.readouterr())
-    assert Trace.load(file).records == []
+    assert requests(file) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.transport import policy, recording
 from nczarr_xarray.cli.demo import DATASET
-from nczarr_xarray.tools.trace.trace import Trace
+from nczarr_xarray.tools.trace import Trace
 from tests.support.builders.remotefiles import write_file
 from tests.support.builders.trees import read_tree
 from tests.support.faults.leftovers import end_reads
@@ -134,13 +135,14 @@ def test_secrets_are_nowhere_in_a_trace(content: dict[str, bytes]) -> None:
 # ---- files
 
 
-def test_a_trace_is_saved_in_two_forms_and_loaded(server: Server, tmp_path: Path) -> None:
+def test_a_trace_is_saved_in_two_forms(server: Server, tmp_path: Path) -> None:
     found = traced(f"{server.url}/h5.nc")
     for name in ("t.HTML", "t.json"):
         found.save(tmp_path / name)
     assert (tmp_path / "t.HTML").read_text() == found.html()
     assert found._repr_html_() in found.html()
-    assert Trace.load(tmp_path / "t.json") == found
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert (document["seconds"], len(document["requests"])) == (found.seconds, len(found.records))
     with pytest.raises(URLError, match=r"written as \.html or \.json"):
         found.save(tmp_path / "t.png")
 
@@ -183,7 +185,8 @@ def test_names_with_any_bytes(tmp_path: Path) -> None:
             xr.open_dataset(f"{server.url}/x.h5", engine="nczarr").load()
     for name in ("t.json", "t.html"):
         found.save(tmp_path / name)
-    assert "/v\\udcb0\\n" in {record.cause for record in Trace.load(tmp_path / "t.json").records}
+    requests = json.loads((tmp_path / "t.json").read_text())["requests"]
+    assert "/v\\udcb0\\n" in {one["cause"] for one in requests}
 
 
 def in_a_fork(url: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_xarray.tools.compare.reading import Blocks, block_lengths
+from nczarr_xarray.tools.compare import Blocks, block_lengths
 
 SIZES = st.integers(0, 12)
 

@@ -13,7 +13,7 @@ import xarray as xr
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_xarray import compare, open_hierarchy, to_nczarr
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.tools.compare import api, reading
+from nczarr_xarray.tools import compare as comparison
 
 VALUES = np.arange(64 * 64, dtype="f8").reshape(64, 64)
 DATASET = xr.Dataset(dict.fromkeys("abc", (("x", "y"), VALUES)) | {"s": ((), 1)})
@@ -28,8 +28,7 @@ def written(path: Path, chunks: tuple[int, int]) -> str:
 def bound(monkeypatch: pytest.MonkeyPatch) -> int:
     """The bytes that are read at a time."""
     bound = 8 * 16 * 16
-    monkeypatch.setattr(reading, "READ_BYTES", bound)
-    monkeypatch.setattr(api, "READ_BYTES", bound)
+    monkeypatch.setattr(comparison, "READ_BYTES", bound)
     return bound
 
 

@@ -25,7 +25,7 @@ from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.tools.predict.network import Network
 from nczarr_xarray.tools.predict.reads import selections
-from nczarr_xarray.tools.trace.analysis import rounds
+from nczarr_xarray.tools.trace.summary import rounds
 from tests.support.builders.traces import send
 from tests.support.marks import slow_cases_but
 from tests.support.servers.realservers import RangeServer, range_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -12,15 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.transport.recording import Record, Try
-from nczarr_xarray.tools.trace.analysis import TELLING, asked_for, covered, lines, rounds, summarize
-from nczarr_xarray.tools.trace.document import dumps, loads
+from nczarr_xarray.tools.trace import Trace
 from nczarr_xarray.tools.trace.page import draw, render, segments, ticks, waterfall
+from nczarr_xarray.tools.trace.summary import TELLING, asked_for, covered, lines, rounds, summarize
 from tests.support.builders.traces import LASTING, TRACES, record, records
 
 SVG = "{http://www.w3.org/2000/svg}"
-DOCUMENT = json.loads(dumps([record(0, 1, 10, 0.5)], 2.0))
 
 
 # ---- read rounds
@@ -174,53 +172,10 @@ def test_what_files_and_servers_say_is_no_part_of_the_page() -> None:
 
 
 @given(TRACES, st.floats(0, 1e6))
-def test_a_trace_is_the_same_after_writing_and_reading(found: list[Record], seconds: float) -> None:
-    assert loads(dumps(found, seconds), "t.json") == (found, seconds)
-
-
-def changed(path: str, value: Any) -> dict[str, Any]:
-    """A sound document with another value at a path of names and numbers."""
-    document = json.loads(json.dumps(DOCUMENT))
-    *steps, last = (int(step) if step.isdecimal() else step for step in path.split("."))
-    place = document
-    for step in steps:
-        place = place[step]
-    place[last] = value
-    return document
-
-
-@pytest.mark.parametrize(
-    ("document", "reason"),
-    [
-        ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-        ("[]", "is not a trace"),
-        ('{"format": "zarr"}', "is not a trace"),
-        ('{"format": "nczarr-trace", "version": 1}', "lacks 'requests'"),
-        (changed("version", 2), "version 2; version 1 is read"),
-        (changed("seconds", "1"), "place of a time"),
-        (changed("seconds", 10**400), "place of a time"),
-        (changed("seconds", float("nan")), "place of a time"),
-        (changed("requests", {}), "place of an array"),
-        (changed("requests.0", 1), "place of an object"),
-        (changed("requests.0.url", None), "place of a text"),
-        (changed("requests.0.url", "a\x1b[2J"), "place of a text"),
-        (changed("requests.0.kind", "post"), "kind 'post'"),
-        (changed("requests.0.kind", []), "kind"),
-        (changed("requests.0.tail", -1), "place of a count"),
-        (changed("requests.0.extents", [[1]]), "damaged trace"),
-        (changed("requests.0.extents", [[1, 2, 3]]), "damaged trace"),
-        (changed("requests.0.tries", []), "not in order"),
-        (changed("requests.0.asked", 5), "not in order"),
-        (changed("requests.0.tries.0.first_byte", 7), "not in order"),
-        (changed("requests.0.tries.0.status", True), "place of a count"),
-    ],
-)
-def test_what_is_no_trace_is_one_error(document: Any, reason: str) -> None:
-    text = document if isinstance(document, str) else json.dumps(document)
-    with pytest.raises(FormatError, match=re.escape(reason)) as caught:
-        loads(text, "t.json")
-    assert caught.value.object == "t.json"
+def test_the_document_has_all_of_a_trace(found: list[Record], seconds: float) -> None:
+    document = json.loads(Trace(found, seconds).json())
+    assert document.pop("requests") == json.loads(json.dumps(list(map(asdict, found))))
+    assert document == {"format": "nczarr-trace", "version": 1, "seconds": seconds}
 
 
 @pytest.mark.parametrize(
