@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray import doctor, open_hierarchy
-from nczarr_xarray.tools.predict.reads import selections
+from nczarr_xarray.tools.predict import selections
 from tests.support.servers.realservers import RangeServer, range_server
 
 FILES = ("n4_big.nc", "n4_small.nc", "n4_tiny.nc", "n4_contig.nc", "c2.nc", "h5_fa.h5")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from typing import SupportsIndex
 
@@ -21,6 +21,23 @@ def printable(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun, in the plural if need be: ``4 groups``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]], numbers: int = 0) -> Iterator[str]:
+    """Yield the lines of a table.
+
+    Parameters
+    ----------
+    numbers
+        Columns at its end that are aligned to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column < len(row) - numbers else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("  " + "  ".join(cells)).rstrip()
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

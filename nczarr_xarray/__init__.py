@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nczarr_fsspec.errors import NCZarrWarning as NCZarrWarning
     from nczarr_fsspec.errors import StoreError as StoreError
     from nczarr_fsspec.errors import URLError as URLError
+    from nczarr_xarray._version import show_versions as show_versions
     from nczarr_xarray.accessor import register as register
     from nczarr_xarray.aggregation.api import aggregate as aggregate
     from nczarr_xarray.aggregation.api import convert_references as convert_references
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from nczarr_xarray.tools.trace import trace as trace
     from nczarr_xarray.tools.upgrade import upgrade as upgrade
     from nczarr_xarray.tools.validate import validate as validate
-    from nczarr_xarray.tools.versions import show_versions as show_versions
     from nczarr_xarray.views.references import references as references
     from nczarr_xarray.views.store import open_store as open_store
     from nczarr_xarray.views.virtualizarr import NCZarrParser as NCZarrParser
@@ -60,6 +60,7 @@ _MODULES = {
         "StoreError",
         "URLError",
     ],
+    "nczarr_xarray._version": ["show_versions"],
     "nczarr_xarray.aggregation.api": ["aggregate", "convert_references"],
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
@@ -72,7 +73,6 @@ _MODULES = {
     "nczarr_xarray.tools.trace": ["trace"],
     "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],
-    "nczarr_xarray.tools.versions": ["show_versions"],
     "nczarr_xarray.tools.doctor": ["doctor"],
     "nczarr_xarray.views.references": ["references"],
     "nczarr_xarray.views.store": ["open_store"],

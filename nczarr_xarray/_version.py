@@ -1,3 +1,30 @@
-"""The version of this package; `pyproject.toml` takes it from here."""
+"""The version of this package, which `pyproject.toml` takes from here, and of those it can use."""
+
+from __future__ import annotations
+
+from typing import TextIO
 
 __version__ = "0.1.0"
+
+
+def show_versions(file: TextIO | None = None) -> None:
+    """Print the versions of Python, of the system, and of the packages that this one can use.
+
+    Parameters
+    ----------
+    file
+        The file to print to; by default standard output.
+    """
+    import platform
+    import re
+    from importlib import metadata
+
+    print(f"python: {platform.python_version()}\nsystem: {platform.platform()}", file=file)
+    ours = "nczarr-xarray"
+    needed = (re.match(r"[A-Za-z0-9._-]+", line) for line in metadata.requires(ours) or ())
+    for name in [ours, *sorted({match[0] for match in needed if match})]:
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found = "-"
+        print(f"{name}: {found}", file=file)

@@ -42,12 +42,7 @@ class NCZarrAccessor:
     def __repr__(self) -> str:
         from nczarr_xarray.tools.storage import Storage
 
-        return Storage.of(self.obj).as_text()
-
-    def _repr_html_(self) -> str:
-        from nczarr_xarray.tools.storage import Storage
-
-        return Storage.of(self.obj).as_html()
+        return str(Storage.of(self.obj))
 
 
 def register_accessors() -> None:

@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.text import parse_size, printable
 from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import add_arguments, add_option, opening, refuse_itself, write_report
+from nczarr_xarray.cli.target import add_arguments, add_option, opening
 from nczarr_xarray.cli.text import report
 from nczarr_xarray.formats.nczarr.spellings import COMPAT
 
@@ -24,7 +24,7 @@ def add_doctor(new: NewParser) -> None:
     parser = new(
         examples=[
             "nczarr doctor run.nc",
-            "nczarr doctor --measure --html report.html https://data.example/run.nc",
+            "nczarr doctor --measure https://data.example/run.nc",
         ],
         description="Examine the layout of a dataset by its metadata, and predict requests, bytes "
         "and seconds of typical reads over a network, for this layout and for others.",
@@ -51,7 +51,6 @@ def add_doctor(new: NewParser) -> None:
         help="measure what of latency and bandwidth is not given, by reading some MB of TARGET",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page as well")
     parser.set_defaults(run=run_doctor)
 
 
@@ -59,8 +58,6 @@ def run_doctor(args: argparse.Namespace) -> int:
     """Print the report; return 1 if it has errors."""
     from nczarr_xarray.tools.doctor import doctor
 
-    if args.html:
-        refuse_itself(args.html, args.target)
     report = doctor(
         args.target,
         variable=args.var,
@@ -69,8 +66,6 @@ def run_doctor(args: argparse.Namespace) -> int:
         measure=args.measure,
         **opening(args, args.options),
     )
-    if args.html:
-        write_report(args.html, report.as_html())
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))
     else:

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from dataclasses import replace as change
-from itertools import chain, repeat
 from typing import Any
 
 import xarray as xr
 
 from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.keystore import LocalStore
-from nczarr_fsspec.text import counted, format_size
+from nczarr_fsspec.text import aligned, counted, format_size
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.tools.checks.cmip7 import cmip7_failures
+from nczarr_xarray.tools.checks import Finding
+from nczarr_xarray.tools.checks.layout import cmip7_failures
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
-from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.predict import Prediction, predict
 from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
-from nczarr_xarray.tools.predict.reads import Prediction, predict
 from nczarr_xarray.tools.storage import Storage
 from nczarr_xarray.tools.survey import VariableStorage
 
 _HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")
 _TOO_MUCH = "?: not predicted, for it has too many pieces, or ones too large or of unknown length"
-_STYLE = """body {font: 16px sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em}
-table {border-collapse: collapse} td, th {padding: .2em .7em; border-bottom: 1px solid #ccc;
-text-align: right} td:nth-child(-n+3), th:nth-child(-n+3) {text-align: left}
-.error {color: #a00} .warning {color: #a50} .note {color: #046}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +79,13 @@ class Report:
     def lines(self) -> Iterator[str]:
         """Yield the report line by line."""
         yield self.url
-        yield f"  {self._summary()}"
-        yield f"  opening takes {_cost_text(self.opening)}"
-        yield f"  {self._verdict()}"
+        size = "" if self.size is None else f", {format_size(self.size)}"
+        yield f"  format {self.format}{size}, {counted(self.variables, 'variable')}"
+        cost = self.opening
+        asked = f"{counted(cost.rounds, 'round')}, {counted(cost.requests, 'request')}"
+        yield f"  opening takes {asked}, {format_size(cost.nbytes)}, {cost.seconds:.2f} s"
+        verdict = "only for netCDF-4 files" if self.cmip7 is None else "PASS"
+        yield f"  CMIP7 packing: {'FAIL' if self.cmip7 else verdict}"
         found = (*self.findings, *(self.cmip7 or ()))
         if found:
             yield ""
@@ -95,49 +93,11 @@ class Report:
             yield from finding.lines()
         if self.predictions:
             yield ""
-            yield self._caption()
-            yield from _aligned(self._rows())
+            rate = format_size(round(self.network.bandwidth))
+            yield f"{self.variable}, over {self.network.latency * 1e3:g} ms and {rate}/s"
+            yield from aligned([*self._rows()], numbers=4)
             if any(None in one.costs.values() for one in self.predictions):
                 yield f"  {_TOO_MUCH}"
-
-    def as_html(self) -> str:
-        """Return the report as a page that stands alone."""
-        text = html.escape
-        findings = "".join(
-            f'<p class="{f.severity}"><b>{f.severity}</b> {text(f.path)} {text(f.text)} '
-            f"<i>({f.code})</i><br>{text(f.advice)}</p>\n"
-            for f in (*self.findings, *(self.cmip7 or ()))
-        )
-        rows = "".join(
-            "<tr>" + "".join(f"<{cell}>{text(value)}</{cell}>" for value in row) + "</tr>\n"
-            for cell, row in zip(chain(["th"], repeat("td")), self._rows(), strict=False)
-        )
-        table = f"<h2>{text(self._caption())}</h2>\n<table>\n{rows}</table>\n"
-        if any(None in one.costs.values() for one in self.predictions):
-            table += f"<p>{text(_TOO_MUCH)}</p>\n"
-        return (
-            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
-            f"<title>{text(self.url)}</title>\n<style>{_STYLE}</style></head>\n<body>\n"
-            f"<h1>{text(self.url)}</h1>\n<p>{text(self._summary())}</p>\n"
-            f"<p>Opening takes {text(_cost_text(self.opening))}. {text(self._verdict())}</p>\n"
-            f"{findings}{table if self.predictions else ''}</body></html>\n"
-        )
-
-    def _summary(self) -> str:
-        size = "" if self.size is None else f", {format_size(self.size)}"
-        return f"format {self.format}{size}, {counted(self.variables, 'variable')}"
-
-    def _verdict(self) -> str:
-        if self.cmip7 is None:
-            return "CMIP7 packing: only for netCDF-4 files"
-        return f"CMIP7 packing: {'FAIL' if self.cmip7 else 'PASS'}"
-
-    def _caption(self) -> str:
-        network = self.network
-        return (
-            f"{self.variable}, over {network.latency * 1e3:g} ms and "
-            f"{format_size(round(network.bandwidth))}/s"
-        )
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the table of predictions, its head first."""
@@ -159,25 +119,6 @@ def _cells(cost: Cost | None) -> tuple[str, ...]:
         f"{cost.nbytes / 1e6:.2f}",
         f"{cost.seconds:.2f}",
     )
-
-
-def _cost_text(cost: Cost) -> str:
-    return (
-        f"{counted(cost.rounds, 'round')}, {counted(cost.requests, 'request')}, "
-        f"{format_size(cost.nbytes)}, {cost.seconds:.2f} s"
-    )
-
-
-def _aligned(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
-    """Yield the lines of a table: text to the left, numbers to the right."""
-    table: Sequence[tuple[str, ...]] = list(rows)
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        cells = [
-            cell.ljust(width) if i < 3 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield ("  " + "  ".join(cells)).rstrip()
 
 
 _ORDER = ("error", "warning", "note")

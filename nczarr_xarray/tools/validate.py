@@ -19,9 +19,9 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
-from nczarr_xarray.tools.finding import Finding
 
 
 def validate(

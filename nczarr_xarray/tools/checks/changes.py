@@ -21,8 +21,8 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.ownership import Owner, parse_json
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.export.cfa.claim import claim_key, holder
+from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.checks.subject import Subject
-from nczarr_xarray.tools.finding import Finding
 
 _FIX = "remove it: nczarr validate --fix"
 _WAIT = "wait for it; if it has died on its machine: nczarr recover"

@@ -23,9 +23,9 @@ from nczarr_xarray.model import (
     grid_of,
     position_of,
 )
+from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.checks.metadata import ELSEWHERE
 from nczarr_xarray.tools.checks.subject import Subject
-from nczarr_xarray.tools.finding import Finding
 
 #: Bytes and chunks that are decoded together, at most (one chunk may have more bytes).
 BATCH_BYTES = 1 << 26

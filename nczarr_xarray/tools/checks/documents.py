@@ -14,9 +14,9 @@ from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.documents import KEY, Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, has_remains, is_standard, loads, same
 from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.tools.checks import Finding, Severity, some
 from nczarr_xarray.tools.checks.metadata import dimensions
 from nczarr_xarray.tools.checks.subject import Subject
-from nczarr_xarray.tools.finding import Finding, Severity, some
 
 
 def _filters(zarray: dict[str, JSON]) -> str | None:

@@ -1,9 +1,9 @@
-"""Checks of the layout: what of it makes reads slow."""
+"""Checks of the layout: what of it makes reads slow, and what CMIP7 objects to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.keystore import KeyStore
@@ -12,11 +12,11 @@ from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.model import FragmentArray, Group
+from nczarr_xarray.tools.checks import Finding, Severity
 from nczarr_xarray.tools.checks.subject import Subject
-from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.predict.aggregations import Aggregation, FileSample
-from nczarr_xarray.tools.survey import SAMPLE, VariableStorage, codec_name, keys_of
+from nczarr_xarray.tools.predict.aggregations import Aggregation
+from nczarr_xarray.tools.survey import SAMPLE, Survey, VariableStorage, codec_name, keys_of
 
 #: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
 SMALL = 1 << 18
@@ -69,18 +69,16 @@ def problems(subject: Subject) -> Iterator[Finding]:
 def slow_opening(subject: Subject) -> Iterator[Finding]:
     """Find metadata that take many rounds of requests."""
     cost = subject.opening
-    if cost.rounds > _ROUNDS:
-        yield Finding(
-            "warning",
-            "slow-opening",
-            "/",
-            f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the metadata "
-            "are not together",
-            "write the metadata in one place: nczarr copy --consolidated"
-            if subject.survey.size is None
-            else "write the metadata in one place: by `h5repack -S PAGE` or cmip7repack; or open "
-            "the file with index_cache=FOLDER, which keeps them for the next time",
-        )
+    if cost.rounds <= _ROUNDS:
+        return
+    text = f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the metadata "
+    advice = "write the metadata in one place: "
+    if subject.survey.size is None:
+        advice += "nczarr copy --consolidated"
+    else:
+        advice += "by `h5repack -S PAGE` or cmip7repack; or open the file with "
+        advice += "index_cache=FOLDER, which keeps them for the next time"
+    yield Finding("warning", "slow-opening", "/", f"{text}are not together", advice)
 
 
 def index(subject: Subject) -> Iterator[Finding]:
@@ -97,62 +95,44 @@ def index(subject: Subject) -> Iterator[Finding]:
         where, code = "lies behind the data", "index-at-end"
     else:
         where, code = f"is scattered among the data, in {len(behind):,} pieces", "index-scattered"
-    yield Finding(
-        "warning" if len(behind) > _FEW else "note",
-        code,
-        "/",
-        f"the index of the chunks {where}; all of it is needed to read everything, or a series",
-        "use larger chunks, or collect the index at the beginning with cmip7repack",
-    )
+    text = f"the index of the chunks {where}; all of it is needed to read everything, or a series"
+    advice = "use larger chunks, or collect the index at the beginning with cmip7repack"
+    yield Finding("warning" if len(behind) > _FEW else "note", code, "/", text, advice)
 
 
 def small_chunks(subject: Subject) -> Iterator[Finding]:
     """Find chunks that cost more to ask for than to bring."""
     for facts in _chunked(subject):
         if facts.chunk_nbytes < SMALL and facts.count > _FEW:
-            yield Finding(
-                "warning",
-                "small-chunks",
-                facts.path,
+            text = (
                 f"has {facts.count:,} chunks of {format_size(facts.chunk_nbytes)} before codecs; "
-                "each costs a part of a request, and an entry of the index",
-                _RECHUNK,
             )
+            text += "each costs a part of a request, and an entry of the index"
+            yield Finding("warning", "small-chunks", facts.path, text, _RECHUNK)
 
 
 def large_chunks(subject: Subject) -> Iterator[Finding]:
     """Find chunks that bring much to readers of little."""
     for facts in subject.survey.facts:
         if facts.array.is_chunked and facts.chunk_nbytes > LARGE:
-            yield Finding(
-                "warning",
-                "large-chunks",
-                facts.path,
-                f"has chunks of {format_size(facts.chunk_nbytes)} before codecs, all of which must "
-                "be fetched and decoded for a single value",
-                _RECHUNK,
-            )
+            text = f"has chunks of {format_size(facts.chunk_nbytes)} before codecs, all of which "
+            text += "must be fetched and decoded for a single value"
+            yield Finding("warning", "large-chunks", facts.path, text, _RECHUNK)
 
 
 def shards(subject: Subject) -> Iterator[Finding]:
     """Say what shards cost that are read in part."""
     for facts in subject.survey.facts:
-        if (
-            not isinstance(facts.array, ZarrArray)
-            or facts.array.object_shape == facts.array.chunk_shape
-        ):
+        array = facts.array
+        if not isinstance(array, ZarrArray) or array.object_shape == array.chunk_shape:
             continue
-        whole = math.prod(facts.array.object_shape) // math.prod(facts.array.chunk_shape)
+        whole = math.prod(array.object_shape) // math.prod(array.chunk_shape)
         index = _ENTRY * whole
-        yield Finding(
-            "warning" if index > SMALL else "note",
-            "shards",
-            facts.path,
-            f"has {facts.objects:,} shards of {whole:,} chunks, "
-            f"{format_size(whole * facts.chunk_nbytes)} before codecs; a read of a part of one "
-            f"fetches its index first, {format_size(index)}, and then its chunks",
-            "larger chunks in them take fewer requests" if whole > _FEW else "",
-        )
+        text = f"has {facts.objects:,} shards of {whole:,} chunks, "
+        text += f"{format_size(whole * facts.chunk_nbytes)} before codecs; a read of a part of one "
+        text += f"fetches its index first, {format_size(index)}, and then its chunks"
+        advice = "larger chunks in them take fewer requests" if whole > _FEW else ""
+        yield Finding("warning" if index > SMALL else "note", "shards", facts.path, text, advice)
 
 
 def single_steps(subject: Subject) -> Iterator[Finding]:
@@ -161,14 +141,11 @@ def single_steps(subject: Subject) -> Iterator[Finding]:
         dims = facts.variable.dimensions
         for dim, length in zip(dims, facts.array.chunk_shape, strict=True):
             if dim.unlimited and length == 1 < dim.size and facts.chunk_nbytes < 4 * _MATTERS:
-                yield Finding(
-                    "note" if facts.chunk_nbytes > SMALL else "warning",
-                    "single-steps",
-                    facts.path,
-                    f"has one step of the unlimited dimension {dim.name} in each chunk, so a "
-                    f"series reads {dim.size:,} of them",
-                    f"write several steps into a chunk: nczarr copy --chunks {dim.name}=...",
-                )
+                severity: Severity = "note" if facts.chunk_nbytes > SMALL else "warning"
+                text = f"has one step of the unlimited dimension {dim.name} in each chunk, so a "
+                text += f"series reads {dim.size:,} of them"
+                advice = f"write several steps into a chunk: nczarr copy --chunks {dim.name}=..."
+                yield Finding(severity, "single-steps", facts.path, text, advice)
 
 
 def coordinates(subject: Subject) -> Iterator[Finding]:
@@ -176,14 +153,9 @@ def coordinates(subject: Subject) -> Iterator[Finding]:
     for facts in _chunked(subject):
         variable = facts.variable
         if [dim.name for dim in variable.dimensions] == [variable.name]:
-            yield Finding(
-                "warning",
-                "divided-coordinate",
-                facts.path,
-                f"is a coordinate in {facts.count:,} chunks, all of which are read to open the "
-                "dataset",
-                "make it one chunk: nczarr copy --optimize",
-            )
+            text = f"is a coordinate in {facts.count:,} chunks, all of which are read to open the "
+            advice = "make it one chunk: nczarr copy --optimize"
+            yield Finding("warning", "divided-coordinate", facts.path, f"{text}dataset", advice)
 
 
 def padding(subject: Subject) -> Iterator[Finding]:
@@ -191,14 +163,11 @@ def padding(subject: Subject) -> Iterator[Finding]:
     for facts in subject.survey.facts:
         lost = round(facts.padding * facts.count * facts.chunk_nbytes)
         if facts.array.is_chunked and facts.padding > _PADDED and lost > _MATTERS:
-            yield Finding(
-                "warning" if not facts.codecs else "note",
-                "padding",
-                facts.path,
-                f"has {facts.padding:.0%} of its chunks' elements beyond its shape, "
-                f"{format_size(lost)} before codecs",
-                "choose lengths that divide those of the dimensions",
-            )
+            severity: Severity = "warning" if not facts.codecs else "note"
+            text = f"has {facts.padding:.0%} of its chunks' elements beyond its shape, "
+            text += f"{format_size(lost)} before codecs"
+            advice = "choose lengths that divide those of the dimensions"
+            yield Finding(severity, "padding", facts.path, text, advice)
 
 
 def lost_space(subject: Subject) -> Iterator[Finding]:
@@ -211,14 +180,9 @@ def lost_space(subject: Subject) -> Iterator[Finding]:
     known += sum(stop - max(start, HEAD_BYTES) for start, stop in survey.index if stop > HEAD_BYTES)
     lost = survey.size - known
     if lost > max(_MATTERS, _LOST * survey.size):
-        yield Finding(
-            "note",
-            "lost-space",
-            "/",
-            f"{format_size(lost)} of the file, {lost / survey.size:.0%}, are neither data nor "
-            "metadata: free space, or what was overwritten",
-            "h5repack, or nczarr copy, leave it out",
-        )
+        text = f"{format_size(lost)} of the file, {lost / survey.size:.0%}, are neither data nor "
+        text += "metadata: free space, or what was overwritten"
+        yield Finding("note", "lost-space", "/", text, "h5repack, or nczarr copy, leave it out")
 
 
 def codecs(subject: Subject) -> Iterator[Finding]:
@@ -227,56 +191,29 @@ def codecs(subject: Subject) -> Iterator[Finding]:
         if facts.nbytes < _MATTERS or facts.array.dtype.kind not in "iuf":
             continue
         names = set(map(codec_name, facts.codecs))
+        is_shuffled = "shuffle" in names or facts.array.codec_words == "zarr3"
         if not names:
-            yield Finding(
-                "note",
-                "uncompressed",
-                facts.path,
-                f"has {format_size(facts.nbytes)} that are not compressed",
-                "compress it if it is read over a network: nczarr copy --compress zstd",
-            )
-        elif (
-            facts.array.codec_words != "zarr3"
-            and facts.itemsize > 1
-            and names & {"zlib", "zstd"}
-            and not names & {"shuffle"}
-        ):
-            yield Finding(
-                "note",
-                "no-shuffle",
-                facts.path,
-                "is compressed without shuffling its bytes, which most numbers gain by",
-                "nczarr copy --compress zlib shuffles",
-            )
+            text = f"has {format_size(facts.nbytes)} that are not compressed"
+            advice = "compress it if it is read over a network: nczarr copy --compress zstd"
+            yield Finding("note", "uncompressed", facts.path, text, advice)
+        elif names & {"zlib", "zstd"} and facts.itemsize > 1 and not is_shuffled:
+            text = "is compressed without shuffling its bytes, which most numbers gain by"
+            advice = "nczarr copy --compress zlib shuffles"
+            yield Finding("note", "no-shuffle", facts.path, text, advice)
         elif facts.stored is not None and facts.stored.nbytes > _USELESS * facts.nbytes:
-            yield Finding(
-                "note",
-                "useless-codecs",
-                facts.path,
-                f"takes {facts.stored.nbytes / facts.nbytes:.0%} of its size with codecs: they "
-                "cost time and save nothing",
-                "leave them out, or quantize",
-            )
+            text = f"takes {facts.stored.nbytes / facts.nbytes:.0%} of its size with codecs: they "
+            advice = "leave them out, or quantize"
+            text += "cost time and save nothing"
+            yield Finding("note", "useless-codecs", facts.path, text, advice)
 
 
 def not_consolidated(subject: Subject) -> Iterator[Finding]:
     """Find a tree of many documents that are not consolidated."""
-    if subject.survey.size is None and not subject.is_consolidated:
-        count = len(subject.survey.facts) + len(subject.survey.others)
-        if count >= _DOCUMENTS:
-            yield Finding(
-                "note",
-                "not-consolidated",
-                "/",
-                f"the metadata of {count} variables are objects of their own",
-                "nczarr copy --consolidated writes them into one as well",
-            )
-
-
-def fragments(subject: Subject) -> Iterator[Finding]:
-    """Say what the tables of aggregations tell, and, if there is one, a sample."""
-    for aggregation in subject.aggregations:
-        yield from of_fragments(aggregation)
+    count = len(subject.survey.facts) + len(subject.survey.others)
+    if subject.survey.size is None and not subject.is_consolidated and count >= _DOCUMENTS:
+        text = f"the metadata of {count} variables are objects of their own"
+        advice = "nczarr copy --consolidated writes them into one as well"
+        yield Finding("note", "not-consolidated", "/", text, advice)
 
 
 # -- references ------------------------------------------------------------------------------------
@@ -306,6 +243,12 @@ def references(subject: Subject) -> Iterator[Finding]:
 _SMALL_FRAGMENT = 1 << 20
 
 
+def fragments(subject: Subject) -> Iterator[Finding]:
+    """Say what the tables of aggregations tell, and, if there is one, a sample."""
+    for aggregation in subject.aggregations:
+        yield from of_fragments(aggregation)
+
+
 def of_fragments(aggregation: Aggregation) -> Iterator[Finding]:
     """Yield what the table of fragments tells, and, if there is one, the sample."""
     array, path = aggregation.array, aggregation.path
@@ -315,50 +258,25 @@ def of_fragments(aggregation: Aggregation) -> Iterator[Finding]:
     bounds = zip(fragments.starts, fragments.stops, strict=True)
     lengths = [sorted(set((stops - starts).tolist())) for starts, stops in bounds]
     each = math.prod(array.chunk_shape) * aggregation.itemsize
-    shapes = " × ".join(_range(found) for found in lengths)
-    yield Finding(
-        "note",
-        "fragments",
-        path,
-        f"is made of {count:,} fragments of {shapes}, at most {format_size(each)} before codecs; "
-        "each that a read touches is opened",
-    )
+    shapes = " × ".join(f"{n[0]:,}" if n[1:] == [] else f"{n[0]:,} to {n[-1]:,}" for n in lengths)
+    text = f"is made of {count:,} fragments of {shapes}, at most {format_size(each)} before codecs"
+    yield Finding("note", "fragments", path, f"{text}; each that a read touches is opened")
     if missing := fragments.count - count:
-        yield Finding(
-            "note",
-            "fragments-missing",
-            path,
-            f"has no data in {missing:,} of {fragments.count:,} places for fragments",
-        )
+        text = f"has no data in {missing:,} of {fragments.count:,} places for fragments"
+        yield Finding("note", "fragments-missing", path, text)
     if count > _FEW and each < _SMALL_FRAGMENT:
-        single = [
-            name
-            for name, found, parts in zip(names, lengths, fragments.grid, strict=True)
-            if found == [1] and parts > _FEW
-        ]
+        parts = zip(names, lengths, fragments.grid, strict=True)
+        single = [name for name, found, count in parts if found == [1] and count > _FEW]
         steps = f": one for each step of {single[0]}" if single else ""
-        yield Finding(
-            "warning",
-            "small-fragments",
-            path,
-            f"has {count:,} fragments of {format_size(each)} before codecs{steps}; to open each "
-            "takes as many requests as to read it, or more",
-            "copy it into one dataset: nczarr copy",
-        )
+        text = f"has {count:,} fragments of {format_size(each)} before codecs{steps}; to open each "
+        text += "takes as many requests as to read it, or more"
+        advice = "copy it into one dataset: nczarr copy"
+        yield Finding("warning", "small-fragments", path, text, advice)
     sample = aggregation.sample
-    if isinstance(sample, FileSample) and not sample.alike and count > 1:
-        yield Finding(
-            "note",
-            "fragments-unlike",
-            path,
-            "has fragments whose metadata differ, or lie far from the beginning of their files: "
-            "those of each are read and parsed",
-        )
-
-
-def _range(lengths: Sequence[int]) -> str:
-    first, last = lengths[0], lengths[-1]
-    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+    if sample is not None and not sample.alike and count > 1:
+        text = "has fragments whose metadata differ, or lie far from the beginning of their files: "
+        text += "those of each are read and parsed"
+        yield Finding("note", "fragments-unlike", path, text)
 
 
 def not_predicted(subject: Subject) -> Iterator[Finding]:
@@ -368,3 +286,65 @@ def not_predicted(subject: Subject) -> Iterator[Finding]:
         reason = error.reason if error.object == chosen.path else str(error)
         text = f"reads of it are not predicted: {reason}"
         yield Finding("note", "not-predicted", chosen.path, text)
+
+
+# -- CMIP7 -----------------------------------------------------------------------------------------
+# The rules of ``check_cmip7_packing`` for netCDF-4 files, from the manual of NCAS-CMS/cmip7_repack
+# 1.1: the index of all chunks lies before the data; time and its bounds are one chunk; the data
+# variable is one chunk or has chunks of 4 MiB, or would have with one step more.
+
+#: Bytes of a chunk of the data variable before codecs, at least.
+_LEAST = 4 << 20
+
+
+def _is_one(facts: VariableStorage) -> bool:
+    count = facts.count if facts.stored is None else facts.stored.count
+    return not facts.array.is_chunked or (count or 0) <= 1
+
+
+def _text(group: Group, path: str, name: str) -> str:
+    """Return a text attribute of the root (path ``""``) or of a variable in it."""
+    holder = group.attributes if not path else group.variables[path].attributes
+    found = holder.get(name)
+    if found is None:
+        return ""
+    return found.value if isinstance(found.value, str) else "".join(map(str, found.value))
+
+
+def _index_first(survey: Survey, _: Group) -> Iterator[Finding]:
+    chunked = [f.stored.low for f in survey.facts if f.array.is_chunked and f.stored is not None]
+    begin = min((low for low in chunked if low is not None), default=None)
+    if begin is not None and any(extent.start > begin for extent in survey.index):
+        text = "a part of the index of the chunks lies after the first chunk"
+        yield _failure("/", text, "repack the file with cmip7repack")
+
+
+def _one_chunk_of_time(survey: Survey, root: Group) -> Iterator[Finding]:
+    if "time" not in root.variables:
+        return
+    for name in ("time", _text(root, "time", "bounds")):
+        facts = survey.of(f"/{name}")
+        if facts is not None and not _is_one(facts):
+            text = f"has {facts.count:,} chunks; CMIP7 needs one"
+            yield _failure(facts.path, text, "repack the file with cmip7repack")
+
+
+def _large_chunks(survey: Survey, root: Group) -> Iterator[Finding]:
+    facts = survey.of(f"/{_text(root, '', 'variable_id')}")
+    if facts is None or _is_one(facts):
+        return
+    shape = facts.array.chunk_shape
+    step = math.prod(shape[1:]) * facts.itemsize if len(shape) > 1 else 0
+    if facts.chunk_nbytes + step < _LEAST:
+        text = f"has chunks of {facts.chunk_nbytes:,} bytes; CMIP7 needs {_LEAST - step:,} at least"
+        yield _failure(facts.path, text, f"repack the file with cmip7repack -d {_LEAST}")
+
+
+def cmip7_failures(survey: Survey, root: Group) -> tuple[Finding, ...]:
+    """Return what CMIP7 does not accept of a netCDF-4 file; nothing if it passes."""
+    rules = (_index_first, _one_chunk_of_time, _large_chunks)
+    return tuple(failure for rule in rules for failure in rule(survey, root))
+
+
+def _failure(path: str, text: str, advice: str) -> Finding:
+    return Finding("note", "cmip7", path, text, advice)

@@ -12,8 +12,8 @@ from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile
 from nczarr_xarray.formats.zarr3.array import FILE
 from nczarr_xarray.model import AmbiguousNameError, FragmentArray
+from nczarr_xarray.tools.checks import Finding, Severity, some
 from nczarr_xarray.tools.checks.subject import Subject
-from nczarr_xarray.tools.finding import Finding, Severity, some
 
 _RESTORE = "restore the object from a copy, or correct it by hand"
 _AGAIN = "get the file again, or restore it from a copy: nothing else brings the bytes back"

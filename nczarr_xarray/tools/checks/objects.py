@@ -16,8 +16,8 @@ from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.registry import ZARR, formats
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides, Hierarchy, Variable, grid_of
+from nczarr_xarray.tools.checks import Finding, some
 from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Extents, Subject
-from nczarr_xarray.tools.finding import Finding, some
 
 _DOCUMENTS = (".zarray", ".zgroup")
 

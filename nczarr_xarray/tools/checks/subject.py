@@ -33,9 +33,9 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.formats.registry import ZARR, ZARR2
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Group, Variable, grid_of
+from nczarr_xarray.tools.predict import predict_opening
 from nczarr_xarray.tools.predict.aggregations import Aggregation, sample_of
 from nczarr_xarray.tools.predict.network import Cost, Network
-from nczarr_xarray.tools.predict.reads import predict_opening
 from nczarr_xarray.tools.survey import Survey, VariableStorage, survey
 
 #: Chunks of a file that are located together.

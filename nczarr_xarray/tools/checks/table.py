@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-from nczarr_xarray.tools.checks import changes, documents, layout, metadata, objects
+from nczarr_xarray.tools.checks import Finding, changes, documents, layout, metadata, objects
 from nczarr_xarray.tools.checks.data import chunks
 from nczarr_xarray.tools.checks.subject import Subject
-from nczarr_xarray.tools.finding import Finding
 
 Tool: TypeAlias = Literal["doctor", "validate"]
 

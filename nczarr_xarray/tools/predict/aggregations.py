@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 from nczarr_fsspec.errors import FormatError
@@ -24,7 +23,7 @@ from nczarr_xarray.tools.survey import VariableStorage, survey
 
 
 @dataclass(frozen=True, slots=True)
-class Sample(ABC):
+class Sample:
     """A fragment.
 
     Parameters
@@ -33,71 +32,34 @@ class Sample(ABC):
         It itself.
     options
         How it is opened.
+    dataset
+        That it is in.
+    facts
+        Of its variable, in a tree.
+    alike
+        Whether another file has the same metadata, which then are not parsed again.
     """
 
     variable: Variable
     options: OpenOptions
+    dataset: DataFile | KeyStore
+    facts: tuple[VariableStorage, ...] = ()
+    alike: bool = True
 
     @property
-    @abstractmethod
     def at_a_time(self) -> int:
         """How many such fragments are read at a time."""
-
-    @abstractmethod
-    def open(self, network: Network) -> Counted:
-        """Open its dataset anew."""
+        return AT_A_TIME if isinstance(self.dataset, DataFile) else AT_ONCE
 
     def rounds(self, key: Key, network: Network) -> list[Round]:
-        """Return what a selection of the fragment asks for."""
-        counted = self.open(network)
+        """Return what opening its dataset and reading a selection asks for."""
+        counted: Counted
+        if isinstance(self.dataset, DataFile):
+            counted = CountedFile(self.dataset, network, self.options)
+        else:
+            counted = CountedTree(self.dataset, self.facts, self.options)
         counted.fetch([(counted.variable(self.variable.path), key)])
         return counted.rounds
-
-
-@dataclass(frozen=True, slots=True)
-class FileSample(Sample):
-    """A fragment that is in a file.
-
-    Parameters
-    ----------
-    file
-        That it is in.
-    alike
-        Whether another one has the same metadata, which then are not parsed again.
-    """
-
-    file: DataFile
-    alike: bool
-
-    @property
-    def at_a_time(self) -> int:
-        return AT_A_TIME
-
-    def open(self, network: Network) -> Counted:
-        return CountedFile(self.file, network, self.options)
-
-
-@dataclass(frozen=True, slots=True)
-class TreeSample(Sample):
-    """A fragment that is in a tree.
-
-    Parameters
-    ----------
-    store
-        Of that tree.
-    facts
-        Of its variable.
-    """
-
-    store: KeyStore
-    facts: VariableStorage
-
-    @property
-    def at_a_time(self) -> int:
-        return AT_ONCE
-
-    def open(self, network: Network) -> Counted:
-        return CountedTree(self.store, [self.facts], self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +139,7 @@ def sample_of(aggregation: VariableStorage) -> Sample:
             raise FormatError(
                 variable.path, "another library reads them, whose requests are its own"
             )
-        return TreeSample(variable, options, file, facts)
+        return Sample(variable, options, file, (facts,))
     if not place.address or not isinstance(file, DataFile):
         raise FormatError(array.path, "only those in files or trees of their own can be predicted")
     if not isinstance(own, (FileChunks, FileStrides)):
@@ -185,7 +147,7 @@ def sample_of(aggregation: VariableStorage) -> Sample:
     like = file.parse(read_alike_variable(file, place.name, entire=entire))
     second = opener.open(fragments.places(other)[0], entire=entire).reader.store
     alike = like is not None and isinstance(second, DataFile) and like.open(second) is not None
-    return FileSample(variable, options, file, alike)
+    return Sample(variable, options, file, alike=alike)
 
 
 def _lengths(array: FragmentArray, number: int) -> list[int]:

@@ -400,7 +400,7 @@ def test_references_are_whole_or_as_they_were(places: tuple[Path, ...]) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no such device")
-@pytest.mark.parametrize("words", [["doctor", "--html"], ["trace", "--json"], ["refs"]])
+@pytest.mark.parametrize("words", [["trace", "--html"], ["trace", "--json"], ["refs"]])
 def test_a_report_that_cannot_be_written_is_named(
     words: list[str],
     tmp_path: Path,
@@ -411,7 +411,7 @@ def test_a_report_that_cannot_be_written_is_named(
 
     def run(report: str) -> str:
         name = str(places[3])
-        last = {"trace": ["--", "nczarr", "info", name], "doctor": [name]}.get(words[0], [])
+        last = {"trace": ["--", "nczarr", "info", name]}.get(words[0], [])
         assert main([*words, *([] if last else [name]), report, *last]) == 1
         return capsys.readouterr().err.splitlines()[-1]
 
@@ -513,8 +513,7 @@ def test_variables_without_elements(
     "command",
     [
         ["refs", "{}", "{}"],
-        ["doctor", "--html", "{}", "{}"],
-        ["doctor", "--html", "{}", "file://{}"],
+        ["refs", "file://{}", "{}"],
         ["trace", "--json", "{}", "--", "nczarr", "info", "{}"],
         ["trace", "--html", "{}", "--", "nczarr", "info", "file://{}#mode=bytes"],
     ],

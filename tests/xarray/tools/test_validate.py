@@ -37,8 +37,8 @@ from nczarr_xarray import (
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.model import FileChunks
+from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.checks.subject import MOST_CHUNKS, Subject
-from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import fixable, repair
 from tests.support.builders.trees import read_tree, write_tree
 from tests.support.corpora.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector

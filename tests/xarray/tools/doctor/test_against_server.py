@@ -23,8 +23,8 @@ from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.transport import server_state
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import Record
+from nczarr_xarray.tools.predict import selections
 from nczarr_xarray.tools.predict.network import Network
-from nczarr_xarray.tools.predict.reads import selections
 from nczarr_xarray.tools.trace.summary import rounds
 from tests.support.builders.traces import send
 from tests.support.marks import slow_cases_but

@@ -12,8 +12,8 @@ import xarray as xr
 import nczarr_xarray
 from nczarr_xarray import aggregate, to_nczarr
 from nczarr_xarray.model import Dimension, FragmentArray, Fragments, Variable
+from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.checks.layout import of_fragments
-from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.predict.aggregations import Aggregation
 
 

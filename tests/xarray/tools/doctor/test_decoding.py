@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import nczarr_xarray
 from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs import registry
+from nczarr_xarray.tools.predict import touched
 from nczarr_xarray.tools.predict.network import Cost
-from nczarr_xarray.tools.predict.reads import touched
 
 SHAPE, CHUNKS = (24, 100, 200), (6, 50, 100)
 NBYTES = math.prod(SHAPE) * 4

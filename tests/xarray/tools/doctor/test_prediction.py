@@ -20,9 +20,9 @@ from nczarr_xarray import open_hierarchy
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.registry import EVERYTHING
+from nczarr_xarray.tools.predict import PATTERNS, cost_of
 from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree
 from nczarr_xarray.tools.predict.network import Cost, Network
-from nczarr_xarray.tools.predict.reads import PATTERNS, cost_of
 from nczarr_xarray.tools.survey import survey
 from tests.support.builders.trees import read_tree
 from tests.support.servers.virtualhttp import Make, Reply, Session, serving

@@ -10,7 +10,6 @@ import pytest
 import xarray as xr
 
 import nczarr_xarray
-from nczarr_xarray.tools import versions
 
 
 def test_everything_is_named_once() -> None:
@@ -26,6 +25,8 @@ def test_everything_is_named_once() -> None:
 def test_what_is_not_installed_is_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(versions, "requires", lambda _: ["no-such-package>=3; extra == 'x'"])
+    monkeypatch.setattr(
+        "importlib.metadata.requires", lambda _: ["no-such-package>=3; extra == 'x'"]
+    )
     nczarr_xarray.show_versions()
     assert "no-such-package: -" in capsys.readouterr().out.splitlines()
