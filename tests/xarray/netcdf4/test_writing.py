@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,7 @@ class Program:
                 step(dataset)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
                 errors.append(error)
-        # theirs fails where text is assigned by a list of positions
-        assert len(errors) != 1 or "no attribute 'size'" in str(errors[0]), [*self.log, errors]
+        assert len(errors) != 1, [*self.log, errors]
 
     def step(self) -> None:
         """Do one more thing, any."""
@@ -129,28 +129,33 @@ class Program:
         shape: list[int] = []
         for dimension in variable.get_dims():
             length = len(dimension) + (3 if dimension.isunlimited() else 0)
-            index, count = self.index(length)
+            # theirs fails where text is assigned by a list of positions
+            index, count = self.index(length, lists=kind != "string")
             key.append(index)
             shape += [] if count is None else [count]
         data = self.data(kind, tuple(shape))
         where = tuple(key) if key else Ellipsis
         self.both(f"{name}[{where}] = {data!r}", lambda nc: nc[name].__setitem__(where, data))
 
-    def index(self, length: int) -> tuple[Any, int | None]:
+    def index(self, length: int, *, lists: bool) -> tuple[Any, int | None]:
         """Return an index, and how long a dimension of the data it makes."""
         draw = self.draw
         low = draw.randrange(length)
         high = draw.randrange(low, length) + 1
         some = sorted(draw.sample(range(length), draw.randrange(1, min(3, length) + 1)))
         step = draw.choice([1, 2])
-        return draw.choice(
-            [
-                (low, None),
-                (slice(low, high), high - low),
-                (some, len(some)),
-                (slice(0, length, step), len(range(0, length, step))),
-            ]
-        )
+        choices: list[tuple[Any, int | None]] = [
+            (low, None),
+            (slice(low, high), high - low),
+            (slice(0, length, step), len(range(0, length, step))),
+        ]
+        return draw.choice([*choices, (some, len(some))] if lists else choices)
+
+    def close(self) -> None:
+        """Close both, also what could not be stored."""
+        for dataset in self.pair:
+            with suppress(OSError, RuntimeError, ValueError), dataset:
+                pass
 
     def data(self, kind: str, shape: tuple[int, ...]) -> Any:
         """Return values of a type and a shape; one value for all; some of them masked."""
@@ -180,15 +185,13 @@ def test_programs(tmp_path: Path, examples: int) -> None:
     def check(draw: random.Random, steps: int) -> None:
         shutil.rmtree(tmp_path)
         tmp_path.mkdir()
-        program = Program(tmp_path, draw)
-        for _ in range(steps):
-            program.step()
-        program.reopen("r")
-        theirs, mine = program.pair
-        found = compare(theirs, mine, draw)
-        for dataset in program.pair:
-            dataset.close()
-        assert not found, [*program.log, *found]
+        with closing(Program(tmp_path, draw)) as program:
+            for _ in range(steps):
+                program.step()
+            program.reopen("r")
+            theirs, mine = program.pair
+            found = compare(theirs, mine, draw)
+            assert not found, [*program.log, *found]
 
     check()
 
