@@ -166,6 +166,23 @@ class EnumType:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedType:
+    """A name of structures or sequences (netCDF's user-defined compound and vlen).
+
+    Parameters
+    ----------
+    dtype
+        Of the values, as of `Variable`.
+    group
+        Path of the group that declares the type.
+    """
+
+    name: str
+    dtype: np.dtype
+    group: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
 class Attribute:
     """A typed attribute.
 
@@ -211,6 +228,8 @@ class Variable:
         See `array`; None if the array has the shape of the variable.
     enum
         What the values are called, if they have names.
+    named_type
+        What the type is called, of structures and sequences.
     error
         Why the variable cannot be read, if so. Its `dimensions` may then be ().
     """
@@ -225,6 +244,7 @@ class Variable:
     error: NCZarrError | None = None
     padding: Any = None
     enum: EnumType | None = None
+    named_type: NamedType | None = None
 
     @property
     def path(self) -> str:
@@ -247,6 +267,7 @@ class Group:
     variables: dict[str, Variable] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     types: dict[str, EnumType] = field(default_factory=dict)
+    named_types: dict[str, NamedType] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -320,6 +341,8 @@ class Hierarchy:
         Those of consolidated metadata by key, if a tree was read from them.
     unchecked
         Whether an array's own are to be compared with them when it is read.
+    classic_model
+        Whether a file of HDF5 says that it holds only what classic files can.
     """
 
     root: Group
@@ -330,6 +353,7 @@ class Hierarchy:
     hidden: tuple[NCZarrError, ...] = ()
     documents: Mapping[str, Any] | None = None
     unchecked: bool = False
+    classic_model: bool = False
 
     def left_out(self, paths: Collection[str] | None = None) -> list[NCZarrError]:
         """Return the problems for which something is left out.

@@ -38,7 +38,10 @@ _OF_NETCDF4 = frozenset(
     | {"__netcdf4libversion__"}
 )
 
-for _class in (Dataset, Group, Variable, Dimension, MFDataset, MFTime):
+for _class in (
+    *(Dataset, Group, Variable, Dimension, MFDataset, MFTime),
+    *(CompoundType, EnumType, VLType),
+):
     _class.__module__ = __name__  # as they are printed
 
 if not TYPE_CHECKING:  # which would take any name for one of ours

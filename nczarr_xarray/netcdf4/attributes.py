@@ -21,6 +21,10 @@ class ReadOnlyError(AttributeError, RuntimeError):
     """A dataset that was opened to read is to be changed."""
 
 
+class BeyondClassicError(AttributeError, RuntimeError):
+    """Something is to be made that the classic data model lacks, in a dataset that keeps to it."""
+
+
 class HasAttributes:
     """The methods for attributes; a base of datasets, groups and variables.
 
@@ -33,9 +37,11 @@ class HasAttributes:
     _attributes: dict[str, Attribute]
     #: whether texts are NC_STRING, not characters
     _ncstring_attrs: bool
+    #: whether there may be only what the classic data model has
+    _classic: bool
 
-    def _change(self) -> None:
-        """Note that something changes; raise if nothing may."""
+    def _change(self, kind: str = "char") -> None:
+        """Note that something of a type changes, or of another kind; raise if it may not."""
         raise NotImplementedError
 
     def ncattrs(self) -> list[str]:
@@ -69,15 +75,18 @@ class HasAttributes:
 
     def setncattr(self, name: str, value: Any) -> None:
         """Set an attribute."""
-        self._change()
         made = made_of(name, value)
         if self._ncstring_attrs and isinstance(made.value, str):
             made = Attribute(name, "string", (made.value,))
+        if self._classic and made.type == "int64":
+            number = made_of(name, np.asarray(made.value).astype("i4"))
+            made = number if np.array_equal(number.value, made.value) else made
+        self._change(made.type)
         self._attributes[name] = made
 
     def setncattr_string(self, name: str, value: Any) -> None:
         """Set an attribute of NC_STRING, not of characters."""
-        self._change()
+        self._change("string")
         listed = np.ravel(value).tolist()
         texts = tuple(text_of(one) if isinstance(one, bytes) else str(one) for one in listed)
         self._attributes[name] = Attribute(name, "string", texts)

@@ -13,12 +13,12 @@ from nczarr_fsspec.errors import URLError, on_error
 from nczarr_xarray.dataset.dataset import shown_name
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Group as StoredGroup
-from nczarr_xarray.netcdf4.attributes import ReadOnlyError
+from nczarr_xarray.netcdf4.attributes import BeyondClassicError, ReadOnlyError
 from nczarr_xarray.netcdf4.defining import Declares
 from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.open_file import OpenFile
 from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python, open_to_write, writes_tree
-from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, type_of
+from nczarr_xarray.netcdf4.types import CLASSIC, CompoundType, EnumType, VLType, named, type_of
 from nczarr_xarray.netcdf4.variable import Variable
 
 #: The class for several files, which `multifile` makes known here.
@@ -149,8 +149,9 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
         self.data_model = self.file_format = file.data_model
         self.disk_format = file.disk_format
         self.enumtypes = {shown_name(n): EnumType.of(one) for n, one in stored.types.items()}
-        self.cmptypes: dict[str, CompoundType] = {}
-        self.vltypes: dict[str, VLType] = {}
+        made = {shown_name(name): named(one) for name, one in stored.named_types.items()}
+        self.cmptypes = {n: one for n, one in made.items() if isinstance(one, CompoundType)}
+        self.vltypes = {n: one for n, one in made.items() if isinstance(one, VLType)}
         self.dimensions: dict[str, Dimension] = {}
         for dimension in stored.dimensions.values():
             self.dimensions[shown_name(dimension.name)] = self._dimension(dimension)
@@ -360,11 +361,20 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
             raise URLError(file.path, "is a file object, which another process cannot open")
         return _at_path, (_Again(file.target, file.options), self.path)
 
-    def _change(self) -> None:
+    @property
+    def _classic(self) -> bool:  # type: ignore[override]
+        return self.data_model == "NETCDF4_CLASSIC"
+
+    def _change(self, kind: str = "char") -> None:
         if self._file.closed:
             raise RuntimeError(f"NetCDF: Not a valid ID: {self._file.path} is closed")
         if self._file.writer is None:
             raise ReadOnlyError(f"NetCDF: Write to read only: {self._file.path} was opened to read")
+        if self._classic and kind not in CLASSIC:
+            raise BeyondClassicError(
+                "NetCDF: Attempting netcdf-4 operation on strict nc3 netcdf-4 file: "
+                f"{kind} needs format='NETCDF4'"
+            )
 
     def __repr__(self) -> str:
         lines = [repr(type(self))]

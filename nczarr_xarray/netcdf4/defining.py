@@ -39,14 +39,15 @@ class Declares(HasAttributes):
 
     def createDimension(self, dimname: str, size: int | None = None) -> Dimension:  # noqa: N802
         """Make a dimension and return it; without a size, or with 0, it can grow."""
-        self._change()
+        grow = not size and any(one.isunlimited() for one in self.dimensions.values())
+        self._change("second dimension that grows" if grow else "char")
         _refuse_known(dimname, self.dimensions)
         made = self.dimensions[dimname] = Dimension(self, dimname, size)
         return made
 
     def createGroup(self, groupname: str) -> Any:  # noqa: N802
         """Make a group at a path, with those above it, and return it; one that is there stays."""
-        self._change()
+        self._change("group")
         group: Any = self
         for name in filter(None, posixpath.normpath(groupname).split("/")):
             if name not in group.groups:
@@ -107,9 +108,14 @@ class Declares(HasAttributes):
         TypeError, ValueError
             If something that is asked for is impossible.
         """
-        self._change()
-        from nczarr_xarray.netcdf4.creating import new_variable, storage_words
+        from nczarr_xarray.netcdf4.creating import (
+            new_variable,
+            storage_words,
+            type_name,
+            value_dtype,
+        )
 
+        self._change(type_name(value_dtype(datatype)))
         folder, name = posixpath.split(posixpath.normpath(varname))
         group: Any = self.createGroup(folder) if folder.strip("/") else self
         _refuse_known(name, {**group.variables, **group.groups})
@@ -184,7 +190,7 @@ class Declares(HasAttributes):
         KeyError
             If `datatype` is no type of integers.
         """
-        self._change()
+        self._change("enum")
         dtype = np.dtype(datatype)
         if dtype.kind not in "iu":
             raise KeyError(f"{datatype_name}: an enum needs integers, not {dtype}")

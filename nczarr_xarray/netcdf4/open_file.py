@@ -90,11 +90,14 @@ class OpenFile:
             )
             self.writer.save = self.sync
             self.root = self.writer.root
+            if mode[0] in "wx" and kind == "NETCDF4_CLASSIC":
+                self.data_model = kind
             return
         opened = self.opened = open_with(target, OpenOptions(**options))
         self.root = opened.hierarchy.root
         generation = opened.hierarchy.generation
-        self.data_model = _CLASSIC.get(generation, "NETCDF4")
+        strict = "_CLASSIC" if opened.hierarchy.classic_model else ""
+        self.data_model = _CLASSIC.get(generation, f"NETCDF4{strict}")
         self.disk_format = _disk_format(generation)
 
     def elements(self, variable: Any, dimensions: tuple[Dimension, ...]) -> Any:

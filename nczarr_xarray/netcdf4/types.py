@@ -7,13 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, NC_TYPES, Variable, element_of
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    NC_DTYPES,
+    NC_TYPES,
+    NamedType,
+    Variable,
+    element_of,
+)
 from nczarr_xarray.model import EnumType as StoredEnum
 
 #: By numpy's code of the type: what netCDF stores where nothing was written.
 default_fillvals: dict[str, Any] = {
     dtype.str[1:]: NC_DEFAULT_FILL[name] for name, dtype in NC_DTYPES.items() if name != "string"
 } | {"S1": "\0"}
+
+#: The types of the classic data model.
+CLASSIC = frozenset({"byte", "char", "short", "int", "float", "double"})
 
 is_native_little = np.dtype("<f4").isnative
 is_native_big = np.dtype(">f4").isnative
@@ -104,6 +114,14 @@ class EnumType:
 UserType = CompoundType | VLType | EnumType
 
 
+def named(stored: NamedType) -> CompoundType | VLType:
+    """Return the structure, or the sequences, that the model has."""
+    element = element_of(stored.dtype)
+    if element is None:
+        return CompoundType(stored.dtype, stored.name)
+    return VLType(element, stored.name)
+
+
 def type_of(variable: Variable, *, native: bool) -> Any:
     """Return netCDF4-python's `datatype` of a variable: a dtype, or a user-defined type.
 
@@ -112,13 +130,10 @@ def type_of(variable: Variable, *, native: bool) -> Any:
     native
         Whether the byte order of storage does not show, as of classic files.
     """
-    element = element_of(variable.dtype)
-    if element is not None:
-        return VLType(element, "")
     if variable.nc_type == "string":
         return VLType(str)
-    if variable.dtype.names is not None:
-        return CompoundType(variable.dtype)
+    if variable.dtype.names is not None or element_of(variable.dtype) is not None:
+        return named(variable.named_type or NamedType("", variable.dtype))
     if variable.enum is not None:
         return EnumType.of(variable.enum)
     return variable.dtype.newbyteorder("=") if native else variable.dtype

@@ -384,8 +384,12 @@ class Variable(HasAttributes):
             warnings.warn(f"WARNING: {name} cannot be safely cast to variable dtype", stacklevel=3)
         return value
 
-    def _change(self) -> None:
-        self._grp._change()  # noqa: SLF001 - a variable is a part of its group
+    @property
+    def _classic(self) -> bool:  # type: ignore[override]
+        return self._grp._classic  # noqa: SLF001 - a variable is a part of its group
+
+    def _change(self, kind: str = "char") -> None:
+        self._grp._change(kind)  # noqa: SLF001 - a variable is a part of its group
         self._decoding = None
 
     def __reduce__(self) -> Any:

@@ -53,6 +53,7 @@ from nczarr_xarray.model import (
     Group,
     HarmlessError,
     Hierarchy,
+    NamedType,
     UndecodableError,
     Variable,
     join,
@@ -147,7 +148,7 @@ class _Builder:
     hidden: list[NCZarrError] = field(default_factory=list)
     names: TypeNames = field(default_factory=TypeNames)
     #: by path of the group and name
-    enums: dict[str, dict[str, EnumType]] = field(default_factory=dict)
+    declared: dict[str, dict[str, EnumType | NamedType]] = field(default_factory=dict)
     #: by identity of the attribute: its elements, if they are in the heap
     heap: dict[int, list[bytes] | FormatError] = field(default_factory=dict)
     #: by address of the dataset: its fill value, if that is in the heap
@@ -285,7 +286,11 @@ class _Builder:
                     reason = "is there twice; the last one is taken"
                     self.problems.append(FormatError(variable.path, reason))
                 group.variables[variable.name] = variable
-            group.types.update(self.enums.get(node.path, {}))
+            for name, one in self.declared.get(node.path, {}).items():
+                if isinstance(one, EnumType):
+                    group.types[name] = one
+                else:
+                    group.named_types[name] = one
         # the text of the library that wrote the file
         attribute = self.nodes[0].group.attributes.get("_NCProperties")
         writer = None
@@ -297,6 +302,7 @@ class _Builder:
             writer,
             problems=tuple(self.problems),
             hidden=tuple(self.hidden),
+            classic_model="_nc3_strict" in self.nodes[0].group.attributes,
         )
 
     def value_types(self) -> dict[tuple[str, str], ValueType]:
@@ -304,17 +310,19 @@ class _Builder:
         for node in self.nodes:
             for member in node.group.members.values():
                 if isinstance(member, H5NamedType):
-                    enum = self.names.add(member.type, member.name, node.path)
-                    if enum is not None:
-                        self.enums.setdefault(node.path, {})[enum.name] = enum
+                    named = self.names.add(member.type, member.name, node.path)
+                    if named is not None:
+                        self.declared.setdefault(node.path, {})[named.name] = named
         types = {}
         for node in self.nodes:
             for dataset in node.datasets:
-                enum = self.names.note(dataset.type)
-                if enum is not None:  # one without a name is declared here, too
-                    self.enums.setdefault(enum.group, {}).setdefault(enum.name, enum)
-                value = value_type(dataset.type, enum)
+                named = self.names.note(dataset.type)
+                if named is not None:  # one without a name is declared here, too
+                    self.declared.setdefault(named.group, {}).setdefault(named.name, named)
+                value = value_type(dataset.type, named if isinstance(named, EnumType) else None)
                 if value is not None:
+                    if isinstance(named, NamedType):
+                        value = replace(value, named=named)
                     types[node.path, dataset.name] = value
                 else:
                     self.hide(join(node.path, dataset.name), dataset.type.kind)
@@ -354,7 +362,7 @@ class _Builder:
         if len(name) > len(_NON_COORDINATE):
             name = name.removeprefix(_NON_COORDINATE)
         variable = Variable(name, group.path, dimensions, value.nc_type, value.dtype)
-        variable.enum = value.enum
+        variable.enum, variable.named_type = value.enum, value.named
         path, h5_path = variable.path, join(group.path, dataset.name)
         needed = _DECODING if value.nc_type else frozenset()
         variable.attributes, lost = self.attributes(dataset.attributes, path, needed)

@@ -21,7 +21,7 @@ from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.datatypes import Datatype
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.rounds import together
-from nczarr_xarray.model import NC_TYPES, EnumType, sequence_of
+from nczarr_xarray.model import NC_TYPES, EnumType, NamedType, sequence_of
 
 #: Classes without a netCDF type; datasets and attributes of them are hidden.
 INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
@@ -44,12 +44,15 @@ class ValueType:
         Dtype of the values: see `nczarr_xarray.model.Variable`.
     enum
         The members, of enums.
+    named
+        The name of the type, of structures and sequences.
     """
 
     nc_type: str | None
     stored: np.dtype
     dtype: np.dtype
     enum: EnumType | None = None
+    named: NamedType | None = None
 
 
 def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | None:
@@ -199,18 +202,18 @@ class TypeNames:
     """
 
     def __init__(self) -> None:
-        #: by their form in memory: enums, and None for types of other kinds
-        self._types: dict[Hashable, EnumType | None] = {}
+        #: by their form in memory; None for types that netCDF4-python leaves out
+        self._types: dict[Hashable, EnumType | NamedType | None] = {}
         self._anonymous = 0
 
-    def add(self, type_: Datatype, name: str, group: str) -> EnumType | None:
-        """Add a named type of the group at a path; return it if it is an enum."""
-        enum = _enum(type_, name, group)
-        self._types.setdefault(_in_memory(type_), enum)
-        return enum
+    def add(self, type_: Datatype, name: str, group: str) -> EnumType | NamedType | None:
+        """Add a named type of the group at a path; return it as netCDF4-python shows it."""
+        made = _named(type_, name, group)
+        self._types.setdefault(_in_memory(type_), made)
+        return made
 
-    def note(self, type_: Datatype) -> EnumType | None:
-        """Add the type of a dataset; return it if it is an enum.
+    def note(self, type_: Datatype) -> EnumType | NamedType | None:
+        """Add the type of a dataset; return it as netCDF4-python shows it.
 
         Datasets must come in netCDF-C's order, after all named types.
         """
@@ -219,7 +222,8 @@ class TypeNames:
         key = _in_memory(type_)
         if key not in self._types:
             self._anonymous += 1
-            self._types[key] = _enum(type_, f"_AnonymousEnum{self._anonymous}", "/")
+            name = f"_Anonymous{type_.kind.capitalize()}{self._anonymous}"
+            self._types[key] = _named(type_, name, "/")
         return self._types[key]
 
     def knows(self, type_: Datatype) -> bool:
@@ -228,11 +232,15 @@ class TypeNames:
 
     def enum(self, type_: Datatype) -> EnumType | None:
         """Return the enum of netCDF for a type; None if there is none."""
-        return self._types.get(_in_memory(type_)) if type_.kind == "enum" else None
+        found = self._types.get(_in_memory(type_)) if type_.kind == "enum" else None
+        return found if isinstance(found, EnumType) else None
 
 
-def _enum(type_: Datatype, name: str, group: str) -> EnumType | None:
-    """Return the enum of netCDF for a type; None if the type is no enum."""
+def _named(type_: Datatype, name: str, group: str) -> EnumType | NamedType | None:
+    """Return an enum, structure or sequence under a name; None if the type is none of these."""
+    if type_.kind in ("compound", "vlen"):
+        values = value_dtype(type_)
+        return None if values is None else NamedType(name, values, group)
     stored = stored_dtype(type_) if type_.kind == "enum" else None
     if stored is None or stored.kind not in "iu":
         return None

@@ -65,9 +65,14 @@ def compare(theirs: Any, ours: Any, draw: random.Random) -> list[str]:
     """Return all that two open datasets, or groups of them, say differently."""
     found: list[str] = []
     path = theirs.path
-    for members in ("dimensions", "variables", "groups", "enumtypes"):
+    for members in ("dimensions", "variables", "groups", "enumtypes", "cmptypes", "vltypes"):
         there, here = sorted(getattr(theirs, members)), sorted(getattr(ours, members))
         found += [f"{path}: {members}: {there}, {here}"] if there != here else []
+    for name, one in {**theirs.cmptypes, **theirs.vltypes}.items():
+        other: Any = {**ours.cmptypes, **ours.vltypes}.get(name)
+        found += [f"{path} {name}: {one}, {other}"] if one.dtype != other.dtype else []
+    if theirs.data_model != ours.data_model:
+        found.append(f"{path}: {theirs.data_model}, {ours.data_model}")
     found += _attributes(theirs, ours, path)
     for name, dimension in theirs.dimensions.items():
         other = ours.dimensions[name]
@@ -93,6 +98,8 @@ def _attributes(theirs: Any, ours: Any, where: str) -> list[str]:
 
 def _variables(theirs: Any, ours: Any, where: str, draw: random.Random) -> list[str]:
     found = _attributes(theirs, ours, where)
+    if getattr(theirs.datatype, "name", "") != getattr(ours.datatype, "name", ""):
+        found.append(f"{where}: {theirs.datatype}, {ours.datatype}")
     for name in ("dtype", "dimensions", "shape", "ndim", "size", "name"):
         if getattr(theirs, name) != getattr(ours, name):
             found.append(f"{where}.{name}: {getattr(theirs, name)}, {getattr(ours, name)}")

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -124,6 +125,39 @@ def _is_swapped(theirs: Any, told: str) -> bool:
     name = name.partition("(")[0].partition(" ")[0].partition(":")[0].partition(".")[0]
     variable = theirs[f"{path}/{name}"] if name else None
     return variable is not None and variable.dtype is not str and not variable.dtype.isnative
+
+
+def test_types_that_have_names(tmp_path: Path) -> None:
+    path = tmp_path / "types.nc"
+    with netCDF4.Dataset(path, "w") as nc:
+        nc.createDimension("x", 2)
+        pair = nc.createCompoundType(np.dtype([("a", "i4"), ("text", "S1", (4,))]), "pair")
+        group = nc.createGroup("g")
+        outer = np.dtype([("inner", pair.dtype), ("b", "f8")], align=True)
+        group.createCompoundType(outer, "outer")
+        ragged = nc.createVLType("i2", "ragged")
+        nc.createEnumType("i1", "cloud", {"clear": 0})
+        nc.createVariable("pairs", pair, ("x",))
+        group.createVariable("outers", group.cmptypes["outer"], ("x",))
+        group.createVariable("rows", ragged, ("x",))[0] = np.arange(3, dtype="i2")
+    with netCDF4.Dataset(path) as theirs, ours.Dataset(path) as mine:
+        assert compare(theirs, mine, random.Random(0)) == []
+        assert repr(mine.vltypes["ragged"]) == (
+            "<class 'nczarr_xarray.netcdf4.VLType'>: name = 'ragged', numpy dtype = int16"
+        )
+        assert mine["pairs"].datatype.dtype_view == theirs["pairs"].datatype.dtype_view
+
+
+def test_types_without_names_are_numbered_as_by_netcdf_c(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", track_order=True) as file:
+        file["pairs"] = np.zeros(3, [("x", "i4"), ("y", "f8")])
+        file.create_dataset("rows", (2,), h5py.vlen_dtype("i4"))
+        file["other"] = np.dtype([("q", "i4")])
+        file.create_dataset("of_other", (2,), file["other"])
+    with netCDF4.Dataset(path) as theirs, ours.Dataset(path) as mine:
+        assert sorted(mine.cmptypes) == ["_AnonymousCompound1", "other"]
+        assert compare(theirs, mine, random.Random(0)) == []
 
 
 @pytest.fixture

@@ -383,6 +383,29 @@ def test_user_defined_types_need_netcdf(tmp_path: Path) -> None:
             nc.createCompoundType(np.dtype([("a", "i4")]), "pair")
 
 
+def test_the_classic_data_model_is_kept(tmp_path: Path) -> None:
+    refused: list[Callable[[Any], Any]] = [
+        lambda nc: nc.createGroup("g"),
+        lambda nc: nc.createDimension("second", None),
+        lambda nc: nc.createVariable("text", str, ("x",)),
+        lambda nc: nc.createVariable("long", "i8", ("x",)),
+        lambda nc: nc.createEnumType("i1", "cloud", {"clear": 0}),
+        lambda nc: setattr(nc, "texts", ["a", "b"]),
+        lambda nc: setattr(nc["v"], "number", np.uint8(1)),
+    ]
+    for module, name in ((netCDF4, "a.nc"), (ours, "a.nczarr")):
+        with module.Dataset(tmp_path / name, "w", format="NETCDF4_CLASSIC") as nc:
+            assert nc.data_model == "NETCDF4_CLASSIC"
+            nc.createDimension("x", None)
+            nc.createVariable("v", "i4", ("x",)).number = 1  # which is an int, not an int64
+            for step in refused:
+                with pytest.raises((AttributeError, OSError, RuntimeError, ValueError)):
+                    step(nc)
+    with netCDF4.Dataset(tmp_path / "a.nc") as theirs, ours.Dataset(tmp_path / "a.nczarr") as mine:
+        assert theirs["v"].number.dtype == mine["v"].number.dtype == "i4"
+        assert [*theirs.variables] == [*mine.variables]
+
+
 def test_aggregations_are_written_otherwise(tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError, match="to_cfa"):
         ours.Dataset(tmp_path / "a.nca", "w", format="CFA4")
