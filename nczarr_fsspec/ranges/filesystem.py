@@ -27,8 +27,8 @@ from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.remote import open_source
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport.filesystems import missing_package
-from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import MAX_WHOLE
 from nczarr_fsspec.transport.request import Extent
 

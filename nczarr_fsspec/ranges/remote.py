@@ -10,9 +10,9 @@ from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, LocalBytes, RemoteBytes
+from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import describe, kind_of
-from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import MAX_WHOLE, RequestLimits, Timeout
 from nczarr_fsspec.transport.request import END, Answer, Data, Extent, FileVersion, Request
 from nczarr_fsspec.transport.server_state import FASTEST, ServerState

@@ -14,8 +14,8 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
+from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
-from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request, moment
 

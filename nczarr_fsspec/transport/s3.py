@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import ClientHttpProxyError, ClientResponseError
@@ -26,18 +25,7 @@ from s3fs.core import S3_RETRYABLE_ERRORS
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.answers import BUSY, TRANSIENT, read_answer, retry_after
-from nczarr_fsspec.transport.bodies import Response
-from nczarr_fsspec.transport.filesystems import (
-    EXPIRED,
-    check_bucket,
-    fail,
-    is_absent,
-    is_beyond,
-    keys_number,
-    renewed,
-    s3_code,
-    within,
-)
+from nczarr_fsspec.transport.filesystems import is_beyond, s3_code
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, FileVersion, Request, changed, range_text
@@ -108,36 +96,10 @@ class S3Transport(FsspecTransport):
         own = type(self.recipe)._cat_file is S3FileSystem._cat_file
         if not own and request.server is None:
             return await super()._attempt(request, left)
-        path, number = request.path, keys_number(self.shared.fs)
-        try:
-            async with self._object(request, left) as (response, clock):
-                return await read_answer(response, clock, request)
-        except (StoreError, TransientError):
-            raise
-        except Exception as error:  # noqa: BLE001 - botocore's, and what s3fs makes of them
-            if is_absent(error, path):
-                check_bucket(self.recipe, path, error)
-                return None
-            code, version = s3_code(error), request.version
-            if renewed(self.shared.fs, error, number):
-                raise TransientError(EXPIRED) from None
-            if code in _SAME and request.unless is not None:
-                return Answer((), request.unless)
-            if version is not None and (code in _CHANGED or is_beyond(error)):
-                raise changed(request.shown, f"S3 answers {code}") from None
-            if request.ranged and is_beyond(error):  # as in a slice
-                return Answer([b""], FileVersion(size=0) if request.extents else FileVersion())
-            fail(self.recipe, path, error)
+        return await self._asked(request.path, self._sent(request), left)
 
-    @asynccontextmanager
-    async def _object(self, request: Request, left: float) -> AsyncIterator[tuple[Response, Clock]]:
-        """Send one request by s3fs.
-
-        Raises
-        ------
-        TransientError
-            If it is worth another try. Else what s3fs raises.
-        """
+    async def _sent(self, request: Request) -> Answer:
+        """Return the answer to `request`, sent once by s3fs; or raise what that raises."""
         fs = self.shared.fs
         bucket, key, version = fs.split_path(request.path)
         given = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
@@ -145,26 +107,25 @@ class S3Transport(FsspecTransport):
         given |= {name.replace("-", ""): text for name, text in condition(request).items()}
         if request.ranged:
             given["Range"] = range_text(request)
-        clock = asyncio.get_running_loop().time
-        end = clock() + left
         try:
-            async with within(left):
-                answer = await fs._call_s3("get_object", **given)
-        except TransientError:
-            raise
+            response = _Response(await fs._call_s3("get_object", **given))
+            try:
+                async with Clock(self.timeout) as clock:
+                    clock.body(response.status)
+                    answer = await read_answer(response, clock, request)
+            finally:
+                response.close()
         except Exception as error:
-            if (transient := self.transient(error)) is not None:
-                raise transient from None
+            code = s3_code(error)
+            if code in _SAME and request.unless is not None:
+                return Answer((), request.unless)
+            if request.version is not None and (code in _CHANGED or is_beyond(error)):
+                raise changed(request.shown, f"S3 answers {code}") from None
+            if request.ranged and is_beyond(error):  # as in a slice
+                return Answer([b""], FileVersion(size=0) if request.extents else FileVersion())
             raise
-        response = _Response(answer)
-        try:
-            async with Clock(self.timeout, end - clock()) as watch:
-                watch.body(response.status)
-                yield response, watch
-        except _BROKEN as error:
-            raise TransientError(f"{type(error).__name__}: {error}") from None
-        finally:
-            response.close()
+        assert answer is not None  # of a key that is not there, s3fs raises an error
+        return answer
 
     async def _names_below(self, path: str) -> Iterable[str]:
         return await list_below(self.shared.fs, path)

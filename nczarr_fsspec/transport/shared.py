@@ -182,14 +182,16 @@ class SharedFilesystem:
         except RuntimeError:
             inside = False
         # inside, at once: what is opened next is to have a new session
-        disconnecting = _close_all(self._taken()) if inside else self._disconnect()
-        closing = asyncio.run_coroutine_threadsafe(disconnecting, self.loop)
+        taken = self._taken() if inside else None
+
+        async def disconnect() -> None:
+            for session in self._taken() if taken is None else taken:
+                await _close(session)
+
+        closing = asyncio.run_coroutine_threadsafe(disconnect(), self.loop)
         if not inside:
             with suppress(TimeoutError):
                 closing.result(timeout=10)
-
-    async def _disconnect(self) -> None:
-        await _close_all(self._taken())
 
     def _taken(self) -> list[Any]:
         """Take the connections away, if they are not used; the filesystem makes new ones."""
@@ -234,11 +236,6 @@ def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any, *_: An
         asyncio.run_coroutine_threadsafe(_close(session), loop)
 
 
-async def _close_all(sessions: list[Any]) -> None:
-    for session in sessions:
-        await _close(session)
-
-
 async def _close(session: Any) -> None:
     with suppress(Exception):  # it may be closed already
         await (
@@ -262,19 +259,15 @@ def alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     )
     like.dircache = DirCache(use_listings_cache=False)
     like.close_session = partial(_close_later, os.getpid())
-    if _makes_sessions_of_fsspec(like) and "connector" not in like.client_kwargs:
+    make = getattr(like, "get_client", None)
+    of_fsspec = getattr(make, "__module__", "") == "fsspec.implementations.http"
+    if of_fsspec and "connector" not in like.client_kwargs:
         like.get_client = _make_session
     if kind_of(like) == "s3":
         from nczarr_fsspec.transport.s3client import share_descriptions
 
         share_descriptions(like)
     return like
-
-
-def _makes_sessions_of_fsspec(fs: AbstractFileSystem) -> bool:
-    """Tell whether `fs` gets its connections from aiohttp in the way that fsspec's HTTP does."""
-    make = getattr(fs, "get_client", None)
-    return getattr(make, "__module__", "") == "fsspec.implementations.http"
 
 
 async def _make_session(**options: Any) -> Any:

@@ -45,7 +45,7 @@ from nczarr_fsspec.stores.zipformat import (
     answer,
     read_archive,
 )
-from nczarr_fsspec.transport.open import open_transport
+from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport.request import Extent
 from tests.support.builders.archives import METHODS, NOISE, make_zip, patched
 from tests.support.corpora.samples import DATA as VECTORS

@@ -34,8 +34,8 @@ from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
+from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport import policy as _policy
-from nczarr_fsspec.transport.open import open_transport
 from nczarr_xarray import to_nczarr
 from tests.support.builders.trees import read_tree
 from tests.support.faults.memory import little_memory
