@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import NCZarrError
+
+if TYPE_CHECKING:
+    # takes as long as half of numpy to import; what is at hand is read without it
+    import asyncio
 
 W = TypeVar("W")
 R = TypeVar("R")
@@ -32,6 +35,8 @@ async def gather_or_cancel(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
     """Do as `asyncio.gather` does, and leave nothing running when one of them fails."""
     if len(coroutines) == 1:  # without a task of its own
         return [await coroutines[0]]
+    import asyncio
+
     futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*futures))
@@ -123,6 +128,8 @@ class Coalescer(Generic[W, R]):
             Whether an answer for which an earlier turn has asked is of no use. Such a one is waited
             for; then all that did so ask once.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         question = None
         if key is not None:
@@ -263,6 +270,8 @@ class Budget:
         if not self._waiting and self._fits(amount):
             self.used += amount
             return
+        import asyncio
+
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((amount, turn))
         try:

@@ -13,13 +13,11 @@ time, on its event loop.
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
@@ -31,6 +29,9 @@ from nczarr_fsspec.local_files import FileRange, temporary_file
 from nczarr_fsspec.transport.policy import most_connections
 
 if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
     from typing_extensions import Buffer
 
 
@@ -336,6 +337,8 @@ class OnLoop(ABC):
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start `coroutine` on `loop`, from any other thread."""
+        import asyncio
+
         loop = self.loop
         try:
             if asyncio.get_running_loop() is loop:
@@ -402,6 +405,8 @@ class RemoteStore(OnLoop, KeyStore):
 
         Writers, and stores of zarr-python, have no other bound: only a `Transport` has a throttle.
         """
+        import asyncio
+
         return self._of_loop("_gate", lambda: asyncio.Semaphore(self.concurrency))
 
     def room(self) -> Budget:
@@ -412,6 +417,8 @@ class RemoteStore(OnLoop, KeyStore):
 
     def _of_loop(self, name: str, make: Callable[[], T]) -> T:
         """Return what the running loop's first request made; after a fork, that is another loop."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         owner, made = self.__dict__.get(name, (None, None))
         if owner is not loop:

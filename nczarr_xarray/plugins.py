@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
-from importlib.metadata import entry_points
+from importlib.machinery import PathFinder
 from typing import TypeVar
 
 from nczarr_fsspec.errors import NCZarrWarning
 
 T = TypeVar("T")
+#: How the names of folders end that describe installed packages.
+_METADATA = (".dist-info", "egg-info")
 
 
 def added(group: str, kind: type[T]) -> tuple[T, ...]:
@@ -24,6 +28,10 @@ def added(group: str, kind: type[T]) -> tuple[T, ...]:
     NCZarrWarning
         For each row that cannot be used: one package must not keep others from working.
     """
+    if not _may_be(group):
+        return ()
+    from importlib.metadata import entry_points
+
     what = group.rpartition(".")[2].removesuffix("s")
     rows: list[T] = []
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
@@ -40,3 +48,30 @@ def added(group: str, kind: type[T]) -> tuple[T, ...]:
             f"{what} {entry.name!r} of {entry.value!r} {problem}", NCZarrWarning, stacklevel=2
         )
     return tuple(rows)
+
+
+def _may_be(group: str) -> bool:
+    """Tell whether an installed package may have entry points of a group.
+
+    To import `importlib.metadata` takes longer than to open a file, and few have any.
+    """
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if "importlib.metadata" in sys.modules or finders != [PathFinder]:
+        return True
+    for folder in sys.path:
+        try:
+            names = [name for name in os.listdir(folder or ".") if name.lower().endswith(_METADATA)]
+        except FileNotFoundError:
+            continue
+        except OSError:  # a zip file, say
+            return True
+        for name in names:
+            try:
+                with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                    if group.encode() in file.read():
+                        return True
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError:
+                return True
+    return False

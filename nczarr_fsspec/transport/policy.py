@@ -6,7 +6,6 @@ tries again by it.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -242,6 +241,8 @@ class Clock:
         self.seen = SEEN.get()
 
     async def __aenter__(self) -> Self:
+        import asyncio
+
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self._end = now + self._left

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -175,6 +174,8 @@ def recorded_elsewhere() -> Iterator[Callable[[], Iterator[str]]]:
     ------
     Called, it yields their records so far, each as JSON.
     """
+    import tempfile  # which takes long
+
     before = os.environ.get(_FOLDER)
     with tempfile.TemporaryDirectory(prefix="nczarr-trace-", ignore_cleanup_errors=True) as folder:
         os.environ[_FOLDER] = folder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from nczarr_fsspec.errors import StoreError
@@ -116,6 +115,8 @@ def moment(header: str) -> datetime | None:
 
     ``-0000`` is UTC, of a sender whose own zone is unknown.
     """
+    from email.utils import parsedate_to_datetime  # which takes long
+
     try:
         found = parsedate_to_datetime(header)
     except (ValueError, TypeError, OverflowError):

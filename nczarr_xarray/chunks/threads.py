@@ -6,7 +6,6 @@ and for which chunks, is decided here.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import os
@@ -14,15 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from nczarr_fsspec.concurrency import gather_or_cancel
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
 
 # -- processors ------------------------------------------------------------------------------------
 
@@ -154,6 +156,8 @@ class Pool:
     def get(self) -> ThreadPoolExecutor:
         with self.lock:
             if self.executor is None:
+                from concurrent.futures import ThreadPoolExecutor
+
                 self.executor = ThreadPoolExecutor(processors(), thread_name_prefix="nczarr")
             return self.executor
 
@@ -362,6 +366,8 @@ async def _run_by(
     RuntimeError
         If no thread can be started.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     turns = itertools.count()
@@ -400,6 +406,8 @@ async def _run_by(
 
 
 def _submit(run: Callable[[], None]) -> None:
+    import asyncio
+
     # by the loop, as one whose time is virtual has no threads
     asyncio.get_running_loop().run_in_executor(POOL.get(), run)
 

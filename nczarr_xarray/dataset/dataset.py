@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -162,6 +161,8 @@ async def gather_caught(
     coroutines: list[Coroutine[Any, Any, T]],
 ) -> list[T | NCZarrError]:
     """Run coroutines at the same time; return their results, with errors in their places."""
+    import asyncio
+
     results = await asyncio.gather(*coroutines, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, NCZarrError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 from collections.abc import Callable
@@ -160,6 +159,8 @@ class VariableReader:
 
     async def read_async(self, key: tuple[Index, ...] | None, *, points: bool) -> np.ndarray:
         """Do as `read` does, from any event loop without blocking it."""
+        import asyncio
+
         remote = loop_of(self.store)
         if remote is not None:
             reading = self.read_remote(key, points=points)

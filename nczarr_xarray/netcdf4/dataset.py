@@ -17,7 +17,6 @@ from nczarr_xarray.netcdf4.attributes import BeyondClassicError, ReadOnlyError
 from nczarr_xarray.netcdf4.defining import Declares
 from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.open_file import OpenFile
-from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python, open_to_write, writes_tree
 from nczarr_xarray.netcdf4.types import CLASSIC, CompoundType, EnumType, VLType, named, type_of
 from nczarr_xarray.netcdf4.variable import Variable
 
@@ -288,6 +287,8 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
         format: str = "NETCDF4",  # noqa: A002 - netCDF4-python's
     ) -> Any:
         """Make a netCDF file of CDL by ``ncgen``, as netCDF4-python does, and open it."""
+        from nczarr_xarray.netcdf4.through_netcdf4 import netcdf4_python
+
         return netcdf4_python(cdlfilename).Dataset.fromcdl(cdlfilename, ncfilename, mode, format)
 
     def filepath(self, encoding: str | None = None) -> str:
@@ -402,6 +403,8 @@ def _dataset(filename: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
         (several,) = OF_SEVERAL_FILES
         return several(filename, **named)
     if mode not in ("r", "rs"):
+        from nczarr_xarray.netcdf4.through_netcdf4 import open_to_write, writes_tree
+
         kind = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
         if not writes_tree(filename, kind):
             return open_to_write(filename, mode, *args, **named)
