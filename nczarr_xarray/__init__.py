@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from nczarr_xarray.backend.consistent import state as state
     from nczarr_xarray.dataset.dataset import Opened as Opened
     from nczarr_xarray.dataset.open import open_hierarchy as open_hierarchy
+    from nczarr_xarray.export.api import recover as recover
     from nczarr_xarray.export.api import to_nczarr as to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
-    from nczarr_xarray.export.recovery import recover as recover
     from nczarr_xarray.tools.compare import compare as compare
     from nczarr_xarray.tools.doctor import doctor as doctor
     from nczarr_xarray.tools.trace import trace as trace
@@ -64,9 +64,8 @@ _MODULES = {
     "nczarr_xarray.aggregation.api": ["aggregate", "convert_references"],
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
-    "nczarr_xarray.export.api": ["to_nczarr"],
+    "nczarr_xarray.export.api": ["recover", "to_nczarr"],
     "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],
-    "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.dataset": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],

@@ -27,8 +27,7 @@ from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Wanted
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
-from nczarr_xarray.export.cfa.master import address_of, dialect_called
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called
 from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic

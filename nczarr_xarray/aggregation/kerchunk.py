@@ -24,8 +24,7 @@ from nczarr_fsspec.stores.referenceformat import inline_bytes, inline_text
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
-from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master import MasterPlace, without_enum
 from nczarr_xarray.export.form.storage import netcdf_type, note_text
 from nczarr_xarray.formats.cfa.table import PACKING, packing_of
 from nczarr_xarray.formats.nczarr.spellings import VIRTUAL

@@ -23,13 +23,13 @@ from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk
 from nczarr_xarray.export.cfa.existing_master import held_values
 from nczarr_xarray.export.cfa.master import (
+    MasterPlace,
     aggregation,
     conventions,
     held_dimensions,
     unpacked,
     without_enum,
 )
-from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.registry import OpenOptions

@@ -144,9 +144,8 @@ def verify(
     """
     if not args.verify:
         return 0
-    from nczarr_xarray.export.copy.classic import as_classic
-    from nczarr_xarray.export.form.lacking import Lacking, suited
-    from nczarr_xarray.export.form.names import as_netcdf_names
+    from nczarr_xarray.export.copy.netcdf import as_classic
+    from nczarr_xarray.export.form.lacking import Lacking, as_netcdf_names, suited
     from nczarr_xarray.tools.compare import compare
 
     with open_named(args, args.source, args.source_options) as opened:

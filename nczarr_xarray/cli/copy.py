@@ -1,4 +1,4 @@
-"""``nczarr copy``: a dataset in another form, of any kind in `nczarr_xarray.export.copy.kinds`."""
+"""``nczarr copy``: a dataset in another form, of any kind of `export.copy.request.KINDS`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nczarr_xarray.cli.target import (
     shows_progress,
 )
 from nczarr_xarray.cli.text import in_terms_of_options
-from nczarr_xarray.export.copy.kinds import FORMATS, find_kind, refuse_options
+from nczarr_xarray.export.copy.request import FORMATS, find_kind, refuse_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 from nczarr_xarray.formats.nczarr.spellings import COMPAT
 

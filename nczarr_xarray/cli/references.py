@@ -59,7 +59,7 @@ def run_refs(args: argparse.Namespace) -> int:
     elif name.endswith((".parq", ".parquet")):
         # only they need these
         from nczarr_xarray.aggregation.kerchunk import write_parquet
-        from nczarr_xarray.export.cfa.master_place import MasterPlace
+        from nczarr_xarray.export.cfa.master import MasterPlace
 
         place = MasterPlace.find(args.file, None)
         write_parquet(place, found.references["refs"], replaces=True)

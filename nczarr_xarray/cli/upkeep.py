@@ -154,7 +154,7 @@ def add_recover(new: NewParser) -> None:
 
 def run_recover(args: argparse.Namespace) -> int:
     """Recover the dataset; return 0, or 1 if a path of this machine names nothing."""
-    from nczarr_xarray.export.recovery import recover
+    from nczarr_xarray.export.api import recover
 
     if recover(args.target, args.options or None):
         print("what writers had left is removed")

@@ -10,9 +10,16 @@ import numpy as np
 
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.form.chunk_shapes import SharedChunk, aligned, shared_chunk
+from nczarr_xarray.export.form.chunk_shapes import (
+    Rechunking,
+    SharedChunk,
+    aligned,
+    boxes,
+    chunk_boxes,
+    plan_rechunking,
+    shared_chunk,
+)
 from nczarr_xarray.export.form.text import longest
-from nczarr_xarray.export.rechunk import Rechunking, boxes, chunk_boxes, plan_rechunking
 from nczarr_xarray.model import Array, ChunkedArray, Group, Variable, join
 
 if TYPE_CHECKING:

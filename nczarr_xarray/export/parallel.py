@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrError, StoreError
-from nczarr_xarray.export.gate import check_block
+from nczarr_xarray.export.chunk_writer import check_block
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_xarray._version import __version__
 from nczarr_xarray.chunks.cache import CACHE
-from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.chunk_writer import ArrayWriter, ChunkWriter
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
-from nczarr_xarray.export.gate import ArrayWriter
 from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.parallel import (
     Written,

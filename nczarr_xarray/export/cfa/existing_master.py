@@ -16,8 +16,7 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.export.cfa.content import Member
-from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.export.cfa.master_place import OWNER, SUFFIXES, MasterPlace, has_name
+from nczarr_xarray.export.cfa.master import OWNER, SUFFIXES, MasterPlace, has_name, without_enum
 from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, stored_as
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, FragmentFormat
 from nczarr_xarray.formats.cfa.dialect import aggregated

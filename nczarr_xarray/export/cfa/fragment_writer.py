@@ -18,13 +18,14 @@ from nczarr_xarray.export.cfa.content import (
     write_tree,
 )
 from nczarr_xarray.export.cfa.master import (
+    OWNER,
+    MasterPlace,
+    Names,
     address_of,
     as_fragments,
 )
-from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written
-from nczarr_xarray.export.cfa.split import Edges, table
-from nczarr_xarray.export.gate import Gated
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Edges, Parts, as_written, table
+from nczarr_xarray.export.chunk_writer import Gated
 from nczarr_xarray.export.options import FragmentFormat
 from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Fragments, Variable

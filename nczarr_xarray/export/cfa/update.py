@@ -16,20 +16,28 @@ from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_writer import Flow, flow_of, table_of
 from nczarr_xarray.export.cfa.master import (
+    MasterPlace,
     aggregation,
     conventions,
     dialect_called,
     plain_conventions,
 )
-from nczarr_xarray.export.cfa.master_place import MasterPlace
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_written, asked_lengths
-from nczarr_xarray.export.cfa.split import edges_between, even_edges, regular_edges
+from nczarr_xarray.export.cfa.parts import (
+    PROFILE,
+    Divided,
+    Parts,
+    as_written,
+    asked_lengths,
+    edges_between,
+    even_edges,
+    regular_edges,
+)
 from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.form.rounding import as_integers
+from nczarr_xarray.export.new_values import Placement, replaced_part
 from nczarr_xarray.export.options import CfaOptions
-from nczarr_xarray.export.placement import Placement, replaced_part
 from nczarr_xarray.formats.cfa.dialect import OLDEST
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 

@@ -15,9 +15,14 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.form.chunk_shapes import cut_to
-from nczarr_xarray.export.form.codecs import kept_codecs
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.form.storage import netcdf_text, note_text, stored_as, text_dtype
+from nczarr_xarray.export.form.storage import (
+    kept_codecs,
+    netcdf_text,
+    note_text,
+    stored_as,
+    text_dtype,
+)
 from nczarr_xarray.export.options import AS_IN_SOURCE, AS_IT_IS, CopyOptions, WriteOptions
 from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import WriteTask, plan_contents

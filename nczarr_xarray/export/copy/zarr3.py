@@ -15,11 +15,11 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.dataset import Opened
+from nczarr_xarray.export.chunk_writer import ArrayWriter, Gate
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.copy.zarr2 import contents_of, refuse
 from nczarr_xarray.export.form.chunk_shapes import cut_to
-from nczarr_xarray.export.form.codecs import kept_codecs
 from nczarr_xarray.export.form.lacking import (
     COMPRESSORS,
     NO_MARKS,
@@ -27,8 +27,7 @@ from nczarr_xarray.export.form.lacking import (
     UNSPECIFIED,
     Lacking,
 )
-from nczarr_xarray.export.form.storage import netcdf_text, stored_as
-from nczarr_xarray.export.gate import ArrayWriter, Gate
+from nczarr_xarray.export.form.storage import kept_codecs, netcdf_text, stored_as
 from nczarr_xarray.export.options import CopyOptions, WriteOptions
 from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import Flow, WriteTask, plan_documents

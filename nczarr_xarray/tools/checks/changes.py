@@ -20,7 +20,7 @@ from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.ownership import Owner, parse_json
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_xarray.export.cfa.claim import claim_key, holder
+from nczarr_xarray.export.cfa.task import claim_key, holder
 from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.checks.subject import Subject
 

@@ -33,7 +33,7 @@ from nczarr_xarray.aggregation import combine
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master import MasterPlace
 from tests.support.builders.manyfiles import TIME, field, step, write
 
 VERSIONS = ("0.4", "0.6.2", "1.13")

@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import AccessDeniedError, ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.masters import Replaced, read_master
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.views.references import references
 from tests.support.builders.manyfiles import TIME, write

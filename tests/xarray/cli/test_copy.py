@@ -18,7 +18,7 @@ import zarr
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export.copy.kinds import KINDS
+from nczarr_xarray.export.copy.request import KINDS
 from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.model import Group
 from tests.support.builders.copying import copy, failed

@@ -21,8 +21,8 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.fragments import PartsRead
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import chunk_writer, steps
+from nczarr_xarray.export.chunk_writer import Gated
 from nczarr_xarray.export.copy.zarr2 import plan_copy
-from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.parallel import run_part
 from nczarr_xarray.formats.zarr3.array import ZarrReader

@@ -30,7 +30,7 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import contents, moving, steps, write_target, write_task
+from nczarr_xarray.export import contents, steps, write_target, write_task
 from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.copy.selection import Selection
 from nczarr_xarray.export.options import CopyOptions
@@ -70,7 +70,7 @@ def small_parts() -> Iterator[list[str]]:
     put: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resumption, "NOTE_BYTES", 1)
-        patch.setattr(moving, "WINDOW_BYTES", PART * 960)
+        patch.setattr(steps, "WINDOW_BYTES", PART * 960)
         patch.setattr(contents, "SLAB_BYTES", PART * 1920)
         patch.setattr(steps, "PROGRAM_BYTES", 0)
         patch.setattr(steps, "COPIES", 0)
@@ -393,7 +393,7 @@ def test_a_copy_of_which_nothing_is_done_leaves_nothing(
     def fails(*_: Any) -> None:
         raise StoreError("v", "is out of reach")
 
-    monkeypatch.setattr(moving.Mover, "run", fails)
+    monkeypatch.setattr(steps.MoveStep, "run", fails)
     arguments = ["--resume", "--var", "v"]
     assert main(["copy", str(source), str(tmp_path / "y"), *arguments]) == 1
     assert main(["copy", str(source), str(tmp_path / "y.zip"), *arguments]) == 1

@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import contents, moving, parallel, steps
+from nczarr_xarray.export import contents, parallel, steps
 from nczarr_xarray.export.copy.zarr2 import plan_copy
 from nczarr_xarray.export.parallel import run_part
 from nczarr_xarray.export.steps import Step
@@ -220,7 +220,7 @@ def test_a_worker_is_killed(
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     monkeypatch.setattr(parallel, "run_part", partial(_deadly, deaths, 1))
-    monkeypatch.setattr(moving, "WINDOW", 4)
+    monkeypatch.setattr(steps, "WINDOW", 4)
     monkeypatch.setattr(contents, "SLAB_BYTES", 4096)
     with two_processes() as client:
         copy(cube, tmp_path / "y", *chunks, "--scheduler", client.cluster.scheduler_address)
@@ -236,7 +236,7 @@ def test_a_worker_that_starts_late_is_waited_for(
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     monkeypatch.setattr(parallel, "run_part", partial(_deadly, deaths, 2))
-    monkeypatch.setattr(moving, "WINDOW", 4)
+    monkeypatch.setattr(steps, "WINDOW", 4)
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "0 s"}):  # all start too late
         copy(cube, tmp_path / "y", "--workers", 2)
     assert sorted(path.name for path in deaths.iterdir()) == ["0", "1"]
@@ -250,7 +250,7 @@ def test_every_worker_is_killed(
     deaths = tmp_path / "deaths"
     deaths.mkdir()
     monkeypatch.setattr(parallel, "run_part", partial(_deadly, deaths, 1000))
-    monkeypatch.setattr(moving, "WINDOW", 4)
+    monkeypatch.setattr(steps, "WINDOW", 4)
     once = dask.config.set({"distributed.scheduler.allowed-failures": 0})
     with once, two_processes() as client:
         address = client.cluster.scheduler_address

@@ -24,8 +24,8 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export.chunk_writer import Gate
 from nczarr_xarray.export.copy.zarr3 import Zarr3Writer
-from nczarr_xarray.export.gate import Gate
 from tests.support.builders.copying import copy, failed
 from tests.support.builders.ncwriter import WRITERS, ramp
 from tests.support.marks import slow_but, slow_cases_but

@@ -31,7 +31,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray import register, to_nczarr
 from nczarr_xarray.chunks.encoder import Encoder
-from nczarr_xarray.export.gate import Gate
+from nczarr_xarray.export.chunk_writer import Gate
 from nczarr_xarray.export.progress import Progress
 from tests.support.builders.trees import read_tree
 from tests.support.examples import examples

@@ -19,9 +19,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.export import gate
-from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.gate import Gate, Gated
+from nczarr_xarray.export import chunk_writer
+from nczarr_xarray.export.chunk_writer import ChunkWriter, Gate, Gated
 from tests.support.faults.locks import lock_is_held, watch_locks
 
 
@@ -55,7 +54,7 @@ def test_copies_of_a_writer_find_one_gate(monkeypatch: pytest.MonkeyPatch) -> No
             held.append(lock_is_held())
             return super().setdefault(key, default)
 
-    monkeypatch.setattr(gate, "GATES", Gates())
+    monkeypatch.setattr(chunk_writer, "GATES", Gates())
     writer = Gated()
     assert pickle.loads(pickle.dumps(writer)).gate is writer.gate
     assert held == [True, True]
@@ -102,7 +101,9 @@ def test_threads_take_and_report_items_one_at_a_time(monkeypatch: pytest.MonkeyP
             yield number
 
     held: list[bool] = []
-    monkeypatch.setattr(gate, "threading", SimpleNamespace(**{**vars(threading), "Lock": make}))
+    monkeypatch.setattr(
+        chunk_writer, "threading", SimpleNamespace(**{**vars(threading), "Lock": make})
+    )
     put = Gated().each(
         items(),
         lambda number: number,

@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_cfa, to_nczarr
 from nczarr_xarray.export import write_task
 from nczarr_xarray.export.cfa import task as cfa_task
-from nczarr_xarray.export.gate import Gated
+from nczarr_xarray.export.chunk_writer import Gated
 
 
 def dataset(value: int) -> xr.Dataset:

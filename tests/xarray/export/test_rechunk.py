@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nczarr_xarray.export.rechunk import (
+from nczarr_xarray.export.form.chunk_shapes import (
     Rechunking,
     boxes,
     chunk_boxes,

@@ -27,14 +27,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run these tests
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.copy import netcdf
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.moving import Mover
+from nczarr_xarray.export.steps import MoveStep
 
 def wait(*args, **options):
     print("writing", flush=True)
     while True:
         os.read(came, 1)
 
-ChunkWriter.write = Mover.run = netcdf._write_values = wait
+ChunkWriter.write = MoveStep.run = netcdf._write_values = wait
 exec(sys.argv[1])
 """
 

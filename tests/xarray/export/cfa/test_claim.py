@@ -18,10 +18,10 @@ from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray import recover
-from nczarr_xarray.export.cfa import claim as claim_module
-from nczarr_xarray.export.cfa.claim import Claim, claim_key
+from nczarr_xarray.export.cfa import task as task_module
 from nczarr_xarray.export.cfa.existing_master import referred_keys
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master import MasterPlace
+from nczarr_xarray.export.cfa.task import Claim, claim_key
 from tests.xarray.export.cfa.test_to_cfa import by_netcdf, names, read, same, sample
 
 
@@ -54,7 +54,7 @@ def test_one_writer_takes_over_from_a_dead_one(
                 whole.isel(time=slice(8, 9)).nczarr.to_cfa(target, append_dim="time", **shape)
         return found
 
-    monkeypatch.setattr(claim_module, "referred_keys", meanwhile)
+    monkeypatch.setattr(task_module, "referred_keys", meanwhile)
     whole.isel(time=slice(8, 10)).nczarr.to_cfa(target, append_dim="time", **shape)
     assert others
     same(read(target), by_netcdf(whole, tmp_path / "x.nc"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.text import parse_size
-from nczarr_xarray.export.cfa.split import (
+from nczarr_xarray.export.cfa.parts import (
     AxisType,
     axis_type,
     even_edges,

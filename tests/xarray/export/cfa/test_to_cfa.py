@@ -26,8 +26,8 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_xarray import aggregate, recover, to_cfa
-from nczarr_xarray.export.cfa.claim import Claim
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master import MasterPlace
+from nczarr_xarray.export.cfa.task import Claim
 from tests.support.examples import examples
 from tests.support.marks import each_once, slow_but
 
