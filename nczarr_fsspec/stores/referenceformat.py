@@ -3,23 +3,18 @@
 Versions 0 and 1 of kerchunk's specification. This module does no I/O. References were written by
 someone else: each one is checked when it is looked up, for there may be millions of them.
 
-Kerchunk takes texts like ``{{u}}``, ``{{f(c='text')}}`` and ``{{(i + 1) * 1000}}`` for templates of
-Jinja, which is a language in which a text of a line can take all memory. What references need of it
-are names, integers, strings, ``+ - * // %``, and calls of other templates. Nothing else is
-evaluated, and all that is evaluated is bounded.
+Of the templates that the specification has, ``{{name}}`` is understood, which is all that kerchunk
+writes; what else it may have is a language, Jinja, in which a text of a line can take all memory.
 """
 
 from __future__ import annotations
 
-import ast
 import base64
-import itertools
 import json
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
@@ -30,9 +25,9 @@ from nczarr_fsspec.keystore import ZARR_METADATA
 CONSOLIDATED = ".zmetadata"
 #: Bytes of a file of JSON at most: a million references take about a hundred million.
 MAX_JSON = 1 << 29
-#: References that generators may make, and characters of these.
-MAX_GENERATED = 1 << 20
-_MAX_GENERATED_TEXT = 1 << 28
+#: Characters of an address, when its templates are expanded.
+MAX_ADDRESS = 1 << 14
+_TEMPLATE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 #: No file is as long as this.
 _BEYOND = 1 << 63
 _BASE64 = "base64:"
@@ -112,7 +107,7 @@ class JSONReferences(References):
 
     __slots__ = ("_addresses", "_shown", "_sorted", "_templates", "refs")
 
-    def __init__(self, refs: Mapping[str, Any], templates: Templates, shown: str) -> None:
+    def __init__(self, refs: Mapping[str, Any], templates: Mapping[str, str], shown: str) -> None:
         self.refs = refs
         self._templates = templates
         self._shown = shown
@@ -143,7 +138,7 @@ class JSONReferences(References):
         if "refs" not in document and "version" not in document:
             if not is_version_0(document):
                 raise _no_references(shown)
-            return cls(document, Templates(), shown)
+            return cls(document, {}, shown)
         version = document.get("version", 1)
         if version != 1 or isinstance(version, bool):
             raise UnsupportedError(
@@ -151,19 +146,20 @@ class JSONReferences(References):
             )
         refs = document.get("refs", {})
         texts = document.get("templates", {})
-        generators = document.get("gen", [])
         _expect(isinstance(refs, Mapping), shown, "'refs'", "an object")
-        _expect(isinstance(generators, list), shown, "'gen'", "a list")
         _expect(
             isinstance(texts, Mapping) and all(isinstance(text, str) for text in texts.values()),
             shown,
             "'templates'",
             "an object of texts",
         )
-        templates = Templates(texts, shown)
-        if generators:
-            refs = {**refs, **_generated(generators, templates)}
-        return cls(refs, templates, shown)
+        if document.get("gen"):
+            raise UnsupportedError(
+                shown,
+                "have generators ('gen'), which are not read: fsspec makes references of them "
+                "(fsspec.filesystem('reference', fo=...).references), and that can be opened",
+            )
+        return cls(refs, texts, shown)
 
     def find(self, key: str) -> bytes | Part | None:
         value = self.refs.get(key)
@@ -192,9 +188,22 @@ class JSONReferences(References):
 
     def _expanded(self, value: Sequence[Any]) -> Sequence[Any]:
         address = value[0] if value else None
-        if isinstance(address, str) and "{{" in address and self._templates.texts:
-            return (self._templates.expand(address), *value[1:])
-        return value
+        return (self._expand(address), *value[1:]) if isinstance(address, str) else value
+
+    def _expand(self, address: str) -> str:
+        """Return an address with texts in place of its templates."""
+        if not self._templates or "{{" not in address:
+            return address
+        expanded = ""
+        for number, piece in enumerate(_TEMPLATE.split(address)):
+            text = self._templates.get(piece.strip()) if number % 2 else piece
+            if text is None:
+                reason = f"template {piece!r:.80} is not understood: only names of templates are"
+                raise FormatError(self._shown, reason)
+            if len(expanded) + len(text) > MAX_ADDRESS:
+                raise FormatError(self._shown, f"template {address!r:.80} becomes too long")
+            expanded += text
+        return expanded
 
     def names(self, prefix: str) -> frozenset[str]:
         keys = self._sorted
@@ -213,7 +222,7 @@ class JSONReferences(References):
     def addresses(self) -> Iterable[str]:
         for address in self._addresses:
             try:
-                yield self._templates.expand(address) if self._templates.texts else address
+                yield self._expand(address)
             except NCZarrError:
                 continue  # an error where it is used
 
@@ -289,71 +298,6 @@ def _one_object_each(refs: Mapping[str, Any]) -> dict[str, str]:
     return known
 
 
-def _generated(generators: Sequence[Any], templates: Templates) -> dict[str, list[Any]]:
-    """Return the references that generators make; `FormatError` if these are too many."""
-    found: dict[str, list[Any]] = {}
-    left, characters = MAX_GENERATED, 0
-    for generator in generators:
-        shown = f"{templates.shown}: generator {json.dumps(generator, default=repr):.80}"
-        _expect(isinstance(generator, Mapping), shown, "it", "an object")
-        dimensions = generator.get("dimensions")
-        _expect(isinstance(dimensions, Mapping), shown, "'dimensions'", "an object")
-        ranges = {name: _dimension(given, shown) for name, given in dimensions.items()}
-        count = 1
-        for values in ranges.values():
-            count *= len(values)
-        left -= count
-        if left < 0:
-            raise FormatError(
-                shown, f"makes too many references; all generators may make {MAX_GENERATED}"
-            )
-        key, url = (_text(generator, name, shown) for name in ("key", "url"))
-        extent = [name for name in ("offset", "length") if name in generator]
-        _expect(len(extent) != 1, shown, "'offset' and 'length'", "given both or neither")
-        numbers = [_text(generator, name, shown) for name in extent]
-        for values in itertools.product(*ranges.values()):
-            names = dict(zip(ranges, values, strict=True))
-            made = templates.expand(key, names)
-            address = templates.expand(url, names)
-            characters += len(made) + len(address)
-            if characters > _MAX_GENERATED_TEXT:
-                raise FormatError(shown, "makes too much text")
-            try:
-                found[made] = [address, *(int(templates.expand(text, names)) for text in numbers)]
-            except ValueError:
-                raise FormatError(shown, "makes an offset or a length that is no integer") from None
-    return found
-
-
-def _dimension(given: object, shown: str) -> Sequence[Any]:
-    if isinstance(given, list):
-        good = all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in given)
-        _expect(good, shown, "a dimension", "a list of integers or texts")
-        _expect(all(len(str(one)) <= MAX_TEXT for one in given), shown, "a dimension", "short")
-        return given
-    _expect(isinstance(given, Mapping), shown, "a dimension", "a list or an object")
-    assert isinstance(given, Mapping)
-    bounds = [given.get("start", 0), given.get("stop"), given.get("step", 1)]
-    good = all(type(bound) is int and abs(bound) < _BEYOND >> 1 for bound in bounds)
-    _expect(good and bounds[2] != 0, shown, "a dimension", "start, stop and step, integers")
-    values = range(*bounds)
-    _expect(
-        abs((bounds[1] - bounds[0]) // bounds[2]) <= MAX_GENERATED,
-        shown,
-        "a dimension",
-        f"no longer than {MAX_GENERATED}",
-    )
-    return values
-
-
-def _text(generator: Mapping[str, Any], name: str, shown: str) -> str:
-    value = generator.get(name)
-    if type(value) is int and name in ("offset", "length"):
-        return str(value)
-    _expect(isinstance(value, str), shown, repr(name), "a text")
-    return str(value)
-
-
 def _expect(good: bool, shown: str, what: str, kind: str) -> None:
     if not good:
         raise FormatError(shown, f"{what} has to be {kind} in kerchunk references")
@@ -364,168 +308,4 @@ def _no_references(shown: str) -> FormatError:
         shown,
         'is JSON, but holds no kerchunk references: neither {"version": 1, "refs": {...}} nor keys '
         "of Zarr with their texts",
-    )
-
-
-Value: TypeAlias = int | str
-
-#: Characters of an expanded text, and of one expression, at most.
-MAX_TEXT = 1 << 14
-_MAX_EXPRESSION = 500
-_MAX_NUMBER = 1 << 63
-MOST_REMEMBERED = 1 << 10
-_EXPRESSION = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
-#: what an expression may have; no backslash, for instance
-_ALLOWED = re.compile(r"""[\w\s+\-*/%().,='":@~]*""")
-_FORMAT = re.compile(r"[^%]*%0?\d{0,2}[ds][^%]*")
-
-
-@dataclass(frozen=True, slots=True)
-class Templates:
-    """The templates of one set of references.
-
-    Parameters
-    ----------
-    texts
-        By name.
-    shown
-        How messages name the references.
-    """
-
-    texts: Mapping[str, str] = field(default_factory=dict)
-    shown: str = "references"
-    remembered: dict[str, Template] = field(default_factory=dict, repr=False, compare=False)
-
-    def expand(self, text: str, values: Mapping[str, Value] | None = None) -> str:
-        """Return a text with its expressions evaluated.
-
-        Parameters
-        ----------
-        values
-            Names besides those of the templates.
-
-        Raises
-        ------
-        FormatError
-            If an expression cannot be understood, or becomes too long.
-        """
-        if "{{" not in text:
-            return text
-        known = self.remembered.get(text)
-        if known is None:
-            if len(self.remembered) >= MOST_REMEMBERED:
-                self.remembered.clear()
-            known = self.remembered[text] = Template.parse(text, self.shown)
-        return known.render(self.texts if values is None else {**self.texts, **values}, self)
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A text with expressions, taken apart; `parts` are texts and expressions in turn."""
-
-    text: str
-    parts: Sequence[str | ast.expr]
-
-    @classmethod
-    def parse(cls, text: str, shown: str) -> Template:
-        """Take a text apart; `FormatError` if it is no template."""
-        pieces = _EXPRESSION.split(text)
-        parts: list[str | ast.expr] = []
-        for number, piece in enumerate(pieces):
-            if number % 2 == 0:
-                parts.append(piece)
-                continue
-            if len(piece) > _MAX_EXPRESSION or not _ALLOWED.fullmatch(piece):
-                raise _not_understood(shown, piece)
-            try:
-                parts.append(ast.parse(piece.strip(), mode="eval").body)
-            except (SyntaxError, ValueError, MemoryError, RecursionError):
-                raise _not_understood(shown, piece) from None
-        return cls(text, parts)
-
-    def render(self, names: Mapping[str, Value], templates: Templates) -> str:
-        """Evaluate the expressions; errors as `Templates.expand`."""
-        rendered = "".join(
-            part if isinstance(part, str) else str(self._value(part, names, templates))
-            for part in self.parts
-        )
-        if len(rendered) > MAX_TEXT:
-            raise FormatError(templates.shown, f"template {self.text!r:.80} becomes too long")
-        return rendered
-
-    def _value(self, node: ast.expr, names: Mapping[str, Value], templates: Templates) -> Value:
-        match node:
-            case ast.Constant(value=bool()):
-                pass
-            case ast.Constant(value=int() | str() as value):
-                return _bounded(value, templates.shown)
-            case ast.Name(id=name) if name in names:
-                return names[name]
-            case ast.Name(id=name):
-                raise FormatError(templates.shown, f"template {self.text!r:.80} names no {name!r}")
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                value = self._value(inner, names, templates)
-                if isinstance(value, int):
-                    return -value
-            case ast.BinOp(left=left, op=op, right=right):
-                one = self._value(left, names, templates)
-                other = self._value(right, names, templates)
-                result = _combined(one, op, other)
-                if result is not None:
-                    return _bounded(result, templates.shown)
-            case ast.Call(func=ast.Name(id=name), args=[], keywords=given) if (
-                name in templates.texts
-            ):
-                arguments: dict[str, Value] = {}
-                for one_given in given:
-                    if one_given.arg is None:
-                        raise _not_understood(templates.shown, self.text)
-                    arguments[one_given.arg] = self._value(one_given.value, names, templates)
-                # only the arguments are known inside: templates cannot call each other in circles
-                inside = Templates({}, templates.shown)
-                return Template.parse(templates.texts[name], templates.shown).render(
-                    arguments, inside
-                )
-        raise _not_understood(templates.shown, self.text)
-
-
-def _combined(one: Value, op: ast.operator, other: Value) -> Value | None:
-    """Return what an operator makes of two values; None if it does not know these."""
-    if isinstance(one, str):
-        if isinstance(op, ast.Add) and isinstance(other, str):
-            return one + other
-        if isinstance(op, ast.Mod) and _FORMAT.fullmatch(one):
-            try:
-                return one % (other,)
-            except TypeError:
-                return None
-        return None
-    if isinstance(other, str):
-        return None
-    match op:
-        case ast.Add():
-            return one + other
-        case ast.Sub():
-            return one - other
-        case ast.Mult():
-            return one * other
-        case ast.FloorDiv() if other:
-            return one // other
-        case ast.Mod() if other:
-            return one % other
-    return None
-
-
-def _bounded(value: Value, shown: str) -> Value:
-    within = len(value) <= MAX_TEXT if isinstance(value, str) else abs(value) < _MAX_NUMBER
-    if not within:
-        raise FormatError(shown, "a template has a number or a text that is too large")
-    return value
-
-
-def _not_understood(shown: str, text: str) -> FormatError:
-    return FormatError(
-        shown,
-        f"template {text!r:.80} is not understood; names, integers, strings, + - * // % and "
-        "calls of other templates are",
     )
