@@ -19,8 +19,8 @@ from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.contents import chunk_lengths
+from nczarr_xarray.export.form.chunk_shapes import repeats
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.export.rechunk import repeats
 from nczarr_xarray.model import Variable, box_of, grid_of, position_of
 from nczarr_xarray.tools.compare.report import DECODING, SHOWN, Comparison, Difference, Tally
 from nczarr_xarray.tools.compare.structure import (
