@@ -3,29 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import add_option, add_progress, shows_progress
-from nczarr_xarray.cli.text import in_terms_of_options
+from nczarr_fsspec.errors import UsageError
+from nczarr_xarray.cli.arguments import add_option, add_progress, shows_progress
+from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
-
-
-class _Master(argparse.Action):
-    """Takes the name of the master once: of other commands, ``-o`` is a storage option."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        """Keep the name."""
-        if getattr(namespace, self.dest) is not None:
-            reason = "is given twice; storage options are -s of the files, -S of MASTER"
-            raise argparse.ArgumentError(self, reason)
-        setattr(namespace, self.dest, values)
 
 
 def add_aggregate(new: NewParser) -> None:
@@ -43,7 +25,7 @@ def add_aggregate(new: NewParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        action=_Master,
+        action="append",
         metavar="MASTER",
         required=True,
         help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), or "
@@ -54,19 +36,13 @@ def add_aggregate(new: NewParser) -> None:
         "--append", action="store_true", help="add the files to what MASTER has already"
     )
     if_there.add_argument("--overwrite", action="store_true", help="replace MASTER")
-    parser.add_argument(
+    parser.repeated(
         "--dim",
-        action="append",
-        metavar="NAME",
-        help="a dimension along which the files follow each other, if its coordinate does not "
-        "tell that; it may be a new one (may be repeated)",
+        "NAME",
+        "a dimension along which the files follow each other, if its coordinate does not "
+        "tell that; it may be a new one",
     )
-    parser.add_argument(
-        "--var",
-        action="append",
-        metavar="NAME",
-        help="a variable that is wanted; else all are (may be repeated)",
-    )
+    parser.repeated("--var", "NAME", "a variable that is wanted; else all are")
     parser.add_argument(
         "--cfa-version",
         choices=VERSIONS,
@@ -81,18 +57,14 @@ def add_aggregate(new: NewParser) -> None:
         help="state addresses of files below the folder of MASTER relative to it (default: on, "
         "but off for --cfa-version 0.4, whose readers do not expect that)",
     )
-    parser.add_argument(
-        "--no-gaps",
-        action="store_true",
-        help="refuse files that do not follow each other without a gap",
-    )
+    parser.flag("--no-gaps", "refuse files that do not follow each other without a gap")
     add_progress(parser)
     add_option(parser, "-s", "file_options", "storage option of the files")
     add_option(parser, "-S", "master_options", "storage option of MASTER")
     parser.set_defaults(run=run)
 
 
-def add_file_format(parser: argparse.ArgumentParser) -> None:
+def add_file_format(parser: Parser) -> None:
     """Add ``--format``, of the file that a master is."""
     parser.add_argument(
         "--format",
@@ -105,10 +77,13 @@ def run(args: argparse.Namespace) -> int:
     """Aggregate; return 0 (errors are raised)."""
     from nczarr_xarray.aggregation.api import aggregate
 
+    if len(args.output) > 1:
+        reason = "is given twice; storage options are -s of the files, -S of MASTER"
+        raise UsageError("-o/--output", reason)
     with in_terms_of_options():
         aggregate(
             args.files,
-            args.output,
+            args.output[0],
             args.dim,
             args.append,
             args.file_options or None,

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError
 from nczarr_fsspec.text import printable
+from nczarr_xarray.cli.arguments import add_addresses, add_option, open_named
 from nczarr_xarray.cli.dump import select
-from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import add_addresses, add_option, open_named
-from nczarr_xarray.cli.text import report
+from nczarr_xarray.cli.main import NewParser, report
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.dataset import Opened
@@ -35,12 +34,7 @@ def add_compare(new: NewParser) -> None:
     )
     parser.add_argument("a", metavar="A", help="a path or URL")
     parser.add_argument("b", metavar="B", help="a path or URL")
-    parser.add_argument(
-        "--var",
-        action="append",
-        metavar="NAME",
-        help="compare this variable of A, and its attributes, only (may be repeated)",
-    )
+    parser.repeated("--var", "NAME", "compare this variable of A, and its attributes, only")
     parser.add_argument(
         "--sample",
         type=int,
@@ -53,10 +47,8 @@ def add_compare(new: NewParser) -> None:
         metavar="T",
         help="how much numbers may differ: 0.01, or 1%% of their magnitude (default: not at all)",
     )
-    parser.add_argument(
-        "--encoding", action="store_true", help="compare chunks, codecs and byte order as well"
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.flag("--encoding", "compare chunks, codecs and byte order as well")
+    parser.flag("--json", "print the report as JSON")
     add_addresses(parser)
     add_option(parser, "-o", "options_a", "storage option of A")
     add_option(parser, "-O", "options_b", "storage option of B")
@@ -92,15 +84,6 @@ def _compared(args: argparse.Namespace) -> Comparison:
             chosen["variables"] = select(a.hierarchy.root, args.var)
         with open_named(args, args.b, args.options_b) as b:
             return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)
-
-
-def add_verify(parser: argparse.ArgumentParser) -> None:
-    """Add ``--verify``."""
-    parser.add_argument(
-        "--verify",
-        action="store_true",
-        help="read the copy again and compare it with SRC, as nczarr compare does",
-    )
 
 
 @contextmanager

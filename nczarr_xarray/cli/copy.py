@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from nczarr_fsspec.errors import URLError, UsageError
 from nczarr_fsspec.places.names import is_within
 from nczarr_fsspec.text import parse_size
-from nczarr_xarray.cli.compare import add_verify, announced, verify
-from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import (
+from nczarr_xarray.cli.arguments import (
     ByName,
     add_addresses,
     add_option,
@@ -19,7 +17,8 @@ from nczarr_xarray.cli.target import (
     opening,
     shows_progress,
 )
-from nczarr_xarray.cli.text import in_terms_of_options
+from nczarr_xarray.cli.compare import announced, verify
+from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
 from nczarr_xarray.export.copy.request import FORMATS, find_kind, refuse_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 from nczarr_xarray.formats.nczarr.spellings import COMPAT
@@ -29,16 +28,15 @@ if TYPE_CHECKING:
     from nczarr_xarray.model import CodecConfig
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
+def add_selection(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument(
+    parser.repeated(
         "--var",
-        action="append",
+        "NAME",
+        "copy this variable, with its coordinates and whatever else it names, and nothing "
+        "else; in a group: group/name",
         type=_path,
         default=[],
-        metavar="NAME",
-        help="copy this variable, with its coordinates and whatever else it names, and nothing "
-        "else; in a group: group/name (may be repeated)",
     )
     parser.add_argument(
         "--slice",
@@ -59,10 +57,8 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
         help="round values, as nc_def_var_quantize does: significant decimal digits for the modes "
         "BitGroom (the default) and GranularBitRound, bits for BitRound (may be repeated)",
     )
-    parser.add_argument(
-        "--fixed",
-        action="store_true",
-        help="make unlimited dimensions fixed ones, which every release and format has",
+    parser.flag(
+        "--fixed", "make unlimited dimensions fixed ones, which every release and format has"
     )
 
 
@@ -129,16 +125,15 @@ def add_copy(new: NewParser) -> None:
         choices=FORMATS,
         help=f"what is written: {', '.join(FORMATS)}",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset at DST")
+    parser.flag("--overwrite", "replace a dataset at DST")
     parser.add_argument(
         "--compat",
         choices=tuple(COMPAT),
         help="the netCDF-C release that must be able to read it (default: 4.9.3)",
     )
-    parser.add_argument(
+    parser.flag(
         "--portable",
-        action="store_true",
-        help="write pure Zarr with only what every reader of Zarr 2 has: zlib or blosc, no filters",
+        "write pure Zarr with only what every reader of Zarr 2 has: zlib or blosc, no filters",
     )
     add_selection(parser)
     shape = parser.add_mutually_exclusive_group()
@@ -186,15 +181,12 @@ def add_copy(new: NewParser) -> None:
         metavar="ADDRESS",
         help="copy with the workers of a cluster of dask.distributed, e.g. tcp://host:8786",
     )
-    parser.add_argument(
+    parser.flag(
         "--resume",
-        action="store_true",
-        help="continue this copy where it was interrupted, and keep what is done if it is "
+        "continue this copy where it was interrupted, and keep what is done if it is "
         "interrupted again",
     )
-    parser.add_argument(
-        "--consolidated", action="store_true", help="write all metadata in one object as well"
-    )
+    parser.flag("--consolidated", "write all metadata in one object as well")
     add_progress(parser)
     parser.add_argument(
         "--cfa-version",
@@ -207,7 +199,7 @@ def add_copy(new: NewParser) -> None:
         metavar="SIZE",
         help="bytes of the largest fragment of an aggregation, e.g. 50MB (the default)",
     )
-    add_verify(parser)
+    parser.flag("--verify", "read the copy again and compare it with SRC, as nczarr compare does")
     add_addresses(parser)
     add_option(parser, "-o", "source_options", "storage option of SRC")
     add_option(parser, "-O", "target_options", "storage option of DST")

@@ -7,21 +7,25 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrError, UsageError
 from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.text import did_you_mean, printable
-from nczarr_xarray.cli.cdl_data import Line, ReadBlock, write_data
-from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, columns, name, owner, zarr_type
-from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import add_arguments, open_named
-from nczarr_xarray.cli.text import report
+from nczarr_xarray.cli.arguments import add_arguments, open_named
+from nczarr_xarray.cli.cdl import (
+    Line,
+    ReadBlock,
+    attribute_value,
+    cdl_type,
+    columns,
+    name,
+    owner,
+    write_data,
+    zarr_type,
+)
+from nczarr_xarray.cli.main import NewParser, report
 from nczarr_xarray.model import Attribute, Dimension, EnumType, Group, Variable
-
-if TYPE_CHECKING:
-    from nczarr_xarray.model import Group
 
 
 def add_dump(new: NewParser) -> None:
@@ -49,8 +53,6 @@ def add_dump(new: NewParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the dataset; return 1 if something of it could not be read."""
-    from nczarr_xarray.cli.dump import dataset_name, write_cdl
-
     # as ncdump, which takes no fill value of pure Zarr for an attribute
     how = {"use_zarr_fill_value_as_mask": False}
     with open_named(args, args.target, args.options, **how) as opened:

@@ -9,8 +9,7 @@ import sys
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.places.url import is_url, redact
 from nczarr_xarray.cli.aggregate import add_file_format
-from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import (
+from nczarr_xarray.cli.arguments import (
     add_addresses,
     add_arguments,
     add_option,
@@ -18,7 +17,7 @@ from nczarr_xarray.cli.target import (
     refuse_itself,
     write_report,
 )
-from nczarr_xarray.cli.text import in_terms_of_options, report
+from nczarr_xarray.cli.main import NewParser, in_terms_of_options, report
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 
 
@@ -83,7 +82,7 @@ def add_convert_refs(new: NewParser) -> None:
     )
     parser.add_argument("source", metavar="MASTER", help="a path or URL, also of references")
     parser.add_argument("target", metavar="OUTPUT", help="a path or URL")
-    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
+    parser.flag("--overwrite", "replace OUTPUT")
     parser.add_argument(
         "--cfa-version", choices=VERSIONS, help="the version that is written (default: 1.13)"
     )

@@ -11,8 +11,8 @@ import traceback
 from collections.abc import Sequence
 
 from nczarr_fsspec.errors import UsageError
+from nczarr_xarray.cli.arguments import need_folder, refuse_itself, write_report
 from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import need_folder, refuse_itself, write_report
 
 _PYTHON = re.compile(r"(.*[\\/])?python[\d.]*(\.exe)?")
 _NCZARR = re.compile(r"(.*[\\/])?nczarr(\.exe)?")

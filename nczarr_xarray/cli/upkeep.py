@@ -11,9 +11,8 @@ from dataclasses import asdict
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.text import parse_size, printable
-from nczarr_xarray.cli.main import NewParser
-from nczarr_xarray.cli.target import add_arguments, add_option, opening
-from nczarr_xarray.cli.text import report
+from nczarr_xarray.cli.arguments import add_arguments, add_option, opening
+from nczarr_xarray.cli.main import NewParser, report
 from nczarr_xarray.formats.nczarr.spellings import COMPAT
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
@@ -45,12 +44,11 @@ def add_doctor(new: NewParser) -> None:
         metavar="SIZE",
         help="of the network, bytes a second, e.g. 10MB (default: 125MB)",
     )
-    parser.add_argument(
+    parser.flag(
         "--measure",
-        action="store_true",
-        help="measure what of latency and bandwidth is not given, by reading some MB of TARGET",
+        "measure what of latency and bandwidth is not given, by reading some MB of TARGET",
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.flag("--json", "print the report as JSON")
     parser.set_defaults(run=run_doctor)
 
 
@@ -99,13 +97,12 @@ def add_validate(new: NewParser) -> None:
         "are findings (other than notes), 2 if it cannot be looked at.",
     )
     add_arguments(parser)
-    parser.add_argument("--data", action="store_true", help="decode all chunks, too")
-    parser.add_argument(
+    parser.flag("--data", "decode all chunks, too")
+    parser.flag(
         "--fix",
-        action="store_true",
-        help="put right what is safe: consolidated metadata that are stale, what dead writers left",
+        "put right what is safe: consolidated metadata that are stale, what dead writers left",
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.flag("--json", "print the findings as JSON")
     parser.set_defaults(run=run_validate)
 
 
@@ -183,9 +180,7 @@ def add_upgrade(new: NewParser) -> None:
         choices=tuple(COMPAT),
         help="the netCDF-C release that must be able to read it (default: %(default)s)",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would change, and change nothing"
-    )
+    parser.flag("--dry-run", "print what would change, and change nothing")
     add_option(parser, "-o", "options", "storage option of the URL's filesystem")
     parser.set_defaults(run=run_upgrade)
 

@@ -328,7 +328,7 @@ class TestCommands:
         )
         ds["v"].attrs["aggregated_data"] = "map: m uris: u identifiers: n"
         ds.to_netcdf(tmp_path / "m.nca")
-        assert main(["info", "--check", str(tmp_path / "m.nca")]) == 1
+        assert main(["validate", str(tmp_path / "m.nca")]) == 1
         said = capsys.readouterr().out
         assert "fragment (0,)" not in said
         for name, reason in (("b.nc", "/v: holds object"), ("c.nc", "/v: has the units")):
@@ -338,12 +338,12 @@ class TestCommands:
     def test_check(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         folder = shutil.copytree(DATA / "cfdm1133_cf113", tmp_path / "d")
         target = str(folder / "agg_rel.nca")
-        assert main(["info", target, "--check"]) == 0
+        assert main(["validate", target]) == 0
         (folder / "f01.nc").unlink()
         (folder / "f10.nc").write_bytes(b"nothing")
         assert main(["info", target]) == 0
         capsys.readouterr()
-        assert main(["info", target, "--check"]) == 1
+        assert main(["validate", target]) == 1
         out = capsys.readouterr().out
         assert "/tas fragment (0, 0, 1): " in out
         assert "/tas fragment (1, 0, 0): " in out

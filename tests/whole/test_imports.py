@@ -109,7 +109,6 @@ COMMAND = {
     "nczarr_xarray.import_hooks",
     "nczarr_xarray.cli",
     "nczarr_xarray.cli.main",
-    "nczarr_xarray.cli.text",
 }
 
 
@@ -135,11 +134,7 @@ OPENING = {
     "numpy",
 }
 #: What printing metadata takes.
-PRINTING = {
-    *under(
-        "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
-    ),
-}
+PRINTING = under("nczarr_xarray.cli", "arguments cdl dump info")
 #: What each format takes; all of ours below the first name.
 FORMATS = {
     "classic": ("nczarr_xarray.formats.classic", set[str]()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import os
@@ -21,8 +20,8 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_fsspec.stores.ownership import Owner
 from nczarr_xarray import __version__
-from nczarr_xarray.cli.main import COMMANDS, build_parser, main
-from nczarr_xarray.cli.target import add_arguments
+from nczarr_xarray.cli.arguments import add_arguments
+from nczarr_xarray.cli.main import COMMANDS, Parser, build_parser, main
 from tests.support.corpora.samples import DATA as VECTORS
 from tests.support.servers.ports import free_port
 
@@ -66,7 +65,7 @@ def test_a_misspelt_command_is_answered_with_its_name(capsys: pytest.CaptureFixt
 
 
 def test_storage_options_are_json_or_text() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_arguments(parser)
     text = ["-o", "anon=true", "-o", 'kw={"a": 1}', "-o", "key=a=b", "-o", "empty=", "x"]
     assert dict(parser.parse_args(text).options) == {
@@ -78,7 +77,7 @@ def test_storage_options_are_json_or_text() -> None:
 
 
 def test_storage_options_may_be_spelled_as_in_python() -> None:
-    parser = argparse.ArgumentParser()
+    parser = Parser()
     add_arguments(parser)
     text = ["-o", "anon=False", "-o", "ssl=True", "-o", "profile=None", "-o", 'key="True"', "x"]
     expected = {"anon": False, "ssl": True, "profile": None, "key": "True"}

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, URLError
-from nczarr_xarray.cli import cdl_data
+from nczarr_xarray.cli import cdl
 from nczarr_xarray.cli.dump import dataset_name, select, write_cdl
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
@@ -294,8 +294,8 @@ def test_blocks_are_small_and_the_text_the_same(
     root, data = model_of(nc_type, values, unlimited="bc")
     expected = printed(root, data)
     size = 64 if nc_type == "string" else data["/v"].dtype.itemsize
-    monkeypatch.setattr(cdl_data, "READ_BYTES", limit)
-    monkeypatch.setattr(cdl_data, "TEXT_ELEMENTS", 7)
+    monkeypatch.setattr(cdl, "READ_BYTES", limit)
+    monkeypatch.setattr(cdl, "TEXT_ELEMENTS", 7)
     reads = Reads(data)
     pieces: list[str] = []
     assert write_cdl("model", root, pieces.append, reads) == []
@@ -313,8 +313,8 @@ def test_long_row_of_text_is_written_in_pieces(
         dims = [file.createDimension(f"d{axis}", length).name for axis, length in enumerate(shape)]
         variable = file.createVariable("v", "S1", dims)
         variable[:] = np.broadcast_to(np.frombuffer(text.ljust(40, b"\0"), "S1"), shape)
-    monkeypatch.setattr(cdl_data, "READ_BYTES", 16)
-    monkeypatch.setattr(cdl_data, "TEXT_ELEMENTS", 7)
+    monkeypatch.setattr(cdl, "READ_BYTES", 16)
+    monkeypatch.setattr(cdl, "TEXT_ELEMENTS", 7)
     pieces: list[str] = []
     with open_hierarchy(path) as opened:
         write_cdl("model", opened.hierarchy.root, pieces.append, replace(opened, exact=True).read)
@@ -327,11 +327,11 @@ def test_blocks_end_where_chunks_end(monkeypatch: pytest.MonkeyPatch) -> None:
     root, _ = model_of("short", np.zeros((50, 4)))
     variable = root.variables["v"]
     variable.array = ChunkedArray("v", (50, 4), (8, 4), np.dtype("i2"))
-    monkeypatch.setattr(cdl_data, "READ_BYTES", 20 * 4 * 2)  # 20 rows
-    starts = [key[0].start for key in cdl_data.block_keys(variable)]
+    monkeypatch.setattr(cdl, "READ_BYTES", 20 * 4 * 2)  # 20 rows
+    starts = [key[0].start for key in cdl.block_keys(variable)]
     assert starts == [0, 16, 32, 48]
-    monkeypatch.setattr(cdl_data, "READ_BYTES", 5 * 4 * 2)
-    starts = [key[0].start for key in cdl_data.block_keys(variable)]
+    monkeypatch.setattr(cdl, "READ_BYTES", 5 * 4 * 2)
+    starts = [key[0].start for key in cdl.block_keys(variable)]
     assert starts == [*range(0, 50, 5)]
 
 
@@ -339,8 +339,8 @@ def test_first_block_of_an_enormous_variable_comes_at_once() -> None:
     root, _ = model_of("short", np.zeros((1, 1, 1)))
     variable = root.variables["v"]
     variable.dimensions = tuple(Dimension(name, 2**40) for name in "abc")
-    first = next(cdl_data.block_keys(variable))
-    assert first == (slice(0, 1), slice(0, 1), slice(0, cdl_data.READ_BYTES // 2))
+    first = next(cdl.block_keys(variable))
+    assert first == (slice(0, 1), slice(0, 1), slice(0, cdl.READ_BYTES // 2))
 
 
 # ------------------------------------------------------------------------- options

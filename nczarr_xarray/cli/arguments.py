@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.places.names import LocalFile
+from nczarr_xarray.cli.main import Parser
 from nczarr_xarray.import_hooks import preload
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class ByName(argparse.Action):
         setattr(namespace, self.dest, found)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the target and ``-o`` to a command."""
     parser.add_argument(
         "target",
@@ -88,15 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_addresses(parser)
 
 
-def add_addresses(parser: argparse.ArgumentParser) -> None:
+def add_addresses(parser: Parser) -> None:
     """Add what concerns the addresses of an aggregation: ``--allow`` and ``--replace``."""
-    parser.add_argument(
+    parser.repeated(
         "--allow",
-        action="append",
+        "PREFIX",
+        "what the addresses of an aggregation may begin with, besides its own place; * for "
+        "everything",
         default=[],
-        metavar="PREFIX",
-        help="what the addresses of an aggregation may begin with, besides its own place; * for "
-        "everything (may be repeated)",
     )
     parser.add_argument(
         "--replace",
@@ -108,7 +108,7 @@ def add_addresses(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_progress(parser: argparse.ArgumentParser) -> None:
+def add_progress(parser: Parser) -> None:
     """Add ``--progress``; `shows_progress` tells what it means."""
     parser.add_argument(
         "--progress",
@@ -123,7 +123,7 @@ def shows_progress(args: argparse.Namespace) -> bool:
     return sys.stderr.isatty() if args.progress is None else bool(args.progress)
 
 
-def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str) -> None:
+def add_option(parser: Parser, flag: str, dest: str, what: str) -> None:
     """Add an argument that collects storage options."""
     parser.add_argument(
         flag,
