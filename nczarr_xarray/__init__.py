@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.accessor import register as register
     from nczarr_xarray.aggregation.api import aggregate as aggregate
     from nczarr_xarray.aggregation.api import convert_references as convert_references
+    from nczarr_xarray.aggregation.many import open_many as open_many
     from nczarr_xarray.backend.consistent import load_dataset as load_dataset
     from nczarr_xarray.backend.consistent import state as state
     from nczarr_xarray.dataset.dataset import Opened as Opened
@@ -62,6 +63,7 @@ _MODULES = {
     ],
     "nczarr_xarray._version": ["show_versions"],
     "nczarr_xarray.aggregation.api": ["aggregate", "convert_references"],
+    "nczarr_xarray.aggregation.many": ["open_many"],
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["recover", "to_nczarr"],

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.address_policy import AddressPolicy
+    from nczarr_xarray.aggregation.aggregated import Aggregated
 
 
 class _Method:
@@ -34,9 +38,12 @@ class NCZarrAccessor:
 
     def __init__(self, obj: xr.Dataset | xr.DataArray | xr.DataTree) -> None:
         self.obj = obj
+        #: what `nczarr_xarray.open_many` has opened as this object
+        self.aggregation: tuple[Aggregated, AddressPolicy] | None = None
 
     to_nczarr = _Method("nczarr_xarray.export.api")
     to_cfa = _Method("nczarr_xarray.export.cfa.to_cfa")
+    save = _Method("nczarr_xarray.aggregation.many")
     doctor = _Method("nczarr_xarray.tools.doctor")
 
     def __repr__(self) -> str:

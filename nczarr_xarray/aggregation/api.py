@@ -5,41 +5,37 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from nczarr_fsspec.address_policy import Allow
+from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.destination import OVERWRITE
 from nczarr_fsspec.errors import (
-    DatasetNotFoundError,
     ExportError,
     NCZarrWarning,
     URLError,
     caller_level,
 )
 from nczarr_fsspec.places.address import is_absolute
-from nczarr_fsspec.places.names import from_home, names_url, says_references
-from nczarr_fsspec.places.url import is_url, redact
+from nczarr_fsspec.places.names import says_references
+from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.combine import Request, combined
+from nczarr_xarray.aggregation.combine import Gaps, Request, combined
 from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
-from nczarr_xarray.aggregation.reading import Wanted
+from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called
 from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.formats.cfa.dialect import NEWEST
+from nczarr_xarray.formats.cfa.dialect import NEWEST, WritableDialect
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.registry import OpenOptions
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
-
-Gaps = Literal["allow", "raise"]
 
 
 def aggregate(
@@ -54,6 +50,7 @@ def aggregate(
     format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_cfa` calls it
     variables: Sequence[str] | None = None,
     gaps: Gaps = "allow",
+    skip_unreadable: bool = False,
     overwrite: bool = False,
     relative: bool | None = None,
     output_options: Mapping[str, Any] | None = None,
@@ -67,7 +64,8 @@ def aggregate(
     Parameters
     ----------
     targets
-        Paths or URLs of datasets of any format, or a single one.
+        Paths or URLs of datasets of any format, or a single one; folders, patterns and lists: see
+        `nczarr_xarray.aggregation.sources.datasets_of`.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
         a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead: for
@@ -95,6 +93,8 @@ def aggregate(
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
         without a file. ``"allow"`` (default): take them, and warn of parts without a file.
+    skip_unreadable
+        Leave out files that are no datasets, with a warning that names each.
     overwrite
         Replace what is at `output`; not with `append`.
     relative
@@ -124,21 +124,14 @@ def aggregate(
         no element can have.
     """
     check_callback(callback)
-    if isinstance(targets, (str, os.PathLike)):
-        targets = [targets]  # a text would be taken for one file a letter
-    files = [_file(target) for target in targets]
-    if not files:
-        raise URLError("targets", "there is no file to aggregate")
+    files = datasets_of(targets, storage_options)
     if append and overwrite:
         raise URLError("overwrite", "replaces the master, append adds to it: give one of them")
-    if isinstance(variables, str):
-        variables = [variables]
-    if gaps not in ("allow", "raise"):
-        raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
-    asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
     refs = says_references(os.fsdecode(output))
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
-    place, kind = _place(output, output_options, storage_options, format, advice)
+    if output_options is None and is_url(os.fsdecode(output)):
+        output_options = storage_options
+    place, kind = _place(output, output_options, format, advice)
     _check_files(files, place)
     if refs and append:
         reason = "is to be references, which grow by being made anew: leave out append"
@@ -149,15 +142,9 @@ def aggregate(
     lacking = Lacking(netcdf4=True)
 
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
-        request = Request(
-            tuple(f"/{name.strip('/')}" for name in asked),
-            Wanted(
-                frozenset(variables or _names(before)),
-                _scalars(asked, before),
-                storage_options,
-                Replaced(place).refuse_below,
-            ),
-            gaps == "allow",
+        refuse = Replaced(place).refuse_below
+        request = Request.of(
+            dim, variables, storage_options, gaps, refuse, before, skips=skip_unreadable
         )
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
             return combined(files, addresses, request, shown, before, place.url, lacking)
@@ -219,31 +206,74 @@ def convert_references(
     NCZarrError
         If something cannot be read or written.
     """
-    place, kind = _place(output, output_options, storage_options, format)
+    options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
+    policy = options.policy(source)
+
+    def read(place: MasterPlace, dialect: WritableDialect | None) -> Aggregated:
+        return read_master(os.fsdecode(source), options, policy, Replaced(place), dialect)
+
+    if output_options is None and is_url(os.fsdecode(output)):
+        output_options = storage_options
+    write_again(
+        read,
+        policy,
+        output,
+        cfa_version,
+        format=format,
+        overwrite=overwrite,
+        relative=relative,
+        output_options=output_options,
+    )
+
+
+def write_again(
+    read: Callable[[MasterPlace, WritableDialect | None], Aggregated],
+    policy: AddressPolicy,
+    output: str | os.PathLike[str],
+    cfa_version: str | None = None,
+    *,
+    format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_cfa` calls it
+    overwrite: bool = False,
+    relative: bool | None = None,
+    output_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write an aggregation that there is already.
+
+    Parameters
+    ----------
+    read
+        Reads it, to be written in a dialect, or as references (None).
+    policy
+        What its addresses mean.
+    output, cfa_version, format, overwrite, relative, output_options
+        As of `aggregate`.
+
+    Raises
+    ------
+    NCZarrError
+        As `convert_references`.
+    """
+    place, kind = _place(output, output_options, format)
     refs = says_references(os.fsdecode(output))
     _check_version(place, refs, cfa_version, format)
     check_classic(place.url, format, cfa_version or NEWEST)
-    options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
-    policy, replaced = options.policy(source), Replaced(place)
-    read = partial(read_master, os.fsdecode(source), options, policy, replaced)
+    if refs:
+        write_references(
+            lambda: read(place, None), place, policy.resolve, policy.options, replaces=overwrite
+        )
+        return
     dialect = dialect_called(cfa_version or NEWEST, place.url)
 
     def renamed(address: str) -> str:
         where = policy.resolve(address) if address else address
         if where:
-            replaced.refuse([where])
+            Replaced(place).refuse([where])
         return where and address_of(place, where, dialect, relative=relative)
 
-    if refs:
-        write_references(
-            lambda: read(None), place, policy.resolve, policy.options, replaces=overwrite
-        )
-    else:
-        _write(
-            place,
-            lambda: Draft(kind, content(read(dialect).readdressed(renamed), dialect)),
-            replaces=overwrite,
-        )
+    def draft() -> Draft:
+        return Draft(kind, content(read(place, dialect).readdressed(renamed), dialect))
+
+    _write(place, draft, replaces=overwrite)
 
 
 def _check_version(place: MasterPlace, refs: bool, version: str | None, kind: str | None) -> None:
@@ -276,13 +306,10 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
 def _place(
     output: str | os.PathLike[str],
     output_options: Mapping[str, Any] | None,
-    storage_options: Mapping[str, Any] | None,
     format: str | None,  # noqa: A002 - as `to_cfa` calls it
     advice: str = OVERWRITE,
 ) -> tuple[MasterPlace, FileKind]:
     """Find out where to write, and what if it is a file."""
-    if output_options is None and is_url(os.fsdecode(output)):
-        output_options = storage_options
     place = MasterPlace.find(output, output_options, advice)
     if format not in MASTER_FORMATS:
         raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
@@ -322,33 +349,3 @@ def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
     folder = place.folder
     begins = (folder, f"file://{quote(os.fsencode(folder))}")
     return False if any(one.startswith(begins) for one in addresses) else None
-
-
-def _names(before: Aggregated | None) -> list[str]:
-    """Return the names of the variables that are wanted of files that are added."""
-    return [] if before is None else [variable.path for variable in before.variables()]
-
-
-def _scalars(asked: Sequence[str], before: Aggregated | None) -> frozenset[str]:
-    """Return the names that variables have which are the coordinates of a dimension to come."""
-    names = {name.strip("/") for name in asked}
-    if before is not None:
-        names |= {path.strip("/") for path in before.before()}
-    return frozenset(names)
-
-
-def _file(target: str | os.PathLike[str]) -> str:
-    """Return the absolute path of a file, or its URL."""
-    if not isinstance(target, (str, os.PathLike)):
-        raise URLError(f"{type(target).__name__} object", "has no address; name paths and URLs")
-    text = os.fsdecode(target)
-    if not names_url(text):
-        path = os.path.abspath(from_home(text))
-        if set("*?[") & set(text) and not os.path.lexists(path):
-            reason = "is no file, and patterns are not expanded: name the files, as glob.glob does"
-            raise DatasetNotFoundError(path, reason)
-        return path
-    if redact(text) != text:
-        reason = "holds secrets, which would be in the master; pass them as storage_options"
-        raise URLError(redact(text), reason)
-    return text

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, URLError
 from nczarr_xarray.aggregation.aggregated import Aggregated, Packing, Tabler, decide
 from nczarr_xarray.aggregation.checks import (
     DECIMALS,
@@ -40,6 +40,7 @@ from nczarr_xarray.aggregation.summary import (
     is_index,
     with_characters,
 )
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
@@ -50,7 +51,10 @@ from nczarr_xarray.formats.cfa.table import (
     stated_marks,
     stated_numbers,
 )
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Attribute, Dimension, Fragments, Group, Hierarchy, Variable
+
+Gaps: TypeAlias = Literal["allow", "raise"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
@@ -390,11 +394,52 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked for: dimensions, what of each file, whether there may be gaps."""
+    """What is asked for: paths of dimensions, what of each file, whether there may be gaps."""
 
     asked: tuple[str, ...]
     wanted: Wanted
     gaps: bool
+
+    @classmethod
+    def of(
+        cls,
+        dim: str | Sequence[str] | None,
+        variables: str | Sequence[str] | None,
+        storage_options: Mapping[str, Any] | None,
+        gaps: Gaps,
+        refuse: Callable[[str, Opened, OpenOptions], None],
+        before: Aggregated | None = None,
+        *,
+        skips: bool = False,
+    ) -> Request:
+        """Make a request of arguments of `nczarr_xarray.aggregate`.
+
+        Parameters
+        ----------
+        refuse
+            As of `Wanted`.
+        before
+            The aggregation that the files are added to, if so.
+        skips
+            As of `Wanted`.
+
+        Raises
+        ------
+        URLError
+            If `gaps` is neither.
+        """
+        if gaps not in ("allow", "raise"):
+            raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
+        asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
+        scalars = {name.strip("/") for name in asked}
+        if isinstance(variables, str):
+            variables = [variables]
+        names = frozenset(variables or ())
+        if before is not None:
+            names = names or frozenset(variable.path for variable in before.variables())
+            scalars |= {path.strip("/") for path in before.before()}
+        wanted = Wanted(names, frozenset(scalars), storage_options, refuse, skips)
+        return cls(tuple(f"/{name.strip('/')}" for name in asked), wanted, gaps == "allow")
 
 
 def combined(
@@ -433,11 +478,14 @@ def combined(
         _check_kept(url, before, expected)
         texts = {path: expected.combined(path, own) for path, own in before.values.items()}
         before = replace(before, values=texts)
-    read_files(files, request.wanted, progress.advance, summaries)
+    added = read_files(files, request.wanted, progress.advance, summaries)
+    if not added:
+        raise DatasetNotFoundError(files[0], "is no dataset, as are all other files")
+    addresses = [addresses[number] for number in added]
     files_read: Sequence[Summary] = summaries.files
     layouts = [*{id(file.layout): file.layout for file in files_read}.values()]
     own = files_read[0].layout.dimensions
-    first = files[0] if before is None else url
+    first = files_read[0].target if before is None else url
     expected = promoted(files_read[0].layout if expected is None else expected, layouts)
     files_read, held = unrounded(files_read, {} if before is None else before.values, expected)
     if before is not None:
@@ -463,7 +511,7 @@ def combined(
         column([*addresses]),
         grid,
         frozenset(summaries.differing),
-        partial(read_variable, files[0], request.wanted),
+        partial(read_variable, files_read[0].target, request.wanted),
         before,
         lacking,
     ).aggregated()

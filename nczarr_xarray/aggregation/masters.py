@@ -238,7 +238,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     keeps = found.packing == "after" or (found.packing == "equal" and dialect.keeps_packing)
     for variable in found.variables():
         held = tuple(dimensions[d.path] for d in variable.dimensions)
-        variable = replace(without_enum(_unmarked(variable)), dimensions=held)
+        variable = replace(without_enum(unmarked(variable)), dimensions=held)
         table = found.tables.get(variable.path)
         if table is None:
             members.append(in_one_chunk(variable, found.values[variable.path]))
@@ -248,7 +248,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     return Content(attributes, members, list(dimensions.values()), found.group_attributes())
 
 
-def _unmarked(variable: Variable) -> Variable:
+def unmarked(variable: Variable) -> Variable:
     """Return a variable whose strings are not marked as text, as bytes of pure Zarr are."""
     if variable.nc_type != "string":
         return variable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,7 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.errors import (
+    ExportError,
+    FormatError,
+    NCZarrError,
+    NCZarrWarning,
+    caller_level,
+)
 from nczarr_fsspec.place import find_remote_file
 from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
@@ -50,12 +57,15 @@ class Wanted:
         Options of the target's filesystem (fsspec).
     refuse
         Raises `ExportError` if an open file must not be among them, given its name and options.
+    skips
+        Whether files that are no datasets are left out.
     """
 
     names: frozenset[str]
     scalars: frozenset[str]
     storage_options: Mapping[str, Any] | None
     refuse: Callable[[str, Opened, OpenOptions], None]
+    skips: bool = False
 
     @property
     def options(self) -> OpenOptions:
@@ -273,7 +283,7 @@ class Summaries:
 
 def read_files(
     targets: Sequence[str], wanted: Wanted, done: Callable[[], object], into: Summaries
-) -> None:
+) -> list[int]:
     """Read what is needed of files.
 
     Parameters
@@ -283,17 +293,35 @@ def read_files(
     into
         What to add the files to.
 
+    Returns
+    -------
+    list of int
+        The numbers of the files that were added.
+
     Raises
     ------
     NCZarrError
         Naming the file that cannot be opened, or has not what is wanted.
+
+    Warns
+    -----
+    NCZarrWarning
+        Naming a file that is left out.
     """
-    for target, read in zip(targets, _read_all(targets, wanted), strict=True):
-        into.add(target, read)
+    added = []
+    for number, (target, read) in enumerate(zip(targets, _read_all(targets, wanted), strict=True)):
+        if isinstance(read, Read):
+            into.add(target, read)
+            added.append(number)
+        elif wanted.skips:
+            warnings.warn(f"{read}; it is left out", NCZarrWarning, stacklevel=caller_level())
+        else:
+            raise read
         done()
+    return added
 
 
-def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read]:
+def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read | FormatError]:
     """Yield what is read of files, in their order; many that are far away wait at the same time."""
     remote = RemoteFiles(wanted)
     with WaitingThreads(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
@@ -357,7 +385,7 @@ class _Batch:
             future = asyncio.run_coroutine_threadsafe(_read_together(files, remote), loop)
         return cls(targets, wanted, future, others)
 
-    def results(self) -> list[Read]:
+    def results(self) -> list[Read | FormatError]:
         """Return what was read, waiting for it; files that are here are read now."""
         with collection_paused():  # each file leaves objects that stay
             remote = {} if self.remote is None else self.remote.result()
@@ -366,12 +394,18 @@ class _Batch:
                 for number, target in enumerate(self.targets)
             ]
 
-    def _result(self, number: int, target: str, read: Read | BaseException | None) -> Read:
-        if isinstance(read, BaseException):
-            raise read
-        if read is None and number in self.others:
-            read = self.others[number].result()
-        return read_one(target, self.wanted) if read is None else read
+    def _result(
+        self, number: int, target: str, read: Read | BaseException | None
+    ) -> Read | FormatError:
+        """Return what was read of a file, or why it is no dataset; raise other errors."""
+        try:
+            if isinstance(read, BaseException):
+                raise read
+            if read is None and number in self.others:
+                read = self.others[number].result()
+            return read_one(target, self.wanted) if read is None else read
+        except FormatError as error:
+            return error
 
     def cancel(self) -> None:
         """End what has not ended."""

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, caller_level
+from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    NCZarrError,
+    NCZarrWarning,
+    StoreError,
+    caller_level,
+)
 from nczarr_xarray.backend.compat import (
     VLEN_STRING,
     AbstractDataStore,
@@ -65,11 +72,15 @@ def open_groups(
     options = replace(options, dropped=frozenset(dropped))
     before = None
     for _ in range(ATTEMPTS):
-        opened = open_either(target, options, open_keys, open_file)
+        is_open = isinstance(target, Opened)
+        opened = target if is_open else open_either(target, options, open_keys, open_file)
         with ExitStack() as cleanup:
             cleanup.callback(opened.close)
             top = opened.hierarchy.root.find(options.path)
-            assert top is not None  # `open_keys` and `open_file` raise if there is no such group
+            if (
+                top is None
+            ):  # of what was open before; `open_keys` and `open_file` raise by themselves
+                raise DatasetNotFoundError(opened.store.url, f"has no group {options.group!r}")
             stores = [
                 NCZarrDataStore(opened, member, dropped, decoding)
                 for member in (top.walk() if options.tree else [top])

@@ -15,13 +15,20 @@ def add_aggregate(new: NewParser) -> None:
     parser = new(
         examples=[
             "nczarr aggregate tas_19*.nc -o tas.nca",
+            "nczarr aggregate 's3://bucket/tas/**/*.nc' -o s3://bucket/tas.nca",
             "nczarr aggregate tas_2003.nc -o tas.nca --append",
         ],
         description="Write a master that holds the coordinates of all files, and says which of "
         "them has which part of the data. Only metadata and coordinates are read; the order of "
         "the files follows from the coordinates.",
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a path or URL")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a path or URL of a dataset, a folder, a pattern in quotes, a text that lists these "
+        "(.txt), or a catalogue of THREDDS (catalog.xml)",
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -58,6 +65,7 @@ def add_aggregate(new: NewParser) -> None:
         "but off for --cfa-version 0.4, whose readers do not expect that)",
     )
     parser.flag("--no-gaps", "refuse files that do not follow each other without a gap")
+    parser.flag("--skip-unreadable", "leave out files that are no datasets")
     add_progress(parser)
     add_option(parser, "-s", "file_options", "storage option of the files")
     add_option(parser, "-S", "master_options", "storage option of MASTER")
@@ -92,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
             format=args.format,
             variables=args.var,
             gaps="raise" if args.no_gaps else "allow",
+            skip_unreadable=args.skip_unreadable,
             overwrite=args.overwrite,
             relative=args.relative,
             output_options=args.master_options or None,

@@ -69,14 +69,6 @@ def test_a_single_file_needs_no_list(tmp_path: Path) -> None:
     check_field(tmp_path / "m.nca", 2)
 
 
-def test_patterns_are_not_expanded(tmp_path: Path) -> None:
-    (file,) = months(tmp_path, count=1)
-    with pytest.raises(DatasetNotFoundError, match=r"\*\.nc: .*name the files, as glob\.glob does"):
-        aggregate(str(tmp_path / "*.nc"), tmp_path / "m.nca")
-    Path(file).rename(tmp_path / "[0].nc")  # a name is taken as it is
-    aggregate(tmp_path / "[0].nc", tmp_path / "m.nca", dim="time")
-
-
 def test_classic_masters_of_classic_files(tmp_path: Path) -> None:
     files = months(tmp_path, form="NETCDF3_CLASSIC")
     aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")
