@@ -58,6 +58,7 @@ def add_info(new: NewParser) -> None:
             "nczarr info run.nc",
             "nczarr info s3://bucket/run.nczarr -o anon=true",
             "nczarr info run.nca --fragments",
+            "nczarr info run.nca --check",
             "nczarr info run.nc --json",
         ],
         description="Say what a dataset is: its format and who wrote it, its groups, dimensions "
@@ -65,25 +66,43 @@ def add_info(new: NewParser) -> None:
     )
     add_arguments(parser)
     parser.flag("--fragments", "list all fragments of an aggregation")
+    parser.flag("--check", "open all fragments of an aggregation, and say which cannot be read")
     parser.flag("--json", "print it as JSON, with all attributes and codecs")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the description; return 1 if a variable cannot be read."""
-    if args.json and args.fragments:
+    """Print the description; return 1 if a variable, or a fragment, cannot be read."""
+    if args.json and (args.check or args.fragments):
         raise UsageError("--json", "has no fragments: nczarr validate --json checks them")
     with open_named(args, args.target, args.options) as opened:
         hierarchy = opened.hierarchy
+        # one line per variable for a file or a pipe
+        style = Style(shutil.get_terminal_size((1000, 24)).columns, colour=_coloured())
         if args.json:
             print(json.dumps(document(opened), indent=1, default=str))
         else:
-            # one line per variable for a file or a pipe
-            style = Style(shutil.get_terminal_size((1000, 24)).columns, colour=_coloured())
             kind, fragments = store_kind(opened.store), args.fragments
             for line in describe(hierarchy, opened.store.url, kind, style, fragments=fragments):
                 print(line)
-    return int(any(v.error for v in hierarchy.root.all_variables()))
+        faults = _print_faults(hierarchy, style) if args.check else 0
+    return int(faults > 0 or any(v.error for v in hierarchy.root.all_variables()))
+
+
+def _print_faults(hierarchy: Hierarchy, style: Style) -> int:
+    """Print the fragments that cannot be read, and how many can; return how many cannot."""
+    from nczarr_xarray.formats.cfa.dialect import aggregated
+    from nczarr_xarray.tools.checks.objects import fragment_faults
+
+    faults = 0
+    for finding in fragment_faults(hierarchy):
+        faults += 1
+        for line in finding.lines():
+            print(style.alarm(printable(line)))
+    tables = (array.fragments.addresses.tolist() for _, array in aggregated(hierarchy))
+    there = sum(address is not None for table in tables for address in table)
+    print(f"{there - faults} of {counted(there, 'fragment')} can be read")
+    return faults
 
 
 def document(opened: Opened) -> dict[str, Any]:

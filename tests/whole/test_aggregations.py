@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -328,7 +329,7 @@ class TestCommands:
         )
         ds["v"].attrs["aggregated_data"] = "map: m uris: u identifiers: n"
         ds.to_netcdf(tmp_path / "m.nca")
-        assert main(["validate", str(tmp_path / "m.nca")]) == 1
+        assert main(["info", "--check", str(tmp_path / "m.nca")]) == 1
         said = capsys.readouterr().out
         assert "fragment (0,)" not in said
         for name, reason in (("b.nc", "/v: holds object"), ("c.nc", "/v: has the units")):
@@ -338,17 +339,18 @@ class TestCommands:
     def test_check(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         folder = shutil.copytree(DATA / "cfdm1133_cf113", tmp_path / "d")
         target = str(folder / "agg_rel.nca")
-        assert main(["validate", target]) == 0
+        assert main(["info", target, "--check"]) == 0
         (folder / "f01.nc").unlink()
         (folder / "f10.nc").write_bytes(b"nothing")
         assert main(["info", target]) == 0
         capsys.readouterr()
-        assert main(["validate", target]) == 1
+        assert main(["info", target, "--check"]) == 1
         out = capsys.readouterr().out
         assert "/tas fragment (0, 0, 1): " in out
         assert "/tas fragment (1, 0, 0): " in out
         assert "f01.nc" in out
         assert "f10.nc" in out
+        assert re.search(r"^\d+ of \d+ fragments can be read$", out, re.MULTILINE)
 
     @pytest.mark.parametrize("target", ["joined.nc", "joined.nczarr"])
     def test_copy_joins(self, tmp_path: Path, target: str) -> None:

@@ -408,6 +408,9 @@ def test_json_of_an_aggregation_has_no_chunks(
     assert (said["shape"], said["chunks"], said["codecs"]) == ([9], None, [])
 
 
-def test_json_has_no_fragments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", "--json", "--fragments", str(tmp_path)]) == 2
+@pytest.mark.parametrize("option", ["--check", "--fragments"])
+def test_json_has_no_fragments(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", "--json", option, str(tmp_path)]) == 2
     assert "--json: has no fragments: nczarr validate --json" in capsys.readouterr().err

@@ -68,7 +68,7 @@ def test_a_check_finds_another_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = master(tmp_path, "1.13", names, fragment_format=fragment_format)
-    assert main(["validate", str(path)]) == 1
+    assert main(["info", "--check", str(path)]) == 1
     found = capsys.readouterr()
     assert f"has the dimensions {', '.join(names)}, and the agg" in found.out + found.err
 
