@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.local_files import OPEN_FLAGS, pread
+from nczarr_fsspec.local_files import OPEN_FLAGS
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, configuration
 from nczarr_fsspec.ranges.local import Descriptor, MemoryBytes, RegularFileBytes
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
@@ -270,37 +270,25 @@ class DiskCache:
         except BaseException:
             if descriptor >= 0:
                 os.close(descriptor)
-            self._discard(part)
+            with suppress(OSError):
+                os.unlink(part)
             raise
 
     def _reserve(self, size: int) -> str | None:
         """Make room, and take it with an empty file of `size`; None if there is too little."""
         part = os.path.join(self.folder, uuid.uuid4().hex + _PART)
-        with locked(os.path.join(self.folder, _LOCK)) as lock:
-            total = _read_total(lock)
-            if self.cap is not None:
-                if total is None or total + size > self.cap:
-                    total = self._sweep(self.cap - size)
-                if total + size > self.cap:
-                    _write_total(lock, total)
-                    return None
-            descriptor = os.open(part, _WRITE | os.O_EXCL, 0o600)
-            try:
-                os.ftruncate(descriptor, size)
-            finally:
-                os.close(descriptor)
-            _write_total(lock, None if total is None else total + size)
+        with locked(os.path.join(self.folder, _LOCK)):
+            if self.cap is not None and not self._sweep(self.cap - size, self.cap):
+                return None
+            with open(part, "xb", opener=partial(os.open, mode=0o600)) as file:
+                file.truncate(size)
         return part
 
-    def _discard(self, part: str) -> None:
-        with suppress(OSError), locked(os.path.join(self.folder, _LOCK)) as lock:
-            size = os.stat(part).st_size
-            os.unlink(part)
-            total = _read_total(lock)
-            _write_total(lock, None if total is None else max(0, total - size))
+    def _sweep(self, room: int, cap: int) -> bool:
+        """Remove what was used longest ago if there is more than `room`; tell whether that helps.
 
-    def _sweep(self, room: int) -> int:
-        """Remove what was used longest ago, down to `room` bytes; return how many are left."""
+        The folder is listed each time, which takes microseconds for a file.
+        """
         entries, total = [], 0
         now = time.time()
         for entry in os.scandir(self.folder):
@@ -314,17 +302,14 @@ class DiskCache:
                 total += status.st_size
                 if entry.name.endswith(_COMPLETE):
                     entries.append(_Entry(status.st_atime_ns, status.st_size, entry.path))
-        if total <= room:
-            return total
-        assert self.cap is not None
-        goal = min(room, int(self.cap * _SWEPT))
+        goal = room if total <= room else min(room, int(cap * _SWEPT))
         for _, size, path in sorted(entries):
             if total <= goal:
                 break
             with suppress(OSError):  # on Windows it may be open
                 os.unlink(path)
                 total -= size
-        return total
+        return total <= room
 
     def _passing(self, size: int, fill: Callable[[int], None]) -> int:
         """Return a descriptor of a file without a name."""
@@ -350,13 +335,13 @@ def _opened(path: str, size: int) -> int | None:
 
 
 @contextmanager
-def locked(path: str) -> Iterator[int]:
-    """Hold a lock that ends with the process; yield a descriptor of the file that has it."""
+def locked(path: str) -> Iterator[None]:
+    """Hold a lock that ends with the process."""
     descriptor = os.open(path, _WRITE, 0o600)
     try:
         held = _lock(descriptor)
         try:
-            yield descriptor
+            yield
         finally:
             if held:
                 _unlock(descriptor)  # for the child of a fork may have the descriptor, too
@@ -388,14 +373,3 @@ else:
 
     def _unlock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _read_total(lock: int) -> int | None:
-    """Return how many bytes there are at most; None if that is not known."""
-    text = pread(lock, 32, 0)
-    return int(text) if text.strip().isdigit() else None
-
-
-def _write_total(lock: int, total: int | None) -> None:
-    os.lseek(lock, 0, os.SEEK_SET)
-    os.write(lock, b" " * 20 if total is None else b"%020d" % total)
