@@ -192,13 +192,13 @@ class Place:
         from nczarr_fsspec.transport.filesystems import kind_of
 
         if isinstance(target, OpenFile) and target.compression is not None:
-            return cls(contents=_open_file(target.open()))
+            return cls(contents=_contents_of(target.open()))
         is_file = isinstance(target, OpenFile) or hasattr(target, "read")
         path = path_below(target)
         version = getattr(target, "version_id", None) or getattr(target, "generation", None)
         if version and str(version) not in path:  # s3fs, adlfs and gcsfs keep it beside the path
             if kind_of(target.fs) != "s3":
-                return cls(contents=_open_file(target))
+                return cls(contents=_contents_of(target))
             path = f"{path}?versionId={version}"
         mode = frozenset({"bytes"} if is_file else ())
         place = cls.in_filesystem(target.fs, path, mode)
@@ -299,11 +299,11 @@ class Place:
         """Return the file in `fs`; errors as `nczarr_fsspec.ranges.remote.open_source`."""
         from nczarr_fsspec.ranges.index_memory import memory
 
-        source = self._source()
+        source = self.unopened()
         if isinstance(source, LocalBytes):
             return source
-        identity = source.identity = self.identity
-        source.run(source.begin(memory.known(identity, index_cache) if identity else None))
+        source, known = _known(source, self, index_cache)
+        source.run(source.begin(known))
         if self.keeping is None:
             return source
         memory.of(source)  # so that it is asked for the next time whether it is another version
@@ -316,42 +316,20 @@ class Place:
 
         if self.fs is None:
             return open_archive(self.path)
-        source = self._source()
+        source = self.unopened()
         if not isinstance(source, LocalBytes):
             source.run(source.begin(None, TAIL_BYTES))
         return open_archive(source)
 
-    def find_remote_file(self) -> tuple[RemoteFileBytes, Known | None] | None:
-        """Find the remote file that is here by its name, and what version of it is known.
-
-        No request is sent: `RemoteFileBytes.begin` opens the file, with others at a time. What it
-        finds may be an archive, or the page that a server makes of a directory.
-
-        Returns
-        -------
-        None if this is local, a tree or an archive by its name, or says nothing of it.
-        """
-        from nczarr_fsspec.transport.filesystems import kind_of
-
-        if self.fs is None or kind_of(self.fs) not in ("http", "s3"):
-            return None
-        if self.keeping is not None:
-            return None
-        source = self._source()
-        assert not isinstance(source, LocalBytes)
-        return _known(source, self)
-
     def open_unasked(self) -> LocalBytes | RemoteFileBytes:
-        """Open the file here. A remote one is asked nothing yet: its first answer tells its size.
+        """Open the file in `fs`. A remote one is asked nothing: its first answer tells its size.
 
         Raises
         ------
         DatasetNotFoundError, StoreError
             If there is no such file on this machine, or it cannot be read.
         """
-        if self.fs is None:
-            return open_local(self.path)
-        source = self._source()
+        source = open_local(self.path) if self.fs is None else self.unopened()
         return source if isinstance(source, LocalBytes) else source.unasked()
 
     @property
@@ -369,7 +347,7 @@ class Place:
         text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def _source(self) -> LocalBytes | RemoteFileBytes:
+    def unopened(self) -> LocalBytes | RemoteFileBytes:
         """Return the file in `fs`; a remote one is asked nothing yet."""
         from nczarr_fsspec.ranges.remote import source_at_once
 
@@ -411,33 +389,45 @@ class Place:
             return DirectoryStore(path, follow_symlinks=self.follow_symlinks)
         misnamed = "zip" not in mode and file_kind(start)
         if start.startswith(ZIP) or (says_zip(path, mode) and not misnamed):
-            from nczarr_fsspec.stores.zip import open_archive
-
-            return open_archive(path)
+            return replace(self, path=path).open_archive()
         return open_local(path)
 
 
 def find_remote_file(
     target: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[RemoteFileBytes, Known | None] | None:
-    """Do what `Place.find_remote_file` does for a URL that names a file; None for all others.
+    """Find the remote file at a URL that names one, and what version of it is known.
+
+    No request is sent: `RemoteFileBytes.begin` opens the file, with others at a time. What it
+    finds may be an archive, or the page that a server makes of a directory.
 
     Parameters
     ----------
     target, storage_options
         As of `Place.of`.
 
+    Returns
+    -------
+    None if this is local, a tree or an archive by its name, or says nothing of it.
+
     Raises
     ------
     URLError
         If `target` cannot be understood.
     """
+    from nczarr_fsspec.transport.filesystems import kind_of
+
     if not names_url(target):
         return None
     url = parse_url(target)
     if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:
         return None
-    return Place.of(target, storage_options).find_remote_file()
+    place = Place.of(target, storage_options)
+    if place.fs is None or place.keeping is not None or kind_of(place.fs) not in ("http", "s3"):
+        return None
+    source = place.unopened()
+    assert not isinstance(source, LocalBytes)
+    return _known(source, place)
 
 
 def find_beside(source: RemoteFileBytes, name: str) -> tuple[RemoteFileBytes, Known | None] | None:
@@ -460,12 +450,14 @@ def find_beside(source: RemoteFileBytes, name: str) -> tuple[RemoteFileBytes, Kn
     return _known(other, Place(other.location[1], other.location[0]))
 
 
-def _known(source: RemoteFileBytes, place: Place) -> tuple[RemoteFileBytes, Known | None]:
+def _known(
+    source: RemoteFileBytes, place: Place, index_cache: Path | None = None
+) -> tuple[RemoteFileBytes, Known | None]:
     """Return a file at a place, and what version of it is known."""
     from nczarr_fsspec.ranges.index_memory import memory
 
-    source.identity = place.identity
-    return source, memory.known(source.identity) if source.identity else None
+    identity = source.identity = place.identity
+    return source, memory.known(identity, index_cache) if identity else None
 
 
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
@@ -594,7 +586,7 @@ def _refuse_file_modes(shown: str, mode: frozenset[str]) -> None:
             raise URLError(shown, reason)
 
 
-def _contents_of(target: object) -> KeyStore | ByteSource:
+def _contents_of(target: Any) -> KeyStore | ByteSource:
     """Return what an object is, or has in it, that names no place."""
     if isinstance(target, (KeyStore, ByteSource)):
         return target
@@ -602,39 +594,29 @@ def _contents_of(target: object) -> KeyStore | ByteSource:
         from nczarr_fsspec.stores.mapping import MappingStore
 
         return MappingStore(target)
-    if hasattr(target, "read") and hasattr(target, "seek"):
-        return _open_file(target)
+    shown = name_of(target)
     if isinstance(target, (bytes, bytearray, memoryview)):
-        return _open_content(bytes(target), name_of(target))
-    several = isinstance(target, (list, tuple))
-    raise URLError(
-        f"{type(target).__name__} object",
-        "is not a path, URL, mapper, mapping, store, binary file or content of one that a dataset "
-        f"can be opened from{_SEVERAL if several else about_icechunk(target)}",
-    )
-
-
-def _open_content(data: bytes, shown: str) -> KeyStore | ByteSource:
-    if data.startswith(ZIP):
-        from nczarr_fsspec.stores.zip import open_archive
-
-        return open_archive(data, shown)
-    return MemoryBytes(data, shown)
-
-
-def _open_file(file: Any) -> KeyStore | ByteSource:
-    shown = name_of(file)
-    try:
-        file.seek(0)
-        start = file.read(8)
-    except UnicodeDecodeError:
-        start = ""  # what a text file would return
-    except Exception as error:
-        raise unreadable(shown, error) from error
-    if not isinstance(start, bytes):
-        raise URLError(shown, "is a text file; open it in binary mode")
+        target = bytes(target)
+        start = target[:8]
+    elif hasattr(target, "read") and hasattr(target, "seek"):
+        try:
+            target.seek(0)
+            start = target.read(8)
+        except UnicodeDecodeError:
+            start = ""  # what a text file would return
+        except Exception as error:
+            raise unreadable(shown, error) from error
+        if not isinstance(start, bytes):
+            raise URLError(shown, "is a text file; open it in binary mode")
+    else:
+        several = isinstance(target, (list, tuple))
+        raise URLError(
+            f"{type(target).__name__} object",
+            "is not a path, URL, mapper, mapping, store, binary file or content of one that a "
+            f"dataset can be opened from{_SEVERAL if several else about_icechunk(target)}",
+        )
     if start.startswith(ZIP):
         from nczarr_fsspec.stores.zip import open_archive
 
-        return open_archive(file, shown)
-    return open_file_object(file)
+        return open_archive(target, shown)
+    return MemoryBytes(target, shown) if isinstance(target, bytes) else open_file_object(target)
