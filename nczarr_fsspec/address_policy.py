@@ -270,32 +270,28 @@ class AddressPolicy:
         where = "nothing"
         if own is not None and own.is_local:
             where = "files in its own folder"
-            if place.is_local and place.chain in ("", own.chain) and _is_beside(place, own):
+            folder = os.path.realpath(os.path.dirname(own.text)).rstrip(os.sep) + os.sep
+            beside = place.is_local and os.path.realpath(place.text).startswith(folder)
+            if beside and place.chain in ("", own.chain):  # symbolic links followed
                 return None
         elif own is not None:
             where = "what is in its own bucket" if own.bucket else "what is on its own host"
             led = parse_address(self._led) if self._led else own
             # that its server leads there is no reason to trust hosts of a local network
             there = led is not own and (led.host == own.host or not is_private(led.host))
-            folder = led.path[:-1]
-            there = there and place.root == led.root and place.path[: len(folder)] == folder
+            above = led.path[:-1]
+            there = there and place.root == led.root and place.path[: len(above)] == above
             if there or self._is_own(place):
                 return None
         if place.chain and (own is None or place.chain != own.chain):
             return "is a chain of URLs; if it is to be opened, open the dataset with allow=True"
         kind = "a local file" if place.is_local else f"on {place.host or place.scheme}"
-        above = os.path.dirname(place.text).rstrip(os.sep) + os.sep
-        prefix = above if place.is_local else redact(f"{place.stem}/")
+        folder = os.path.dirname(place.text).rstrip(os.sep) + os.sep
+        prefix = folder if place.is_local else redact(f"{place.stem}/")
         return (
             f"is {kind}, and the dataset may name {where}; if this is to be read, open the "
             f"dataset with allow=[{prefix!r}]"
         )
-
-
-def _is_beside(place: Address, master: Address) -> bool:
-    """Tell whether a local path is in the folder of a local master, symbolic links followed."""
-    folder = os.path.realpath(os.path.dirname(master.text)).rstrip(os.sep)
-    return os.path.realpath(place.text).startswith(f"{folder}{os.sep}")
 
 
 def _allowed(

@@ -161,16 +161,15 @@ def find(
     for entry in entries:
         if entry.key != key:
             continue
-        if any(_covers(entry, place) for place in places) if entry.host else everywhere:
+        below = (
+            f"{path}/".startswith(f"{entry.path}/") and entry.host == host.lower()
+            for host, path in places
+        )
+        if any(below) if entry.host else everywhere:
             rank = (bool(entry.host), len(entry.path))
             if best is None or rank >= best[0]:
                 best = rank, entry.value
     return best[1] if best else None
-
-
-def _covers(entry: Entry, place: HostPath) -> bool:
-    host, path = place
-    return entry.host == host.lower() and f"{path}/".startswith(f"{entry.path}/")
 
 
 def _places(url: NetCDFURL) -> Iterator[HostPath]:

@@ -181,7 +181,8 @@ def _parsed(text: str) -> NetCDFURL:
 
     chain, link = split_chain(location)
     scheme = _scheme(link)
-    url = NetCDFURL(shown, scheme, scheme, link, _after_scheme(link), mode=mode, options=options)
+    path = _SCHEME.sub("", link, count=1).removeprefix(":").removeprefix("//")
+    url = NetCDFURL(shown, scheme, scheme, link, path, mode=mode, options=options)
     if scheme in ("dods", "dap4"):
         raise URLError(shown, _DAP)
     if scheme in ("http", "https", "s3", "s3a", "gs3"):
@@ -279,10 +280,6 @@ def _parse_fragment(fragment: str, shown: str) -> tuple[frozenset[str], dict[str
 def _scheme(link: str) -> str:
     match = _SCHEME.match(link)
     return match[0].lower() if match else "file"
-
-
-def _after_scheme(link: str) -> str:
-    return _SCHEME.sub("", link, count=1).removeprefix(":").removeprefix("//")
 
 
 def _local(url: NetCDFURL) -> NetCDFURL:

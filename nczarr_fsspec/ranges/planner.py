@@ -145,7 +145,7 @@ def plan_requests(
         That are open, so that using them costs no extra round trip.
     """
     kept = np.flatnonzero(stops > starts)
-    if not _ascends(starts[kept]):
+    if not np.all(np.diff(starts[kept]) >= 0):
         kept = kept[np.argsort(starts[kept], kind="stable")]
     low, high = starts[kept], stops[kept]
     atom_starts, atom_stops = _union(low, high)
@@ -179,10 +179,6 @@ def plan_requests(
         split=kept[several],
         spans=np.stack([begin[several], end[several]], axis=1),
     )
-
-
-def _ascends(values: Integers) -> bool:
-    return bool(np.all(values[1:] >= values[:-1]))
 
 
 def _share(limits: Limits) -> int:

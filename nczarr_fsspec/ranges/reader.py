@@ -395,11 +395,9 @@ class RangeReader:
         plan = plan_requests(bounds[:, 0], bounds[:, 1], limits, self._connections)
         for request in range(len(plan)):
             extents = plan.extents(request)
-            task = asyncio.get_running_loop().create_task(self._fly(extents))
-            task.add_done_callback(_heard)
-            flight = Flight(task)
-            task.add_done_callback(partial(_landed, self._coming, flight))
+            flight = Flight(asyncio.get_running_loop().create_task(self._fly(extents)))
             self._coming.add(flight, extents)
+            flight.task.add_done_callback(partial(_landed, self._coming, flight))
 
     def _unsent(self, wanted: list[Extent]) -> list[Extent]:
         return self._coming.missing(self.sparse.missing(wanted))
@@ -413,14 +411,10 @@ def _give_back(budget: Budget, amount: int, _task: asyncio.Task[None]) -> None:
     budget.give(amount)
 
 
-def _landed(coming: Flights, flight: Flight, _task: asyncio.Task[None]) -> None:
+def _landed(coming: Flights, flight: Flight, task: asyncio.Task[None]) -> None:
     coming.remove(flight)
-
-
-def _heard(task: asyncio.Task[None]) -> None:
-    """Look at the error of a task whose waiters may all have gone."""
     if not task.cancelled():
-        task.exception()
+        task.exception()  # is looked at, as all that waited may have gone
 
 
 # -- requests under way --------------------------------------------------------------------------

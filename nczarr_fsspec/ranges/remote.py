@@ -109,7 +109,7 @@ class RemoteFileBytes(RemoteBytes):
         return answer.parts[0] or b""
 
     def close(self) -> None:
-        self._server.forget()
+        self._server.whole = None
         self.tail = b""
         self.transport.close()
 
@@ -239,8 +239,6 @@ def source_at_once(
     limits: RequestLimits,
 ) -> RemoteFileBytes | LocalBytes:
     """Return one file as `open_source` does, but for a remote one: it is asked nothing yet."""
-    from nczarr_fsspec.ranges.remote import RemoteFileBytes
-
     shown = shown or describe(fs, path)
     if kind_of(fs) == "s3" and "/" not in path.strip("/"):
         raise DatasetNotFoundError(shown, "is a bucket, not a file")

@@ -131,8 +131,13 @@ class KeptFileBytes(RegularFileBytes):
 
     def _open(self) -> Descriptor:
         remote = self._remote
+
+        def fill(descriptor: int) -> None:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.writelines(_parts(remote))
+
         try:
-            number = self._cache.open(self._name, remote.size, partial(_fetch_to, remote))
+            number = self._cache.open(self._name, remote.size, fill)
         finally:
             remote.close()
         return Descriptor(number)
@@ -147,12 +152,6 @@ class KeptFileBytes(RegularFileBytes):
                     self.validator = opened.validator
                     self._keep(opened)
         return opened
-
-
-def _fetch_to(source: RemoteBytes, descriptor: int) -> None:
-    """Write all bytes of a file to another."""
-    with open(descriptor, "wb", closefd=False) as file:
-        file.writelines(_parts(source))
 
 
 def _whole(source: RemoteBytes) -> bytes:

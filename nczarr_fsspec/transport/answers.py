@@ -22,7 +22,6 @@ from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import (
     END,
     Answer,
-    Extent,
     FileVersion,
     Request,
     changed,
@@ -87,7 +86,11 @@ async def _read(response: Response, clock: Clock, request: Request) -> Answer | 
         return _refused(request)
     if status == 206 and several:
         return await _several(response, clock, request)
-    if request.ranged and (status == 206 or (status == 200 and _is_part(response))):
+    is_part = status == 206
+    if status == 200 and request.ranged:  # as `rclone serve s3` answers with what it states
+        stated = content_range(response.headers.get("Content-Range"))
+        is_part = stated is not None and response.content_length == stated.stop - stated.start
+    if is_part and request.ranged:
         return await _part(response, clock, request)
     if status == 200:
         return await _whole(response, clock, request)
@@ -173,15 +176,6 @@ def _check_length(body: bytes, length: int | None) -> None:
         raise TransientError(f"the body has {len(body)} of {length} bytes")
 
 
-def _is_part(response: Response) -> bool:
-    """Tell whether an answer 200 has the range that it states, and no more.
-
-    So ``rclone serve s3`` answers.
-    """
-    stated = content_range(response.headers.get("Content-Range"))
-    return stated is not None and response.content_length == stated.stop - stated.start
-
-
 async def _part(response: Response, clock: Clock, request: Request) -> Answer:
     """Return an answer that has a part: the range that was asked for, and all of it."""
     shown, server, tail = request.shown, request.server, request.tail
@@ -206,7 +200,8 @@ async def _part(response: Response, clock: Clock, request: Request) -> Answer:
         if tail:
             start = max(0, size - tail)
         if stated[:2] != (start, min(stop, size)):
-            raise _wrong_range(shown, stated, Extent(start, min(stop, size)))
+            sent, asked = f"{stated.start}-{stated.stop - 1}", f"{start}-{min(stop, size) - 1}"
+            raise StoreError(shown, f"the server sent bytes {sent}, asked for {asked}")
         count = stated.stop - start
         if stop == END and request.most is not None and count > request.most:
             raise too_large(shown, request.most)
@@ -260,14 +255,6 @@ def _stated(response: Response, shown: str) -> ContentRange | None:
     if stated is None and header is not None:
         raise StoreError(shown, f"the server sent no possible byte range: {header[:60]!r}")
     return stated
-
-
-def _wrong_range(shown: str, sent: ContentRange, asked: Extent) -> StoreError:
-    return StoreError(
-        shown,
-        f"the server sent bytes {sent.start}-{sent.stop - 1}, "
-        f"asked for {asked.start}-{asked.stop - 1}",
-    )
 
 
 # ---- refusals

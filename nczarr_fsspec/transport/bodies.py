@@ -83,7 +83,12 @@ def _encoding(response: Response) -> str:
 
 async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[bytes]:
     """Return the body as it comes, inflated if it was compressed on its way; `clock` watches."""
-    inflater = _inflater(response, shown) if is_encoded(response) else None
+    inflater, encoding = None, _encoding(response)
+    if encoding:
+        if encoding not in _INFLATABLE:
+            reason = f"the server compressed it ({encoding:.40}), though it was asked not to"
+            raise StoreError(shown, reason)
+        inflater = _Inflater(_INFLATABLE[encoding])
     have = 0
     async for piece in response.content.iter_any():
         have += len(piece)
@@ -162,15 +167,6 @@ class _Inflater:
     def end(self) -> None:
         if self._begun and not self._stream.eof:
             raise TransientError("the body is compressed and ends early")
-
-
-def _inflater(response: Response, shown: str) -> _Inflater:
-    encoding = _encoding(response)
-    if encoding not in _INFLATABLE:
-        raise StoreError(
-            shown, f"the server compressed it ({encoding:.40}), though it was asked not to"
-        )
-    return _Inflater(_INFLATABLE[encoding])
 
 
 async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:

@@ -87,7 +87,8 @@ def parts(body: bytes, mark: bytes) -> list[Part] | None:
         if end < 0:
             return None
         lines = body[at:end].decode("latin-1").split("\r\n")
-        stated = [line.partition(":")[2] for line in lines if _names_range(line)]
+        named = (line.partition(":") for line in lines)
+        stated = [text for name, _, text in named if name.strip().lower() == "content-range"]
         if len(stated) != 1 or (where := content_range(stated[0])) is None:
             return None
         start = end + 4
@@ -105,7 +106,3 @@ def cut(found: list[Part], extent: Extent) -> memoryview | None:
         if where.start <= extent.start and extent.stop <= where.stop:
             return data[extent.start - where.start : extent.stop - where.start]
     return None
-
-
-def _names_range(line: str) -> bool:
-    return line.partition(":")[0].strip().lower() == "content-range"

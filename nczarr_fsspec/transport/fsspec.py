@@ -131,15 +131,14 @@ class FsspecTransport(Transport):
         return FileVersion("", stated, int(info["size"]), "-" if recent else "")
 
     async def list(self, path: str) -> frozenset[str] | None:
-        attempt = partial(self._list, path)
+        async def attempt(left: float) -> Iterable[str] | None:
+            return await self._asked(path, self._names_below(path), left)
+
         try:
             found = await self.retried(attempt, Request(path, self.describe(path)), "list")
         except NotImplementedError:
             return None
         return frozenset() if found is None else names_below(path, found)
-
-    async def _list(self, path: str, left: float) -> Iterable[str] | None:
-        return await self._asked(path, self._names_below(path), left)
 
     async def _names_below(self, path: str) -> Iterable[str]:
         found: Iterable[str] = await self.shared.call("ls", path, detail=False)

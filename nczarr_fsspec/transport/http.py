@@ -204,7 +204,8 @@ async def get(
                 response = await request
             async with response:
                 options.learn(response, first)
-                if renewals and await options.renewed(response, said):
+                refused = said is not None and response.status in (401, 403)
+                if renewals and refused and await options.logins.renewed(response.url, said):
                     renewals -= 1
                     continue
                 location = response.headers.get("Location")

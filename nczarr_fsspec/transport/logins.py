@@ -114,7 +114,7 @@ class Logins:
         line = self._netrc.get(target.host or "") if tls or clear else None
         return None if line is None else _header((line[0] or line[1], line[2]))
 
-    async def renewed(self, target: URL, refused: str) -> bool:
+    async def renewed(self, target: URL, refused: str | None) -> bool:
         """Tell whether there is another header for `target` than the one that it refused."""
         login = self._hosts.get(_origin(target))
         return login is not None and await login.header(refused) != refused

@@ -66,8 +66,10 @@ class FileVersion(NamedTuple):
         Many servers make tags of the time in seconds and the size. So no tag but one of S3 counts
         before that is long past, and none of which the time is not known.
         """
-        if self.date and not _is_past(self.modified, self.date):
-            return ""
+        if self.date:
+            sent, made = moment(self.date), moment(self.modified)
+            if sent is None or made is None or (sent - made).total_seconds() < SETTLED:
+                return ""
         return self.etag or (f"{self.modified};{self.size}" if self.modified else "")
 
     def agreeing(self, later: FileVersion, shown: str) -> FileVersion:
@@ -100,14 +102,6 @@ class FileVersion(NamedTuple):
 def changed(shown: str, how: str) -> StoreError:
     """Return the error for a file of which there is another version now."""
     return StoreError(shown, f"the file has changed while it was read ({how}); open it again")
-
-
-def _is_past(modified: str, date: str) -> bool:
-    """Tell whether a file was sent so long after `modified` that no other version has this time."""
-    sent, made = moment(date), moment(modified)
-    if sent is None or made is None:
-        return False
-    return (sent - made).total_seconds() >= SETTLED
 
 
 def moment(header: str) -> datetime | None:

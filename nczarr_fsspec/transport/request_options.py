@@ -208,7 +208,9 @@ class RequestOptions:
         sent = CIMultiDict(sent)
         also: Mapping[str, str] = getattr(session, "headers", {})
         said = None
-        if not (own and self._says_who(target, sent, also)):
+        given = self.options.get("auth") or getattr(self.session, "auth", None)
+        given = given or "Authorization" in sent or "Authorization" in also
+        if not own or not (given or target.raw_user is not None):
             said = await self.logins.header(
                 target, own=own and self.named, clear=self._is_clear(first)
             )
@@ -228,18 +230,6 @@ class RequestOptions:
     def _is_clear(self, first: URL) -> bool:
         """Tell whether the caller named a URL without TLS."""
         return self.named and first.scheme != "https"
-
-    def _says_who(self, target: URL, sent: Mapping[str, str], also: Mapping[str, str]) -> bool:
-        """Tell whether the user has given something else for the host of the URL."""
-        named = "Authorization" in sent or "Authorization" in also
-        given = self.options.get("auth") or getattr(self.session, "auth", None)
-        return bool(named or given or target.raw_user is not None)
-
-    async def renewed(self, response: aiohttp.ClientResponse, said: str | None) -> bool:
-        """Tell whether there are other credentials for a host that refused the ones it got."""
-        if said is None or response.status not in (401, 403):
-            return False
-        return await self.logins.renewed(response.url, said)
 
 
 # -- cookies -------------------------------------------------------------------------------------

@@ -150,18 +150,12 @@ class S3Transport(FsspecTransport):
             return failed_connection(inner)
         if type(cause) is HTTPClientError and isinstance(inner, _LASTING):
             return None
-        if isinstance(cause, _BROKEN) or _is_of_checksum(cause):
+        # aiobotocore takes the checksum of a 304, as rclone states it, for one of a body
+        checksum = isinstance(cause, TypeError) and "ChecksumBody" in str(cause)
+        if isinstance(cause, _BROKEN) or checksum:  # the next try is by `Form`, and right
             cost = TOO_LONG if isinstance(cause, _LATE) else 1
             return TransientError(f"{type(cause).__name__}: {cause}", cost=cost)
         return None
-
-
-def _is_of_checksum(error: BaseException) -> bool:
-    """Tell whether aiobotocore took the checksum of a 304, as rclone states it, for one of a body.
-
-    The next try is by `Form`, and right.
-    """
-    return isinstance(error, TypeError) and "ChecksumBody" in str(error)
 
 
 class _Response:

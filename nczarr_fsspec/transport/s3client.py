@@ -46,11 +46,6 @@ _REGION = "x-amz-bucket-region"
 class Connections(AIOHTTPSession):  # type: ignore[misc]  # it has no types
     """What aiobotocore sends requests with."""
 
-    async def plain_session(self) -> aiohttp.ClientSession:
-        """Return the session for requests that go through no proxy."""
-        session: aiohttp.ClientSession = (await self._get_session(None)).session
-        return session
-
     async def _get_session(self, proxy_url: str | None) -> Session:
         try:
             return Session(await super()._get_session(proxy_url))

@@ -330,7 +330,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
         not isinstance(http, Connections)
         or http._proxy_config.proxy_url_for(request.url) is not None  # noqa: SLF001
         or any(getattr(type(fs), name) is not getattr(S3FileSystem, name) for name in _METHODS)
-        or not all(map(_is_of_botocore, handlers_of(client)))
+        or not all(map(_BOTOCORE.fullmatch, map(_module_of, handlers_of(client))))
         or request.method != "GET"
         or request.body
         or f"{base}{ending}" != request.url
@@ -344,7 +344,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
     }
     headers = {name: text for name, text in sent.items() if name.lower() not in _OF_ONE}
     headers["Accept-Encoding"] = "identity"  # which aiobotocore adds behind the handler
-    session = await http.plain_session()
+    session = (await http._get_session(None)).session  # noqa: SLF001
     authorization = request.headers.get("Authorization")
     if authorization is None:
         return Form(session, base, headers, None, None)
@@ -373,9 +373,8 @@ def handlers_of(client: Any) -> list[Any]:
     return [handler for handlers in found for handler in handlers if handler is not _see]
 
 
-def _is_of_botocore(handler: Any) -> bool:
-    function = getattr(handler, "func", handler)  # of a partial
-    return _BOTOCORE.fullmatch(getattr(function, "__module__", None) or "") is not None
+def _module_of(handler: Any) -> str:
+    return getattr(getattr(handler, "func", handler), "__module__", None) or ""  # of a partial
 
 
 def _compare(body: Data | None, headers: Mapping[str, str]) -> None:

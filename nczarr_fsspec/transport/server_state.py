@@ -123,10 +123,6 @@ class ServerState:
         if self.target == target:
             self.target = None
 
-    def forget(self) -> None:
-        """Drop the content of the file, if all of it was read."""
-        self.whole = None
-
     def __getstate__(self) -> dict[str, Any]:
         volatile = ("whole", "_keeping", "_bodies", "asking")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}

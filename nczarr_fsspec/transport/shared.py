@@ -87,6 +87,9 @@ class SharedFilesystem:
             self.cap(pool_size(self.fs))
         loop = background_loop()  # which asynchronous ones have, too
         self.loop: asyncio.AbstractEventLoop = self.fs.loop if is_async(recipe) else loop
+        # what keeps s3fs from asking for the size before it reads an object
+        known = is_async(self.fs) and self.takes("cat_file", "max_concurrency")
+        self._one_request = {"max_concurrency": 1} if known else {}
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
         # hand out files that are still being written. Then one call at a time.
@@ -118,12 +121,6 @@ class SharedFilesystem:
         self._most = min(self._most, most)
         for throttle in list(self._throttles.values()):
             throttle.cap(most)
-
-    @cached_property
-    def _one_request(self) -> dict[str, int]:
-        """What keeps s3fs from asking for the size before it reads an object."""
-        known = is_async(self.fs) and self.takes("cat_file", "max_concurrency")
-        return {"max_concurrency": 1} if known else {}
 
     def takes(self, method: str, name: str) -> bool:
         """Tell whether a method of the filesystem knows an argument, and does not pass it on."""
