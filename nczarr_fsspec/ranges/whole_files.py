@@ -9,14 +9,13 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.local_files import OPEN_FLAGS
@@ -25,7 +24,6 @@ from nczarr_fsspec.ranges.local import Descriptor, MemoryBytes, RegularFileBytes
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.policy import LIMIT_OPTIONS
-from nczarr_fsspec.transport.request import Data, Extent
 
 #: storage options: whether whole files are kept on disk, and where; or in memory
 PERSIST_OPTION = "persist"
@@ -37,9 +35,9 @@ KEEPING_OPTIONS = (PERSIST_OPTION, DISKLESS_OPTION, LOCATION_OPTION, CAP_OPTION)
 #: dataset
 REMOTE_OPTIONS = (*LIMIT_OPTIONS, CONFIG_OPTION, *KEEPING_OPTIONS)
 
-#: bytes of a part, and parts that are fetched at a time
+#: bytes of a part, and of the parts that are fetched at a time
 _PIECE = 8 << 20
-_AT_A_TIME = 4
+_AT_A_TIME = 4 * _PIECE
 #: below the folder that the user names, which may hold other things
 _FOLDER = "nczarr"
 
@@ -162,20 +160,16 @@ def _whole(source: RemoteBytes) -> bytes:
         source.close()
 
 
-def _parts(source: RemoteBytes) -> Iterator[Data]:
+def _parts(source: RemoteBytes) -> Iterator[bytes]:
     """Yield all bytes of a file, in parts of which several are fetched at a time."""
-    head = source.head
-    if head:
-        yield head
-    starts = range(len(head), source.size, _PIECE)
-    extents = [Extent(start, min(start + _PIECE, source.size)) for start in starts]
+    import numpy as np
 
-    async def fetch(extents: Sequence[Extent]) -> list[list[Data]]:
-        return await gather_or_cancel(*(source.fetch([extent]) for extent in extents))
+    from nczarr_fsspec.ranges.reader import RangeReader
 
-    for at in range(0, len(extents), _AT_A_TIME):
-        for (data,) in source.run(fetch(extents[at : at + _AT_A_TIME])):
-            yield data
+    reader = RangeReader(source)
+    for at in range(0, source.size, _AT_A_TIME):
+        starts = np.arange(at, min(at + _AT_A_TIME, source.size), _PIECE)
+        yield from reader.read_all(starts, np.minimum(starts + _PIECE, source.size))
 
 
 if sys.platform == "win32":

@@ -223,7 +223,7 @@ def read_profiles() -> Profiles:
 
 
 @lru_cache(maxsize=4)
-def _profiles_of(_: tuple[State, ...]) -> Profiles:
+def _profiles_of(_: tuple[FileState, ...]) -> Profiles:
     try:
         from botocore.exceptions import ConfigParseError
         from botocore.session import Session
@@ -239,7 +239,7 @@ def _profiles_of(_: tuple[State, ...]) -> Profiles:
 
 
 #: path, time, size and inode of a file
-State: TypeAlias = tuple[str, int, int, int]
+FileState: TypeAlias = tuple[str, int, int, int]
 
 #: variables that name the files of the AWS tools, and where these are by default
 _FILES = (
@@ -248,10 +248,10 @@ _FILES = (
 )
 
 
-def file_states() -> tuple[State, ...]:
+def file_states() -> tuple[FileState, ...]:
     """Return the states of the files with profiles."""
     named = (os.environ.get(variable) or default for variable, default in _FILES)
-    return tuple(map(_state, map(os.path.expanduser, named)))
+    return tuple(map(file_state, map(os.path.expanduser, named)))
 
 
 def credentials_state() -> int:
@@ -260,7 +260,8 @@ def credentials_state() -> int:
     return hash((file_states(), frozenset(variables)))
 
 
-def _state(path: str) -> State:
+def file_state(path: str) -> FileState:
+    """Return what changes with a file; zeros if there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -26,6 +26,7 @@ from nczarr_fsspec.places.rc import Entry, load_rc
 from nczarr_fsspec.text import did_you_mean
 from nczarr_fsspec.transport.answers import same_origin
 from nczarr_fsspec.transport.logins import Certificates, Logins, netrc_path
+from nczarr_fsspec.transport.options import FileState, file_state
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     COOKIES_OPTION,
@@ -61,23 +62,15 @@ class _LoginFiles:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        #: by path of a netrc file: time and size
-        self._states: dict[str, tuple[int, int]] = {}
+        #: by path of a netrc file
+        self._states: dict[str, FileState] = {}
 
     def read(self, netrc_file: Any) -> None:
         """Read the rc files, and look at the netrc file that an option names."""
         entries, path = load_rc(), netrc_path(netrc_file)
-        now = _state(path) if path else (0, 0)
+        now = file_state(path)
         if entries != self.entries or now != self._states.setdefault(path, now):
             self.entries, self._states[path] = entries, now
-
-
-def _state(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return 0, 0
-    return found.st_mtime_ns, found.st_size
 
 
 login_files = _LoginFiles()

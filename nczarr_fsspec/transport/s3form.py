@@ -147,7 +147,8 @@ _CHECKSUMS: dict[str, Callable[[Data], bytes]] = {
 _USUAL = frozenset({200, 206, 304, 416}) | TRANSIENT
 
 #: what looks at the requests of the running read
-_look: ContextVar[_Look | None] = ContextVar("_look", default=None)
+_look: ContextVar[Callable[[Any], Awaitable[None]] | None]
+_look = ContextVar("_look", default=None)
 
 
 class UnusualError(Exception):
@@ -258,7 +259,17 @@ class Forms:
     async def look(self, fs: S3FileSystem, bucket: str, key: str, reading: Awaitable[T]) -> T:
         """Await `reading`, by which s3fs reads the first object of `bucket`, and see its form."""
         found = self.looking[bucket] = asyncio.Event()
-        token = _look.set(_Look(self, fs, bucket, key))
+
+        async def see(request: Any) -> None:
+            """Take the form of `request`; others that wait for it need not wait for the answer."""
+            try:
+                form = await _form_of(request, key, fs, self.client)
+            except Exception:  # noqa: BLE001 - of another botocore; it is no reason not to read
+                form = None
+            self.known[bucket] = form
+            found.set()
+
+        token = _look.set(see)
         try:
             return await reading
         finally:
@@ -295,30 +306,11 @@ def condition(request: Request) -> dict[str, str]:
     return headers
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """A look at the request for `key` in `bucket`, which a client is about to send."""
-
-    forms: Forms
-    fs: S3FileSystem
-    bucket: str
-    key: str
-
-    async def see(self, request: Any) -> None:
-        """Take the form of `request`; others that wait for it need not wait for the answer."""
-        try:
-            form = await _form_of(request, self.key, self.fs, self.forms.client)
-        except Exception:  # noqa: BLE001 - of another botocore; it is no reason not to read
-            form = None
-        self.forms.known[self.bucket] = form
-        self.forms.looking[self.bucket].set()
-
-
 async def _see(request: Any, **_: Any) -> None:
     """Handle ``before-send`` of botocore."""
     look = _look.get()
     if look is not None:
-        await look.see(request)
+        await look(request)
 
 
 async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> Form | None:
