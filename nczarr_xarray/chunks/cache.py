@@ -10,7 +10,6 @@ for they are in memory anyway.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import threading
 import weakref
@@ -21,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_xarray.chunks.plan import Plan
 
 #: Bytes of decoded chunks that a process remembers; netCDF-C has as much for each variable.
 MOST_BYTES = 1 << 26
@@ -133,10 +131,17 @@ class Chunks:
         self._cache = cache
         self._owner = owner
 
-    def for_read(self, plan: Plan, nbytes: int, dtype: np.dtype) -> Chunks | None:
-        """Return these, if a read of chunks of `nbytes` each is so small that others may follow."""
-        decoded = plan.count * nbytes
-        wanted = math.prod(plan.shape) * dtype.itemsize
+    def for_read(self, decoded: int, count: int, dtype: np.dtype) -> Chunks | None:
+        """Return these, if a read is so small that others may follow.
+
+        Parameters
+        ----------
+        decoded
+            Bytes of the chunks that it needs.
+        count
+            How many elements are wanted of these.
+        """
+        wanted = count * dtype.itemsize
         if dtype.kind == "O":  # their size is not known
             return None
         return self if 0 < decoded <= MOST_BYTES and wanted < SHARE * decoded else None

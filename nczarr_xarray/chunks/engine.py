@@ -20,6 +20,7 @@ import numpy as np
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.missing_chunks import Document
 from nczarr_xarray.chunks.grid import Grid, GridPieces, GridRead
+from nczarr_xarray.chunks.pieces import Block, Index, block_of
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.sources import (
@@ -64,13 +65,19 @@ class ChunkReader:
             strided = self._scheme = Strided(array, source.size)
             self._begin = partial(StridedRead, strided)
 
-    def read_whole(self) -> np.ndarray | None:
-        """Read all elements of what is at hand in one go.
+    def read_block(self, key: tuple[Index, ...] | None, *, remember: bool) -> np.ndarray | None:
+        """Read neighbours of what is at hand without a plan, which takes longer than little does.
+
+        Parameters
+        ----------
+        key
+            One index per dimension; None for all elements.
+        remember
+            As of `read`.
 
         Returns
         -------
-        The elements in native byte order, in the shape of the array; None if this is not the best
-        way to read them.
+        What `read` returns; None if this is not the best way to read that.
 
         Raises
         ------
@@ -78,10 +85,14 @@ class ChunkReader:
             As `read`.
         """
         assert isinstance(self._source, LocalSource)
-        return self._scheme.whole(self._source)
+        shape = self.array.shape
+        block = Block((0,) * len(shape), shape, shape) if key is None else block_of(key, shape)
+        if block is None:
+            return None
+        return self._scheme.read_block(self._source, block, remember=remember)
 
     def reading_whole(self) -> Coroutine[Any, Any, np.ndarray] | None:
-        """Return what does as `read_whole` for little, on the loop of a remote store; else None."""
+        """Return what reads all of a small array on the loop of a remote store; else None."""
         if not isinstance(self._source, RemoteKeys):
             return None  # small reads of a file go together, see `begin_small`
         assert isinstance(self._scheme, Grid)

@@ -10,15 +10,25 @@ import bisect
 import math
 from collections.abc import Coroutine, Hashable, Iterator, Sequence
 from functools import partial
+from operator import mul
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.part import ChunkPart, PartsRead, in_parts, may_be_sparse
+from nczarr_xarray.chunks.part import (
+    FAR_APART,
+    PART_SHARE,
+    ChunkPart,
+    PartsRead,
+    in_parts,
+    may_be_sparse,
+    strides_of,
+)
+from nczarr_xarray.chunks.pieces import Block
 from nczarr_xarray.chunks.plan import (
     LOCAL_WINDOW,
     ONLY_CHUNK,
@@ -33,6 +43,10 @@ from nczarr_xarray.chunks.scatter import Scatter, allocate
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
 from nczarr_xarray.model import Array, ChunkTable, grid_of
+
+#: Chunks that are located with one that follows the last one.
+_AHEAD = 32
+_NOWHERE = ChunkTable(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint32))
 
 
 class Grid:
@@ -53,12 +67,11 @@ class Grid:
         self.needs_libhdf5 = self.decoder.needs_libhdf5
         self.known = CACHE.of(self)
         self.parts_read = PartsRead(self.nbytes)
-        #: all of an array that is one chunk, and most of it
-        self._whole: ChunkTask | None = None
-        large = 0 < math.prod(array.chunk_shape) * SHARE <= math.prod(array.shape)
-        if large and set(self.numbers.shape) <= {1}:
-            everything = tuple(map(slice, array.shape))
-            self._whole = ChunkTask((0,) * len(array.shape), everything, everything)
+        #: whether its chunks are bytes of which a part may be read by itself
+        self.has_parts = not (array.codecs or self.decoder.in_rows or array.dtype.hasobject)
+        self._strides = strides_of(array.chunk_shape, array.order, array.dtype.itemsize, None)
+        #: the number of the chunk that was located last, and where it and the next ones are
+        self._located: tuple[int, ChunkTable] = (-1, _NOWHERE)
 
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
         """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
@@ -74,23 +87,105 @@ class Grid:
         together = items_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
         return self.numbers.windows(plan, together, LOCAL_WINDOW)
 
-    def whole(self, source: LocalSource) -> np.ndarray | None:
-        """Read all elements, if they are one chunk; None if not."""
-        task, array = self._whole, self.array
+    def read_block(self, source: LocalSource, block: Block, *, remember: bool) -> np.ndarray | None:
+        """Read a block that lies in one chunk at hand; None if it does not.
+
+        Parameters
+        ----------
+        remember
+            As of `nczarr_xarray.chunks.engine.ChunkReader.read`.
+        """
+        task, array = self._only_task(block), self.array
         if task is None:
             return None
-        table = source.locate(array.locate(ONLY_CHUNK))
-        self.check_sizes(ONLY_CHUNK, table.size)
-        result = allocate(array, array.shape)
-        room = self.scatter.room_for(task, None, result) if self.is_direct else None
-        if room is None or table.start[0] < 0 or not source.fetch_together(table, room, self.bound):
-            self.take(source, table, 0, task, None, result, None)
-        return result
+        number = self.numbers.number(task.position)
+        table = self._locate(source, number)
+        self.check_sizes((number,), table.size)
+        result = allocate(array, block.lengths)
+        known, there = self.known_for(self.nbytes, result.size, remember), table.start[0] >= 0
+        if there and self.has_parts and result.nbytes <= PART_SHARE * self.nbytes:
+            if known is not None or not self._take_part(source, table, task, result):
+                return None  # which `GridRead` knows how to read
+            return result.reshape(block.kept)
+        room = self.scatter.room_for(task, None, result) if self.is_direct and there else None
+        if room is None or not source.fetch_together(table, room, self.bound):
+            self.take(source, table, number, task, None, result, known)
+        return result.reshape(block.kept)
+
+    def _only_task(self, block: Block) -> ChunkTask | None:
+        """Return what a block wants of the only chunk that it lies in; None if there are more."""
+        position, wanted = [], []
+        for low, length, chunk in zip(
+            block.lows, block.lengths, self.array.chunk_shape, strict=True
+        ):
+            at, within = divmod(low, chunk)
+            if within + length > chunk:
+                return None
+            position.append(at)
+            wanted.append(slice(within, within + length))
+        return ChunkTask(tuple(position), tuple(wanted), tuple(map(slice, block.lengths)))
+
+    def _locate(self, source: LocalSource, number: int) -> ChunkTable:
+        """Locate one chunk; in a loop from chunk to chunk, the next ones with it."""
+        first, table = self._located
+        count = len(table.start)
+        if not 0 <= number - first < count:
+            several = min(_AHEAD, self.numbers.count - number) if number == first + count else 1
+            try:
+                table = source.locate(self.array.locate(self.numbers.following(number, several)))
+            except NCZarrError:  # of one that is not wanted
+                if several == 1:
+                    raise
+                table = source.locate(self.array.locate(self.numbers.following(number, 1)))
+            first, _ = self._located = number, table
+        return table.of(slice(number - first, number - first + 1))
+
+    def _take_part(
+        self, source: LocalSource, table: ChunkTable, task: ChunkTask, result: np.ndarray
+    ) -> bool:
+        """Read one part of a chunk of plain elements; tell whether it could be done so."""
+        strides, itemsize = self._strides, result.itemsize
+        start = sum(part.start * stride for part, stride in zip(task.source, strides, strict=True))
+        reach = itemsize + sum(map(mul, result.shape, strides)) - sum(strides)
+        if table.size[0] not in (-1, self.nbytes) or not source.divides(table):
+            return False
+        if reach > result.nbytes and reach > FAR_APART:  # there may be better parts
+            return False
+        part = table._replace(start=table.start + start, size=np.array([reach]))
+        (data,) = source.fetch(part, self.bound._replace(decoded=reach))
+        if data is None:
+            result[...] = self.array.missing
+            return True
+        if len(data) != reach:
+            return False  # which tells what is wrong
+        result[...] = np.ndarray(result.shape, self.array.dtype, data, strides=strides)
+        return True
+
+    def known_for(
+        self, decoded: int, count: int, remember: bool, *, local: bool = True
+    ) -> Chunks | None:
+        """Return the chunks that are remembered, if a read is to remember any.
+
+        Parameters
+        ----------
+        decoded, count
+            As of `Chunks.for_read`.
+        local
+            Whether they are at hand: what is not compressed is in memory then, in the system's
+            cache.
+        """
+        if not remember or (local and self.decoder.is_plain):
+            return None
+        return self.known.for_read(decoded, count, self.array.dtype)
 
     def whole_remote(self, source: RemoteKeys) -> Coroutine[Any, Any, np.ndarray] | None:
         """Return what reads all elements on the loop of the source; None if not a small chunk."""
+        array = self.array
+        block = Block((0,) * len(array.shape), array.shape, array.shape)
+        task = self._only_task(block)
+        large = 0 < math.prod(array.chunk_shape) * SHARE <= math.prod(array.shape)
         small = self.nbytes <= ON_LOOP_BYTES and not self.needs_libhdf5
-        return None if self._whole is None or not small else self._read_whole(source, self._whole)
+        return None if task is None or not (large and small) else self._read_whole(source, task)
 
     async def _read_whole(self, source: RemoteKeys, task: ChunkTask) -> np.ndarray:
         table = await source.locate(self.array.locate(ONLY_CHUNK))
@@ -157,7 +252,7 @@ class Grid:
         """Name a chunk, for messages."""
         return self.array.chunk_name(self.numbers.position(int(number)))
 
-    def check_sizes(self, numbers: np.ndarray, sizes: np.ndarray) -> None:
+    def check_sizes(self, numbers: Sequence[int] | np.ndarray, sizes: np.ndarray) -> None:
         """Refuse chunks that are stated to be longer than codecs can make them."""
         most = self.bound.stored
         if (sizes[0] if len(sizes) == 1 else sizes.max(initial=0)) > most:
@@ -204,19 +299,16 @@ class GridRead:
     ) -> None:
         self.grid = grid
         self.plan = plan
-        # what is not compressed is in memory anyway, in the system's cache
-        remember = remember and not (local and grid.decoder.is_plain)
-        dtype = grid.array.dtype
-        self.known = grid.known.for_read(plan, grid.nbytes, dtype) if remember else None
+        wanted, decoded = math.prod(plan.shape), plan.count * grid.nbytes
+        self.known = grid.known_for(decoded, wanted, remember, local=local)
         self.local = local
         self.result = result
         self.fill = grid.array.missing
         # what one thread decodes alone is inflated sooner chunk by chunk
-        shared = self.known is None and plan.count * grid.nbytes >= SHARED_BYTES
+        shared = self.known is None and decoded >= SHARED_BYTES
         self.together = grid.decoder.together if shared else None
-        plain = not grid.array.codecs and dtype.kind != "O"
-        large = not grid.decoder.in_rows and grid.nbytes < 1 << 62  # what numpy can say
-        self.sparse = plain and large and may_be_sparse(plan, grid.array.chunk_shape)
+        large = grid.nbytes < 1 << 62  # what numpy can say
+        self.sparse = grid.has_parts and large and may_be_sparse(plan, grid.array.chunk_shape)
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""

@@ -183,6 +183,41 @@ def as_indexer(parts: Sequence[Positions]) -> tuple[Any, ...]:
     return np.ix_(*map(as_list, parts))
 
 
+class Block(NamedTuple):
+    """Neighbours: what integers, and slices that step over nothing, select of an array.
+
+    Attributes
+    ----------
+    lows, lengths
+        Per dimension, the first position, and how many there are.
+    kept
+        The lengths of the dimensions that no integer indexes.
+    """
+
+    lows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    kept: tuple[int, ...]
+
+
+def block_of(key: Sequence[Any], shape: Sequence[int]) -> Block | None:
+    """Return the block that a key selects; None if it selects nothing, or anything else."""
+    lows, lengths, kept = [], [], []
+    for index, size in zip(key, shape, strict=True):
+        if isinstance(index, slice):
+            low, stop, step = index.indices(size)
+            length = stop - low
+            if step != 1 or length <= 0:
+                return None
+            kept.append(length)
+        elif isinstance(index, np.ndarray) or not 0 <= index < size:
+            return None
+        else:
+            low, length = int(index), 1
+        lows.append(low)
+        lengths.append(length)
+    return Block(tuple(lows), tuple(lengths), tuple(kept))
+
+
 # -- bounding box --------------------------------------------------------------------------------
 # Selections of what libraries read by boxes: the smallest box, and the selection from it.
 

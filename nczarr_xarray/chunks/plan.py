@@ -436,11 +436,20 @@ class GridNumbers:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
+        self.count = math.prod(shape)
         #: from a chunk to the next along each dimension
         self._steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
         #: (more chunks than numpy's integers count are told apart by Python's)
-        self._dtype = np.dtype(np.int64 if math.prod(shape) < 1 << 63 else object)
+        self._dtype = np.dtype(np.int64 if self.count < 1 << 63 else object)
         self._along = np.array(self._steps, self._dtype)
+
+    def number(self, position: tuple[int, ...]) -> int:
+        """Return the number of the chunk at a position of the grid."""
+        return sum(map(mul, position, self._steps))
+
+    def following(self, number: int, count: int) -> np.ndarray:
+        """Return the numbers of so many chunks, from one on."""
+        return np.array(range(number, number + count), self._dtype)
 
     def position(self, number: int) -> tuple[int, ...]:
         """Return where a chunk is in the grid."""
@@ -462,8 +471,7 @@ class GridNumbers:
         """
         if plan.count == 1:  # there is nothing to sort
             segments = list(plan.segments(1))
-            number = sum(map(mul, segments[0].first.position, self._steps))
-            ids = np.array([number], self._dtype)
+            ids = self.following(self.number(segments[0].first.position), 1)
             yield ids, Window(segments, [0, 1], ids)
             return
         segments, count = [], 0

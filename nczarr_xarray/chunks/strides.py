@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.cache import LONGEST, read_records
-from nczarr_xarray.chunks.pieces import Positions, bounded, count_of
+from nczarr_xarray.chunks.pieces import Block, Positions, bounded, count_of
 from nczarr_xarray.chunks.plan import ONLY_CHUNK, OuterPlan, Plan, PointPlan
 from nczarr_xarray.chunks.sources import LocalFile, LocalSource
 from nczarr_xarray.codecs.codec import ChunkBound
@@ -323,12 +324,14 @@ class Strided:
         self._start = int(start[0])
         #: bytes from the first element to the end of the last, if one read for all is best
         self._span = 0
-        if self._start >= 0 and inline is None:
+        #: whether there are elements, in the file
+        self.is_file = self._start >= 0 and inline is None
+        if self.is_file:
             self._span = span_of(array.shape, self.strides, array.dtype.itemsize)
         self._is_dense = self._span == math.prod(array.shape) * array.dtype.itemsize
 
-    def whole(self, source: LocalSource) -> np.ndarray | None:
-        """Read all elements with one read; None if that is not the best way.
+    def read_block(self, source: LocalSource, block: Block, *, remember: bool) -> np.ndarray | None:
+        """Read a block with one read; None if that is not the best way.
 
         Raises
         ------
@@ -336,16 +339,21 @@ class Strided:
             Naming the file, if it cannot be read.
         """
         assert isinstance(source, LocalFile)
-        array, start, stop = self.array, self._start, self._start + self._span
-        if not self._span or stop > self.size:
+        array, strides, start, offset = self.array, self.strides, self._start, 0
+        span, whole, itemsize = self._span, block.lengths == array.shape, array.dtype.itemsize
+        if not whole and self.is_file:
+            start += sum(map(mul, block.lows, strides))
+            span = itemsize + sum(map(mul, block.lengths, strides)) - sum(strides)
+            if span > (SHORT_RUN if span > math.prod(block.lengths) * itemsize else LONG_RUN):
+                return None
+        if not span or start + span > self.size:
             return None
-        offset = 0
-        if self._is_dense:
-            data = source.bytes.read(start, stop)
+        if whole and not self._is_dense:
+            data, offset = read_records(source.bytes, start, start + span, strides[0])
         else:
-            data, offset = read_records(source.bytes, start, stop, self.strides[0])
-        stored = np.ndarray(array.shape, array.dtype, data, offset, self.strides)
-        return stored.astype(array.dtype.newbyteorder("="))
+            data = source.bytes.read(start, start + span)
+        stored = np.ndarray(block.lengths, array.dtype, data, offset, strides)
+        return stored.astype(array.dtype.newbyteorder("="), order="C").reshape(block.kept)
 
 
 class StridedRead:

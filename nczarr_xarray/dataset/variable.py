@@ -142,9 +142,10 @@ class VariableReader:
             if remote is not None:
                 remember = in_sequence()
                 return remote.run(self.read_remote(key, points=points, remember=remember))
-            whole = reader.read_whole() if self._selects_all(key) else None
-            if whole is not None:
-                return self._converted(whole)
+            if self._is_whole and not points:
+                block = reader.read_block(key, remember=in_sequence())
+                if block is not None:
+                    return self._converted(block)
             padded = self._padded(key, points)
             plan = self._plan(padded.key, points)
             return padded.finish(self._converted(reader.read(plan, remember=in_sequence())))

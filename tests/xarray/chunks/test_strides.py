@@ -226,12 +226,12 @@ def test_all_at_once(layout: Layout) -> None:
     values, stored, between = layout
     array = FileStrides("/v", values.shape, values.dtype, 3, between)
     source = MemoryBytes(b"xyz" + stored, "memory")
-    found = ChunkReader(array, DataFile(source), None).read_whole()
+    found = ChunkReader(array, DataFile(source), None).read_block(None, remember=False)
     if found is not None:
         assert found.dtype.isnative
         np.testing.assert_array_equal(found, values)
     truncated = MemoryBytes(b"xyz" + stored[: values.nbytes // 2], "memory")
-    assert ChunkReader(array, DataFile(truncated), None).read_whole() is None
+    assert ChunkReader(array, DataFile(truncated), None).read_block(None, remember=False) is None
 
 
 def test_nothing_is_read_of_a_file_that_ends_before_its_data() -> None:
