@@ -97,6 +97,8 @@ class Server:
         Answer 302 to the same path below this prefix.
     etag, modified
         Entity tag of all files, by which ``If-None-Match`` is answered, and their time.
+    date
+        What every answer says that the time is.
     cookie
         Set by every answer.
     tls
@@ -119,12 +121,12 @@ class Server:
     redirect: str | None = None
     etag: str | None = None
     modified: str = "Sun, 06 Nov 1994 12:00:00 GMT"
+    date: str | None = None
     cookie: str | None = None
     relent: bool = True
     tls: ssl.SSLContext | None = None
     requests: list[Request] = field(default_factory=list, repr=False)
     connections: int = 0
-    dates: list[str] = field(default_factory=list, repr=False)
 
     def __enter__(self) -> Self:
         server = self
@@ -152,8 +154,7 @@ class Server:
                 server.answer_to(self, request, number)
 
             def date_time_string(self, timestamp: float | None = None) -> str:
-                server.dates.append(super().date_time_string(timestamp))
-                return server.dates[-1]
+                return server.date or super().date_time_string(timestamp)
 
         self._struck: set[tuple[str, str | None]] = set()
         self._http = _HTTPServer(("127.0.0.1", free_port()), Handler)
