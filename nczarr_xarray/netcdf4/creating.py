@@ -27,7 +27,7 @@ from nczarr_xarray.model import (
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.attributes import made_of
-from nczarr_xarray.netcdf4.dimension import Dimension, lengths_of
+from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.growing import TEXT_BYTES, GrowingElements
 from nczarr_xarray.netcdf4.types import EnumType, UserType, VLType
 from nczarr_xarray.netcdf4.variable import Variable
@@ -83,6 +83,7 @@ def new_variable(
     fill_value: Any,
     asked: Mapping[str, Any],
     rounded: Mapping[str, Any],
+    fragments: Mapping[str, Any],
 ) -> Variable:
     """Return a new variable of a group that is being written.
 
@@ -92,6 +93,8 @@ def new_variable(
         As of `Dataset.createVariable`.
     asked, rounded
         What is asked for of storage, and of rounding, as `encoding` of xarray has it.
+    fragments
+        What is asked for of the fragments of an aggregation.
     """
     writer = group._file.writer  # noqa: SLF001 - a variable is a part of its group
     dtype = value_dtype(datatype)
@@ -109,8 +112,7 @@ def new_variable(
     path = join(group.path, name)
     words = {**asked, "endian": endian_of(dtype, asked["endian"])} if dimensions else {}
     array = new_array(path, dtype, dimensions, mark, words, writer.profile)
-    elements = GrowingElements(writer, array, lengths_of(dimensions), rounding=round_them)
-    writer.elements.append(elements)
+    elements = writer.add(array, dimensions, rounding=round_them, **fragments)
     kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
     made = Variable(group, name, kind, dimensions, attributes, elements, enum)
     made.set_ncstring_attrs(group._ncstring_attrs)  # noqa: SLF001
@@ -246,7 +248,7 @@ def _stored(dimension: Dimension) -> StoredDimension:
 def _variable(variable: Variable, group: str, profile: Profile) -> StoredVariable:
     elements = variable._elements  # noqa: SLF001
     assert isinstance(elements, GrowingElements)
-    array = elements.settle()
+    array = replace(elements.array, shape=variable.shape)
     dtype = np.dtype(object) if elements.is_text else array.dtype
     dimensions = tuple(map(_stored, variable.get_dims()))
     nc_type = "string" if elements.is_text else type_name(dtype)

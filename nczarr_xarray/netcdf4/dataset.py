@@ -58,8 +58,10 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
     storage_options, replace, allow, consolidated, index_cache
         As of `nczarr_xarray.open_hierarchy`.
     memory_limit
-        Bytes of chunks that may stay in memory while a tree is written; 256 MiB if left out.
-        Texts count, but stay until `sync`.
+        Bytes of chunks or fragments that may stay in memory while something is written; 256 MiB if
+        left out. Texts count, but stay until `sync`.
+    cfa_version, max_object_size, subarray_shape
+        Of aggregations (``format="CFA4"`` or ``"CFA3"``), as of `nczarr_xarray.to_cfa`.
     clobber, format, diskless, persist, keepweakref, encoding, parallel, comm, info, auto_complex
         As of netCDF4-python. What has no meaning for reading is not looked at; `parallel` and
         `auto_complex` raise `NotImplementedError`.
@@ -130,7 +132,7 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
         file = OpenFile(target, filename, mode if clobber or mode != "w" else "x", format, options)
         with on_error(lambda: file.close(save=False)):  # a part of it is never stored
             self._begin(file, None, file.root, keepweakref)
-            file.check()
+            file.begin()
 
     def _begin(
         self, file: OpenFile, parent: Dataset | None, stored: StoredGroup, keepweakref: bool
@@ -403,10 +405,15 @@ def _dataset(filename: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
         (several,) = OF_SEVERAL_FILES
         return several(filename, **named)
     if mode not in ("r", "rs"):
-        from nczarr_xarray.netcdf4.through_netcdf4 import open_to_write, writes_tree
+        from nczarr_xarray.netcdf4.through_netcdf4 import (
+            changes_aggregation,
+            open_to_write,
+            writes_tree,
+        )
 
         kind = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
-        if not writes_tree(filename, kind):
+        ours = kind.startswith("CFA") or writes_tree(filename, kind)
+        if not (ours or changes_aggregation(filename, mode, named.get("storage_options"))):
             return open_to_write(filename, mode, *args, **named)
     return type.__call__(Dataset, filename, mode, *args, **named)
 

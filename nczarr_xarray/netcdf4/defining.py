@@ -77,6 +77,9 @@ class Declares(HasAttributes):
         quantize_mode: str = "BitGroom",
         fill_value: Any = None,
         chunk_cache: Any = None,
+        *,
+        subarray_shape: Any = None,
+        max_subarray_size: int | str | None = None,
     ) -> Variable:
         """Make a variable at a path, with the groups above it, and return it.
 
@@ -98,6 +101,9 @@ class Declares(HasAttributes):
             What values are rounded to.
         chunk_cache
             Has no meaning here.
+        subarray_shape, max_subarray_size
+            Of an aggregation: the lengths of fragments, as of `nczarr_xarray.to_cfa`, or the bytes
+            of the largest one, in place of those that were given with the dataset.
 
         Raises
         ------
@@ -139,7 +145,12 @@ class Declares(HasAttributes):
         rounded = {"significant_digits": significant_digits, "quantize_mode": quantize_mode}
         if fill_value is None and not self._file.fills:
             fill_value = False
-        made = new_variable(group, name, datatype, along, fill_value, asked, rounded)
+        fragments = {
+            "subarray_shape": subarray_shape,
+            "max_object_size": max_subarray_size,
+            "chunked": chunksizes is not None,
+        }
+        made = new_variable(group, name, datatype, along, fill_value, asked, rounded, fragments)
         if least_significant_digit is not None:
             made.least_significant_digit = np.int64(least_significant_digit)
         group.variables[name] = made

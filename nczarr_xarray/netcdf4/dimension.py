@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,8 +49,3 @@ class Dimension:
     def __repr__(self) -> str:
         kind = " (unlimited)" if self._unlimited else ""
         return f"{repr(type(self))!r}{kind}: name = {self._name!r}, size = {self._size}"
-
-
-def lengths_of(dimensions: tuple[Dimension, ...]) -> Callable[[], tuple[int, ...]]:
-    """Return what tells the present lengths of dimensions."""
-    return lambda: tuple(dimension.size for dimension in dimensions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from nczarr_xarray.netcdf4.indexing import Index
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
-    from nczarr_xarray.netcdf4.writing import Writer
+    from nczarr_xarray.netcdf4.dimension import Dimension
+    from nczarr_xarray.netcdf4.writing import TreeWriter, Writer
 
 Position = tuple[int, ...]
 
@@ -27,16 +28,16 @@ TEXT_BYTES = 128
 
 
 class GrowingElements:
-    """Reads and writes elements. Chunks stay in memory until the `Writer` needs room.
+    """Reads and writes elements, which stay in memory until they are committed.
 
     Parameters
     ----------
     writer
-        What puts chunks into the store.
+        Writes the dataset.
     array
         How the elements are stored; its shape is that of the last commit, or of nothing.
-    shape
-        Returns the present lengths.
+    dimensions
+        Have the present lengths.
     stored
         Reads the elements of the last commit; None if there is none.
     rounding
@@ -47,7 +48,7 @@ class GrowingElements:
         self,
         writer: Writer,
         array: ChunkedArray,
-        shape: Callable[[], tuple[int, ...]],
+        dimensions: tuple[Dimension, ...],
         stored: VariableReader | None = None,
         rounding: Rounding | None = None,
     ) -> None:
@@ -55,7 +56,7 @@ class GrowingElements:
         self.array = array
         self.stored = stored
         self.rounding = rounding
-        self._shape = shape
+        self.dimensions = dimensions
         #: those in memory, the longest unused first
         self.chunks_here: dict[Position, np.ndarray] = {}
         #: those in memory that differ from what is put
@@ -81,10 +82,9 @@ class GrowingElements:
         """Whether elements that were not written read as a fill value."""
         return self.array.fill is not None
 
-    @property
-    def nbytes(self) -> int:
-        """Of one chunk in memory."""
-        return max(1, math.prod(self.array.chunk_shape) * self.dtype.itemsize)
+    def _shape(self) -> tuple[int, ...]:
+        """Return the present lengths."""
+        return tuple(dimension.size for dimension in self.dimensions)
 
     def filters(self) -> dict[str, Any]:
         """Return netCDF's words for the codecs."""
@@ -115,7 +115,7 @@ class GrowingElements:
             flipped = tuple(slice(None, None, -1 if flip else None) for flip in plan.flips)
             values = values[flipped] if any(plan.flips) else values
             for task in plan.tasks():
-                whole = self._is_whole(task.source)
+                whole = self._is_whole(task.position, task.source)
                 chunk = self._chunk(task.position, fetched=not whole)
                 chunk[task.source] = values[task.target]
                 self.changed.add(task.position)
@@ -123,47 +123,102 @@ class GrowingElements:
     def _plan(self, key: tuple[Index, ...]) -> OuterPlan:
         return plan_outer(key, self._shape(), self.array.chunk_shape)
 
-    def _is_whole(self, source: Sequence[Any]) -> bool:
+    def _extent(self, position: Position) -> tuple[slice, ...]:
+        """Return what of the array a chunk in memory holds; it may reach behind its end."""
+        lengths = self.array.chunk_shape
+        return tuple(slice(n * c, (n + 1) * c) for n, c in zip(position, lengths, strict=True))
+
+    def _is_whole(self, position: Position, source: Sequence[Any]) -> bool:
         """Tell whether a selection in a chunk is all of it."""
         return all(
-            isinstance(one, slice) and (one.start or 0, one.stop, one.step or 1) == (0, length, 1)
-            for one, length in zip(source, self.array.chunk_shape, strict=True)
+            isinstance(one, slice)
+            and (one.start or 0, one.stop, one.step or 1) == (0, own.stop - own.start, 1)
+            for one, own in zip(source, self._extent(position), strict=True)
         )
 
     def _chunk(self, position: Position, *, fetched: bool = True) -> np.ndarray:
         """Return a whole chunk, in memory from now on; `fetched` with what it holds."""
         chunk = self.chunks_here.pop(position, None)
         if chunk is None:
-            self.writer.make_room(self.nbytes)
-            fill: Any = self.array.fill
-            if self.is_text:
-                fill = "" if not fill else text_of(fill)
-            chunk = np.full(self.array.chunk_shape, 0 if fill is None else fill, self.dtype)
+            chunk = self._empty(position)
             if fetched:
                 self._fetch(position, chunk)
-            self.writer.taken += self.nbytes
         self.chunks_here[position] = chunk  # the last one used
         return chunk
 
+    def _empty(self, position: Position) -> np.ndarray:
+        """Return a chunk in which nothing is written, for which there is room."""
+        lengths = [own.stop - own.start for own in self._extent(position)]
+        nbytes = math.prod(lengths) * self.dtype.itemsize
+        self.writer.make_room(nbytes)
+        self.writer.taken += nbytes
+        fill: Any = self.array.fill
+        if self.is_text:
+            fill = "" if not fill else text_of(fill)
+        return np.full(lengths, 0 if fill is None else fill, self.dtype)
+
     def _fetch(self, position: Position, chunk: np.ndarray) -> None:
         """Copy what is stored of a chunk into it."""
-        lengths = self.array.chunk_shape
-        if position in self.put:
-            low = [n * length for n, length in zip(position, lengths, strict=True)]
-            shape = tuple(a + length for a, length in zip(low, lengths, strict=True))
-            reader = self.writer.put_chunks(replace(self.array, shape=shape))
-            values = reader.read(tuple(slice(a, b) for a, b in zip(low, shape, strict=True)))
-            chunk[...] = self._as_values(values)
-            return
         if self.stored is None:
             return
-        part = tuple(
-            slice(n * length, min((n + 1) * length, size))
-            for n, length, size in zip(position, lengths, self.stored.shape, strict=True)
-        )
+        sizes = zip(self._extent(position), self.stored.shape, strict=True)
+        part = tuple(slice(own.start, min(own.stop, size)) for own, size in sizes)
         if all(one.start < one.stop for one in part):
             values = self.stored.read(part)
             chunk[tuple(map(slice, values.shape)) or ...] = values
+
+    def release_some(self) -> bool:
+        """Put a chunk, and forget it; tell whether there was one to forget."""
+        return False
+
+    def settle(self) -> None:
+        """Prepare the commit: the array gets its present shape.
+
+        Texts that are longer than before get more room: then all chunks are written anew.
+        """
+        if self.is_text and self.changed:
+            longest = max((len(bytes_of(str(text))) for text in self._texts()), default=0)
+            if longest > self.array.dtype.itemsize:
+                self._change_all()
+                self.array = replace(self.array, dtype=np.dtype(f"S{longest}"))
+                self._encoder = None
+        self.array = replace(self.array, shape=self._shape())
+
+    def _texts(self) -> Iterator[Any]:
+        """Yield the texts that have changed."""
+        for position in self.changed:
+            yield from self.chunks_here[position].ravel().tolist()
+
+    def _change_all(self) -> None:
+        """Have all chunks written anew."""
+        for position in np.ndindex(grid_of(self._shape(), self.array.chunk_shape)):
+            self._chunk(position)
+            self.changed.add(position)
+
+    def rename(self, path: str) -> None:
+        """Give the array another path."""
+        self.array = replace(self.array, path=path)
+
+    def committed(self, stored: VariableReader) -> None:
+        """Note that all that was written is stored now."""
+        self.changed.clear()
+        self.put.clear()
+        self.stored = stored
+
+
+class TreeElements(GrowingElements):
+    """Elements of a tree, whose chunks are put when the writer needs room, or commits."""
+
+    writer: TreeWriter
+
+    def _fetch(self, position: Position, chunk: np.ndarray) -> None:
+        """Copy what is put, or stored, of a chunk into it."""
+        if position not in self.put:
+            super()._fetch(position, chunk)
+            return
+        extent = self._extent(position)
+        array = replace(self.array, shape=tuple(own.stop for own in extent))
+        chunk[...] = self._as_values(self.writer.put_chunks(array).read(extent))
 
     def _as_values(self, values: np.ndarray) -> np.ndarray:
         if not self.is_text:
@@ -172,9 +227,7 @@ class GrowingElements:
         made.ravel()[:] = list(map(text_of, values.ravel().tolist()))
         return made
 
-    # -- chunks -----------------------------------------------------------------------------------
-
-    def release_one(self) -> bool:
+    def release_some(self) -> bool:
         """Put the longest unused chunk, and forget it; tell whether there was one to forget.
 
         Texts stay: how many bytes they need is known at the end.
@@ -183,8 +236,7 @@ class GrowingElements:
             return False
         position = next(iter(self.chunks_here))
         self._put(position)
-        del self.chunks_here[position]
-        self.writer.taken -= self.nbytes
+        self.writer.taken -= self.chunks_here.pop(position).nbytes
         return True
 
     def _put(self, position: Position) -> None:
@@ -202,44 +254,10 @@ class GrowingElements:
         for position in sorted(self.changed):
             self._put(position)
 
-    def settle(self) -> ChunkedArray:
-        """Return the array as it is to be committed, with its present shape.
-
-        Texts that are longer than before get more room: then all chunks are written anew.
-        """
-        if self.is_text and self.changed:
-            longest = max((len(bytes_of(str(text))) for text in self._texts()), default=0)
-            if longest > self.array.dtype.itemsize:
-                for position in np.ndindex(grid_of(self._shape(), self.array.chunk_shape)):
-                    self._chunk(position)
-                    self.changed.add(position)
-                self.array = replace(self.array, dtype=np.dtype(f"S{longest}"))
-                self._encoder = None
-        self.array = replace(self.array, shape=self._shape())
-        return self.array
-
-    def _texts(self) -> Iterator[Any]:
-        """Yield the texts that have changed."""
-        for position in self.changed:
-            yield from self.chunks_here[position].ravel().tolist()
-
-    def rename(self, path: str) -> list[str]:
-        """Give the array another path; return the keys to remove.
-
-        All chunks are written anew there.
-        """
-        old = self.array
-        for position in np.ndindex(grid_of(self._shape(), old.chunk_shape)):
-            self._chunk(position)
-            self.changed.add(position)
-        gone = [old.chunk_name(position) for position in self.put]
-        self.put.clear()
-        self.stored = None
-        self.array = replace(old, path=path)
-        self._encoder = None
-        return gone
-
-    def committed(self, stored: VariableReader) -> None:
-        """Note that all that was put is stored now."""
-        self.put.clear()
-        self.stored = stored
+    def rename(self, path: str) -> None:
+        """Give the array another path; all its chunks are written anew there."""
+        names = [self.array.chunk_name(position) for position in self.put]
+        super().rename(path)
+        for old, position in zip(names, self.put, strict=True):
+            self.writer.move(old, self.array.chunk_name(position))
+        self._change_all()  # those that are stored are read by their old names, until the commit

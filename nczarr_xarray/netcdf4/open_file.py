@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import ChunkedArray
+from nczarr_xarray.model import Group
 from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.attributes import ReadOnlyError
-from nczarr_xarray.netcdf4.dimension import Dimension, lengths_of
+from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import Index
 from nczarr_xarray.netcdf4.variable import Variable
 
@@ -49,10 +49,8 @@ _OPTIONS = frozenset(
 )
 
 
-def _disk_format(generation: str) -> str:
-    if generation in _CLASSIC:
-        return "NETCDF3"
-    return "HDF5" if generation == "hdf5" else "NCZARR"
+#: What only aggregations have: as of `nczarr_xarray.to_cfa`.
+_OF_AGGREGATIONS = ("cfa_version", "max_object_size", "subarray_shape")
 
 
 class OpenFile:
@@ -62,7 +60,7 @@ class OpenFile:
         self, target: Any, name: Any, mode: str, kind: str, options: Mapping[str, Any]
     ) -> None:
         for option in options:
-            if option not in _OPTIONS:
+            if option not in {*_OPTIONS, *_OF_AGGREGATIONS}:
                 raise TypeError(f"Dataset takes no argument {option!r}")
         self.target = target
         self.options = dict(options)
@@ -75,55 +73,64 @@ class OpenFile:
         self.data_model, self.disk_format = "NETCDF4", "NCZARR"
         self.dataset: Dataset | None = None
         if mode not in ("r", "rs"):
-            from nczarr_xarray.netcdf4.writing import Writer
-
             if mode not in ("w", "x", "a", "r+", "ws", "as"):
                 raise ValueError(f"mode must be 'w', 'x', 'r', 'a' or 'r+', got '{mode}'")
-            limit = self.options.pop("memory_limit", None)
-            if limit is not None:
-                self.options["memory"] = limit
-            self.writer = Writer(
-                target,
-                "a" if mode == "r+" else mode[0],
-                pure={"ZARR": True, "NCZARR": False}.get(kind),
-                **self.options,
-            )
-            self.writer.save = self.sync
+            self.writer = self._writer("a" if mode == "r+" else mode[0], kind)
             self.root = self.writer.root
             if mode[0] in "wx" and kind == "NETCDF4_CLASSIC":
                 self.data_model = kind
             return
         opened = self.opened = open_with(target, OpenOptions(**options))
         self.root = opened.hierarchy.root
-        generation = opened.hierarchy.generation
-        strict = "_CLASSIC" if opened.hierarchy.classic_model else ""
-        self.data_model = _CLASSIC.get(generation, f"NETCDF4{strict}")
-        self.disk_format = _disk_format(generation)
+        self._of_generation(opened.hierarchy.generation)
+        if opened.hierarchy.classic_model and self.data_model == "NETCDF4":
+            self.data_model = "NETCDF4_CLASSIC"
+
+    def _of_generation(self, generation: str) -> None:
+        """Note netCDF4-python's words for a format."""
+        self.data_model = _CLASSIC.get(generation, "NETCDF4")
+        self.disk_format = "HDF5" if generation == "hdf5" else "NCZARR"
+        if generation in _CLASSIC:
+            self.disk_format = "NETCDF3"
+
+    def _writer(self, mode: Any, kind: str) -> Writer:
+        """Return what writes the dataset."""
+        from nczarr_xarray.netcdf4.through_netcdf4 import writes_tree
+
+        options = dict(self.options)
+        options["memory"] = options.pop("memory_limit", None)
+        asked = {name: options.pop(name, None) for name in _OF_AGGREGATIONS}
+        if kind.startswith("CFA") or not writes_tree(self.target, kind):
+            from nczarr_xarray.netcdf4.aggregating import MasterWriter
+
+            found: Any = {"CFA3": "CFA3", "CFA4": "CFA4"}.get(kind)
+            master = MasterWriter(self.target, mode, found, **asked, **options)
+            self._of_generation("CDF-1" if master.is_classic else "hdf5")
+            return master
+        from nczarr_xarray.netcdf4.writing import TreeWriter
+
+        pure = {"ZARR": True, "NCZARR": False}.get(kind)
+        return TreeWriter(self.target, mode, pure=pure, **options)
+
+    def _model(self) -> Group:
+        """Return the model of a dataset that is being written."""
+        from nczarr_xarray.netcdf4.creating import model_of
+
+        assert self.dataset is not None
+        assert self.writer is not None
+        return model_of(self.dataset, self.writer.profile)
 
     def elements(self, variable: Any, dimensions: tuple[Dimension, ...]) -> Any:
         """Return where the elements of a stored variable are."""
         writer = self.writer
         if writer is None:
             return StoredElements(self.opened, variable)
-        from nczarr_xarray.netcdf4.growing import GrowingElements
+        return writer.change(variable, dimensions)
 
-        assert writer.opened is not None
-        if variable.error is not None:
-            raise variable.error
-        if not isinstance(variable.array, ChunkedArray) or variable.nc_type is None:
-            reason = f"is of a type that netCDF lacks ({variable.dtype}): nothing here is changed"
-            raise URLError(variable.path, reason)
-        reader = writer.opened.reader(variable).exactly()
-        made = GrowingElements(writer, variable.array, lengths_of(dimensions), reader)
-        writer.elements.append(made)
-        return made
-
-    def check(self) -> None:
-        """Raise if what is there would change by being written again as it is."""
-        if self.writer is not None and self.dataset is not None:
-            from nczarr_xarray.netcdf4.creating import model_of
-
-            self.writer.check(model_of(self.dataset, self.writer.profile))
+    def begin(self) -> None:
+        """Begin to write; raise if what is there would change by being written again as it is."""
+        if self.writer is not None:
+            self.writer.begin(self._model)
 
     def cdl(self, *, coordinates: bool, data: bool) -> str:
         """Return the dataset as CDL; what was written is committed before."""
@@ -134,10 +141,8 @@ class OpenFile:
 
     def sync(self) -> None:
         """Commit what was written."""
-        if self.writer is not None and self.dataset is not None:
-            from nczarr_xarray.netcdf4.creating import model_of
-
-            self.writer.commit(model_of(self.dataset, self.writer.profile))
+        if self.writer is not None:
+            self.writer.commit()
 
     def close(self, *, save: bool) -> None:
         """Release the dataset; `save` commits what was written.

@@ -6,13 +6,17 @@ import atexit
 import os
 import shutil
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, Self
 
 from nczarr_fsspec.destination import FilePlace
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.places.names import TREES, says_file
 from nczarr_fsspec.places.url import is_url, parse_url
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.formats.cfa.dialect import aggregated
+from nczarr_xarray.formats.registry import OpenOptions
 
 
 def writes_tree(filename: Any, kind: str) -> bool:
@@ -24,10 +28,6 @@ def writes_tree(filename: Any, kind: str) -> bool:
     """
     if kind in ("NCZARR", "ZARR"):
         return True
-    if kind.startswith("CFA"):
-        raise NotImplementedError(
-            f"{filename}: aggregations are written by nczarr_xarray.to_cfa and aggregate"
-        )
     if not isinstance(filename, (str, os.PathLike)):
         return True  # a mapping, or a store
     name = os.fsdecode(filename)
@@ -35,6 +35,16 @@ def writes_tree(filename: Any, kind: str) -> bool:
         url = parse_url(name)
         return bool(url.mode & TREES) or not says_file(url.path, url.mode)
     return os.path.isdir(name) or name.lower().endswith((".nczarr", ".zarr", ".zip"))
+
+
+def changes_aggregation(filename: Any, mode: str, storage_options: Any = None) -> bool:
+    """Tell whether a file is to be changed that is the master of an aggregation."""
+    if mode not in ("a", "r+", "as"):
+        return False
+    options = OpenOptions(storage_options=storage_options)
+    with suppress(NCZarrError, OSError), open_with(filename, options) as opened:
+        return any(True for _ in aggregated(opened.hierarchy))
+    return False
 
 
 def open_to_write(filename: Any, mode: str, *given: Any, **arguments: Any) -> Any:
@@ -56,6 +66,9 @@ def open_to_write(filename: Any, mode: str, *given: Any, **arguments: Any) -> An
     """
     netCDF4 = netcdf4_python(filename)  # noqa: N806
     options = arguments.pop("storage_options", None)
+    version = arguments.pop("cfa_version", None)  # which says nothing of a file that is none
+    if version not in (None, "0.4") and arguments.get("format", "").startswith("NETCDF3"):
+        raise ValueError(f"{filename}: cfa_version={version!r} needs netCDF-4")
     if not (isinstance(filename, (str, os.PathLike)) and is_url(os.fsdecode(filename))):
         return netCDF4.Dataset(filename, mode, *given, **arguments)
     return RemoteFile(netCDF4, os.fsdecode(filename), mode, options, **arguments)

@@ -32,7 +32,7 @@ from nczarr_xarray.export.write_target import decide
 from nczarr_xarray.export.write_task import plan_contents
 
 #: Fragments that are made and sent at a time, to a store that does not answer at once.
-_AT_A_TIME = 16
+AT_A_TIME = 16
 
 
 class Draft(NamedTuple):
@@ -48,17 +48,20 @@ class Draft(NamedTuple):
         What becomes fragments.
     old
         Keys of fragments that are not needed afterwards.
+    put
+        Keys of fragments that have been put already.
     """
 
     kind: FileKind
     master: Content
     flows: Sequence[Flow] = ()
     old: Sequence[str] = ()
+    put: Sequence[str] = ()
 
     @property
     def new(self) -> list[str]:
-        """Keys of fragments that are written."""
-        return [key for flow in self.flows for key in flow.writer.keys]
+        """Keys of fragments that are not those of the present master."""
+        return [*self.put, *(key for flow in self.flows for key in flow.writer.keys)]
 
 
 @dataclass(slots=True)
@@ -175,7 +178,7 @@ class CfaTask:
         progress.expect(sum(_nbytes(flow) for flow in eager))
         for flow in eager:
             fragment = _nbytes(flow) // max(1, math.prod(flow.divided.grid))
-            many = max(2, min(_AT_A_TIME, IN_FLIGHT_BYTES // max(1, fragment)))
+            many = max(2, min(AT_A_TIME, IN_FLIGHT_BYTES // max(1, fragment)))
             many = min(self.place.store.parallel, many)
             if many > 1:
                 _write_together(flow, many, progress)

@@ -56,6 +56,7 @@ class Cf113:
     conventions = "CF-1.13"
     plain_addresses = False
     keeps_packing = False
+    says_missing = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``aggregated_data``."""

@@ -45,6 +45,7 @@ class Cfa04:
     conventions = "CFA-0.4"
     plain_addresses = True
     keeps_packing = True
+    says_missing = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``cfa_array``."""

@@ -44,6 +44,7 @@ class Cfa062:
     conventions = "CFA-0.6.2"
     plain_addresses = False
     keeps_packing = False
+    says_missing = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by the keywords of its terms."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import netCDF4
 import numpy as np
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import nczarr_xarray
 import nczarr_xarray.netcdf4 as ours
 from nczarr_fsspec.changes.edit import Change
-from nczarr_xarray.netcdf4.writing import Writer
+from nczarr_xarray.netcdf4.writing import TreeWriter
 from tests.support.oracles.netcdf4_python import compare, keys, read_both
 
 TYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "f4", "f8", "S1", "string")
@@ -31,6 +31,9 @@ LENGTHS = (None, 1, 3, 5)
 
 class Program:
     """One program that runs on a netCDF file and on a tree of NCZarr, step by step."""
+
+    #: attributes that say what is missing
+    marks: ClassVar[dict[str, Any]] = {"missing_value": 5}
 
     def __init__(self, folder: Path, draw: random.Random) -> None:
         self.paths = folder / "theirs.nc", folder / "ours.nczarr"
@@ -98,7 +101,7 @@ class Program:
         name = draw.choice([*self.types])
         values: dict[str, Any] = {"units": "K", "note": draw.choice(["é", [1, 2], ["a", "b"]])}
         if self.types[name] not in ("S1", "string"):
-            values |= {"scale_factor": 0.5, "add_offset": 2.0, "missing_value": 5, "valid_min": 1}
+            values |= {"scale_factor": 0.5, "add_offset": 2.0, "valid_min": 1} | self.marks
         attribute = draw.choice([*values])
         self.both(
             f"{name}.{attribute} = {values[attribute]!r}",
@@ -261,13 +264,13 @@ def test_readers_see_the_state_of_the_last_sync(target: Path) -> None:
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks that have no room are put before they are committed, and read from there."""
     put: list[str] = []
-    put_one = Writer.put
+    put_one = TreeWriter.put
 
-    def note(self: Writer, key: str, data: bytes) -> None:
+    def note(self: TreeWriter, key: str, data: bytes) -> None:
         put.append(key)
         put_one(self, key, data)
 
-    monkeypatch.setattr(Writer, "put", note)
+    monkeypatch.setattr(TreeWriter, "put", note)
     target = tmp_path / "a.nczarr"
     with ours.Dataset(target, "w", memory_limit=40_000) as nc:
         nc.createDimension("t", None)

@@ -1,0 +1,417 @@
+"""Writing an aggregation: fragments where elements are written, and the master on `commit`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.chunks.plan import OuterPlan, plan_outer
+from nczarr_xarray.codecs.quantize import Rounding
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.cfa.content import Content, Member
+from nczarr_xarray.export.cfa.gradual import GradualAggregation, NewFragment, PutFragment
+from nczarr_xarray.export.cfa.growing_table import GrowingTable, understood
+from nczarr_xarray.export.cfa.master import held_dimensions, without_enum
+from nczarr_xarray.export.cfa.parts import PROFILE, asked_lengths
+from nczarr_xarray.export.cfa.split import axis_type, split_counts
+from nczarr_xarray.export.options import largest_fragment
+from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.formats.nczarr.values import fill_value
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    NC_TYPES,
+    Attribute,
+    ChunkedArray,
+    FragmentArray,
+    Group,
+    Variable,
+    bytes_of,
+    is_below,
+)
+from nczarr_xarray.netcdf4.dimension import Dimension
+from nczarr_xarray.netcdf4.growing import GrowingElements, Position
+from nczarr_xarray.netcdf4.indexing import Index
+from nczarr_xarray.netcdf4.writing import Writer
+
+#: Counts how often fragments in memory are used.
+_CLOCK = itertools.count()
+_CLASSIC = ("byte", "char", "short", "int", "float", "double")
+
+
+class MasterWriter(Writer):
+    """Writes an aggregation.
+
+    Parameters
+    ----------
+    target
+        A path or URL of the master.
+    mode
+        ``"w"`` replaces, ``"x"`` wants nothing there, ``"a"`` changes what is there, or begins.
+    kind
+        ``"CFA3"`` or ``"CFA4"``; None for what is there.
+    cfa_version, max_object_size, subarray_shape, storage_options
+        As of `nczarr_xarray.to_cfa`.
+    memory
+        Bytes of fragments that may stay in memory.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        mode: Any,
+        kind: Any,
+        *,
+        cfa_version: str | None = None,
+        max_object_size: int | str | None = None,
+        subarray_shape: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self.aggregation = GradualAggregation(
+            target, mode, format=kind, version=cfa_version, storage_options=storage_options
+        )
+        self.most = largest_fragment(max_object_size, storage_options)
+        self.subarray_shape = subarray_shape
+        #: paths of variables of which chunks were asked for
+        self._chunked: set[str] = set()
+        self._makes_room = False
+        super().__init__(self.aggregation.place.url, PROFILE, memory)
+        self._open()
+
+    @property
+    def is_classic(self) -> bool:
+        """Whether the master is classic netCDF."""
+        return self.aggregation.kind == "netCDF3"
+
+    def _open(self) -> None:
+        existing = self.aggregation.existing
+        self.opened = None if existing is None else existing.opened
+
+    def check(self) -> None:
+        """Note what the master says now."""
+        if self.opened is not None:
+            self.before = self._documents()
+
+    # -- variables --------------------------------------------------------------------------------
+
+    def add(
+        self,
+        array: ChunkedArray,
+        dimensions: tuple[Dimension, ...],
+        stored: Variable | None = None,
+        rounding: Rounding | None = None,
+        **asked: Any,
+    ) -> GrowingElements:
+        """Return the elements of a variable, which is a part of the dataset from now on.
+
+        The master holds scalars, coordinates and text; all else is divided.
+        """
+        dtype = array.dtype
+        text = dtype.kind == "S" and dtype.itemsize > 1
+        nc_type = "char" if dtype.kind == "S" else NC_TYPES[dtype.str[1:]]
+        if self.is_classic and (text or nc_type not in _CLASSIC):
+            raise TypeError(f"{array.path}: classic netCDF has no such type: write format='CFA4'")
+        reader = self._reader(stored)
+        if asked.pop("chunked", False):
+            self._chunked.add(array.path)
+        name = array.path.rpartition("/")[2]
+        made: GrowingElements
+        if text or name in ("", *(dimension.name for dimension in dimensions)) or not dimensions:
+            made = GrowingElements(self, array, dimensions, reader, rounding)
+        else:
+            lengths = self._lengths(array, dimensions, stored, **asked)
+            made = FragmentElements(self, array, dimensions, reader, rounding, lengths, stored)
+        self.elements.append(made)
+        return made
+
+    def change(self, stored: Variable, dimensions: tuple[Dimension, ...]) -> GrowingElements:
+        """Return the elements of a variable that is stored."""
+        if stored.error is not None:
+            raise stored.error
+        existing, array = self.aggregation.existing, stored.array
+        assert existing is not None
+        if isinstance(array, FragmentArray) and array.fragments.values is not None:
+            reason = "its table holds values, not fragments; write it anew with to_cfa"
+            raise ExportError(self.url, f"{stored.path}: {reason}")
+        fill = fill_value(stored)
+        if fill is None and stored.nc_type != "string":
+            fill = NC_DEFAULT_FILL[str(stored.nc_type)]
+        held = replace(
+            existing.array(without_enum(stored)),
+            fill=bytes_of(fill) if isinstance(fill, str) else fill,
+        )
+        chunked = not (array is None or array.elsewhere) and array.is_chunked
+        return self.add(held, dimensions, stored, chunked=chunked)
+
+    def _lengths(
+        self,
+        array: ChunkedArray,
+        dimensions: tuple[Dimension, ...],
+        stored: Variable | None,
+        subarray_shape: Any = None,
+        max_object_size: int | str | None = None,
+    ) -> tuple[int, ...]:
+        """Return the lengths of new fragments: as asked for, like those there are, or by size."""
+        shape = self.subarray_shape if subarray_shape is None else subarray_shape
+        shape = shape if shape is None or isinstance(shape, Mapping) else [*shape] or None
+        asked = asked_lengths(shape, [dimension.name for dimension in dimensions])
+        if asked is not None:
+            return tuple(max(1, length) for length in asked)
+        before = None if stored is None else stored.array
+        if isinstance(before, FragmentArray) and before.fragments.count:
+            return before.chunk_shape
+        most = self.most if not max_object_size else largest_fragment(max_object_size, None)
+        grows = [dimension.isunlimited() for dimension in dimensions]
+        fixed = [1 if more else one.size for one, more in zip(dimensions, grows, strict=True)]
+        axes = [axis_type(one.name, _axis(one)) for one in dimensions]
+        counts = split_counts(fixed, axes, most / array.dtype.itemsize)
+        lengths = [-(-size // count) for size, count in zip(fixed, counts, strict=True)]
+        room = most / (math.prod(lengths) * array.dtype.itemsize)
+        along = max(1, int(room ** (1 / max(1, sum(grows)))))
+        return tuple(along if more else n for n, more in zip(lengths, grows, strict=True))
+
+    def rename(self, path: str, new: str) -> None:
+        """Give the array at a path another one; its fragments are written anew."""
+        self._called(path).rename(new)
+
+    # -- fragments --------------------------------------------------------------------------------
+
+    def make_room(self, nbytes: int) -> None:
+        """Put fragments until another one of so many bytes has room, and as many more."""
+        if self.taken + nbytes <= self.memory or self._makes_room:
+            return
+        self._makes_room = True  # coordinates are read for fragments
+        divided = [one for one in self.elements if isinstance(one, FragmentElements)]
+        here = sorted(
+            (used, n, position)
+            for n, one in enumerate(divided)
+            for position, used in one.used.items()
+        )
+        chosen, taken = [], self.taken
+        for _, number, position in here:
+            if taken + nbytes <= self.memory // 2:
+                break
+            chosen.append((divided[number], position))
+            taken -= divided[number].chunks_here[position].nbytes
+        self._put(one for one in chosen if one[1] in one[0].changed)
+        for elements, position in chosen:
+            elements.forget(position)
+        self._makes_room = False
+
+    def _put(self, chosen: Iterable[tuple[FragmentElements, Position]]) -> None:
+        """Write fragments."""
+        self._begun()
+        root = self.model()
+        variables = {v.path.strip("/"): v for v in root.all_variables()}
+        held = self._held(variables)
+        dealt = [(one, position, variables[one.array.path]) for one, position in chosen]
+        new = [
+            one.new_fragment(
+                position, variable, root.attributes, held, chunked=one.array.path in self._chunked
+            )
+            for one, position, variable in dealt
+        ]
+        for (one, position, variable), put in zip(dealt, self.aggregation.put(new), strict=True):
+            one.note(position, put, variable)
+
+    def _held(self, variables: Mapping[str, Variable]) -> list[Member]:
+        """Return what the master holds, with its values."""
+        members = []
+        for one in self.elements:
+            variable = variables[one.array.path]
+            if not isinstance(one, FragmentElements) or 0 in variable.shape:
+                values = one.read((slice(None),) * len(variable.shape))
+                members.append(Member(variable, values, one.array.path in self._chunked))
+        return members
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self.aggregation.begin()
+
+    def _commit(self, root: Group, made: Mapping[str, bytes]) -> None:
+        divided = [one for one in self.elements if isinstance(one, FragmentElements)]
+        variables = {v.path.strip("/"): v for v in root.all_variables()}
+        for one in divided:
+            one.refresh(variables[one.array.path])
+        self._put([(one, position) for one in divided for position in sorted(one.changed)])
+        members = self._held(variables)
+        declared = [dimension for group in root.walk() for dimension in group.dimensions.values()]
+        dimensions = held_dimensions(declared, [member.variable for member in members])
+        members = [
+            one._replace(
+                variable=replace(
+                    one.variable,
+                    dimensions=tuple(dimensions[d.path] for d in one.variable.dimensions),
+                )
+            )
+            for one in members
+        ]
+        groups = {group.path: group.attributes for group in root.walk() if group.path != "/"}
+        content = Content(root.attributes, members, [*dimensions.values()], groups)
+        shapes = [variables[one.array.path].shape for one in divided]
+        tables = {
+            one.array.path: one.table.table(shape)
+            for one, shape in zip(divided, shapes, strict=True)
+            if 0 not in shape
+        }
+        self.aggregation.commit(content, [(variables[path], own) for path, own in tables.items()])
+        for one in divided:
+            one.table.commit(variables[one.array.path], tables.get(one.array.path))
+        self._open()
+        self._committed()
+
+    def _give_up(self) -> None:
+        self.aggregation.abort()
+
+
+class FragmentElements(GrowingElements):
+    """The elements of an aggregation: what is a chunk elsewhere is a fragment.
+
+    Parameters
+    ----------
+    writer, array, dimensions, stored, rounding
+        As of `GrowingElements`; the chunks of `array` are those within fragments.
+    lengths
+        Of fragments that are not there yet, per dimension.
+    before
+        The variable that is stored; None for a new one.
+
+    Attributes
+    ----------
+    used
+        By position, when a fragment in memory was used last.
+    """
+
+    writer: MasterWriter
+
+    def __init__(
+        self,
+        writer: MasterWriter,
+        array: ChunkedArray,
+        dimensions: tuple[Dimension, ...],
+        stored: VariableReader | None,
+        rounding: Rounding | None,
+        lengths: tuple[int, ...],
+        before: Variable | None,
+    ) -> None:
+        super().__init__(writer, array, dimensions, stored, rounding)
+        self.used: dict[Position, int] = {}
+        aggregated = None if before is None else before.array
+        aggregated = aggregated if isinstance(aggregated, FragmentArray) else None
+        self.kind, ours = writer.aggregation.fragments_of(aggregated)
+        self.table = GrowingTable(
+            None if aggregated is None else aggregated.fragments,
+            None if before is None else understood(before),
+            self._shape(),
+            lengths,
+            closed=not ours,
+            gapless=not writer.aggregation.dialect.says_missing,
+        )
+
+    def _plan(self, key: tuple[Index, ...]) -> OuterPlan:
+        self.table.cover(self._shape())
+        return plan_outer(key, self._shape(), self.table.starts)
+
+    def _extent(self, position: Position) -> tuple[slice, ...]:
+        # memory for twice as much as there is, so that what grows is seldom moved
+        sizes = zip(self.table.starts, position, self.dimensions, strict=True)
+        room = [
+            int(starts[n]) + (1 << max(0, int(one.size - starts[n]) - 1).bit_length())
+            if one.isunlimited()
+            else one.size
+            for starts, n, one in sizes
+        ]
+        return self.table.extent(position, room)
+
+    def _chunk(self, position: Position, *, fetched: bool = True) -> np.ndarray:
+        chunk = super()._chunk(position, fetched=fetched)
+        wanted = tuple(own.stop - own.start for own in self._extent(position))
+        if any(a < b for a, b in zip(chunk.shape, wanted, strict=True)):
+            larger = self._empty(position)
+            kept = tuple(map(slice, np.minimum(chunk.shape, wanted)))
+            larger[kept] = chunk[kept]
+            self.writer.taken -= chunk.nbytes
+            chunk = self.chunks_here[position] = larger
+        self.used[position] = next(_CLOCK)
+        return chunk
+
+    def _fetch(self, position: Position, chunk: np.ndarray) -> None:
+        if position not in self.table.new:
+            super()._fetch(position, chunk)
+            return
+        values = self.writer.aggregation.read(self.table.new[position][0])
+        chunk[tuple(map(slice, values.shape))] = values
+
+    def forget(self, position: Position) -> None:
+        """Forget a fragment that is put; what comes behind it becomes another one."""
+        del self.used[position]
+        self.writer.taken -= self.chunks_here.pop(position).nbytes
+        grows = [dimension.isunlimited() for dimension in self.dimensions]
+        self.table.end_at(position, self._shape(), grows)
+
+    def refresh(self, variable: Variable) -> None:
+        """Change the fragments that have to be written anew: see `GrowingTable.stale`."""
+        for position in self.table.stale(variable, self._shape(), self.changed):
+            self._chunk(position)
+            self.changed.add(position)
+
+    def new_fragment(
+        self,
+        position: Position,
+        variable: Variable,
+        attributes: Mapping[str, Attribute],
+        held: Iterable[Member],
+        *,
+        chunked: bool,
+    ) -> NewFragment:
+        """Return a fragment in memory as it is to be written.
+
+        Parameters
+        ----------
+        variable
+            As it is declared now.
+        attributes
+            Of the dataset.
+        held
+            What the master holds.
+        chunked
+            Whether its chunks were asked for.
+        """
+        extent = self.table.extent(position, self._shape())
+        part = tuple(slice(0, own.stop - own.start) for own in extent)
+        members: dict[str, Member] = {}
+        for one in sorted(held, key=lambda one: len(one.variable.group)):
+            if is_below(variable.group, one.variable.group):
+                members[one.variable.name] = one
+        coordinates = {d.name for one in members.values() for d in one.variable.dimensions}
+        coordinates |= {*(text_in(variable.attributes, "coordinates") or "").split()}
+        return NewFragment(
+            variable,
+            position,
+            tuple(own.start for own in extent),
+            self.chunks_here[position][part],
+            self.kind,
+            chunked,
+            attributes,
+            [*members.values()],
+            coordinates,
+        )
+
+    def note(self, position: Position, put: PutFragment, variable: Variable) -> None:
+        """Note that a fragment in memory is put."""
+        self.table.note(position, put, variable)
+        self.put.add(position)
+        self.changed.discard(position)
+
+
+def _axis(dimension: Dimension) -> Any:
+    """Return the attribute ``axis`` of the coordinate of a dimension."""
+    coordinate = dimension.group().variables.get(dimension.name)
+    return None if coordinate is None else getattr(coordinate, "axis", None)
