@@ -22,7 +22,7 @@ from nczarr_xarray.export.cfa.parts import PROFILE, asked_lengths
 from nczarr_xarray.export.cfa.split import axis_type, split_counts
 from nczarr_xarray.export.options import largest_fragment
 from nczarr_xarray.formats.cfa.dialect import text_in
-from nczarr_xarray.formats.nczarr.values import fill_value
+from nczarr_xarray.formats.nczarr.values import stated_fill
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_TYPES,
@@ -139,7 +139,7 @@ class MasterWriter(Writer):
         if isinstance(array, FragmentArray) and array.fragments.values is not None:
             reason = "its table holds values, not fragments; write it anew with to_cfa"
             raise ExportError(self.url, f"{stored.path}: {reason}")
-        fill = fill_value(stored)
+        fill = stated_fill(stored)
         if fill is None and stored.nc_type != "string":
             fill = NC_DEFAULT_FILL[str(stored.nc_type)]
         held = replace(

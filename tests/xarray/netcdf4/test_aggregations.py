@@ -26,7 +26,7 @@ from tests.support.servers.s3server import S3Server
 from tests.whole.test_live_cfa import READERS, read_by
 from tests.xarray.netcdf4.test_writing import Program
 
-VERSIONS = ("0.4", "0.6.2", "1.13")
+VERSIONS: Any = ("0.4", "0.6.2", "1.13")
 
 
 class AggregatingProgram(Program):
@@ -121,7 +121,7 @@ def names(target: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_fragments_are_datasets_of_their_own(tmp_path: Path, version: str) -> None:
+def test_fragments_are_datasets_of_their_own(tmp_path: Path, version: Any) -> None:
     target = tmp_path / "m.nca"
     write_field(target, cfa_version=version)
     grid = [(t, x) for t in range(3) for x in range(2)]
@@ -152,7 +152,7 @@ def test_both_formats(tmp_path: Path, kind: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_not_written_is_missing(tmp_path: Path, version: str) -> None:
+def test_what_is_not_written_is_missing(tmp_path: Path, version: Any) -> None:
     target = tmp_path / "m.nca"
     with ours.Dataset(target, "w", format="CFA4", cfa_version=version) as nc:
         nc.createDimension("x", 10)
@@ -207,7 +207,9 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
         for step in range(60):
             for number, variable in enumerate(variables):
                 variable[step] = step + number
-                assert nc._file.writer.taken <= 100_000
+                writer = nc._file.writer
+                assert writer is not None
+                assert writer.taken <= 100_000
         assert 10 < len(names(target)) < 100
         assert variables[0][3, 7] == 3
         variables[1][0, 0] = -1
@@ -333,7 +335,7 @@ def test_two_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_masters_of_to_cfa_are_changed(tmp_path: Path, version: str) -> None:
+def test_masters_of_to_cfa_are_changed(tmp_path: Path, version: Any) -> None:
     target = tmp_path / "m.nca"
     ds = xr.Dataset({"v": (("t", "x"), np.arange(35.0).reshape(7, 5))}, {"t": np.arange(7.0)})
     ds["v"].encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -1}
@@ -354,7 +356,8 @@ def test_masters_of_to_cfa_are_changed(tmp_path: Path, version: str) -> None:
         assert found["w"].values.tolist() == [5] * 10
         assert found["v"].encoding["scale_factor"] == 0.5
     more = xr.Dataset(
-        {"v": (("t", "x"), np.ones((2, 5))), "w": ("t", np.int32([1, 2]))}, {"t": [10.0, 11.0]}
+        {"v": (("t", "x"), np.ones((2, 5))), "w": ("t", np.array([1, 2], np.int32))},
+        {"t": [10.0, 11.0]},
     )
     nczarr_xarray.to_cfa(more, target, append_dim="t")
     with ours.Dataset(target) as nc:
@@ -362,7 +365,7 @@ def test_masters_of_to_cfa_are_changed(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_files_of_others_stay_as_they_are(tmp_path: Path, version: str) -> None:
+def test_files_of_others_stay_as_they_are(tmp_path: Path, version: Any) -> None:
     files = []
     for number, length in enumerate((31, 28, 31)):
         files.append(tmp_path / f"month{number}.nc")
@@ -408,7 +411,7 @@ def test_what_cannot_be_changed_says_what_to_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_groups(tmp_path: Path, version: str) -> None:
+def test_groups(tmp_path: Path, version: Any) -> None:
     target = tmp_path / "m.nca"
     with ours.Dataset(target, "w", format="CFA4", cfa_version=version) as nc:
         nc.createDimension("x", 4)
