@@ -18,8 +18,7 @@ from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.gradual import GradualAggregation, NewFragment, PutFragment
 from nczarr_xarray.export.cfa.growing_table import GrowingTable, understood
 from nczarr_xarray.export.cfa.master import held_dimensions, without_enum
-from nczarr_xarray.export.cfa.parts import PROFILE, asked_lengths
-from nczarr_xarray.export.cfa.split import axis_type, split_counts
+from nczarr_xarray.export.cfa.parts import PROFILE, asked_lengths, axis_type, split_counts
 from nczarr_xarray.export.options import largest_fragment
 from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.nczarr.values import stated_fill

@@ -14,20 +14,20 @@ import xarray as xr
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ConflictError, ExportError, NCZarrError, on_error
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.content import Content, Member, as_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, removable_keys
 from nczarr_xarray.export.cfa.fragment_writer import Flow, flow_of, table_of
 from nczarr_xarray.export.cfa.master import (
+    MasterPlace,
+    Names,
     aggregation,
     conventions,
     dialect_called,
     plain_conventions,
     without_enum,
 )
-from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Parts
-from nczarr_xarray.export.cfa.task import AT_A_TIME, CfaTask, Draft
+from nczarr_xarray.export.cfa.task import AT_A_TIME, CfaTask, Claim, Draft
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.options import CfaOptions, FileKind, FragmentFormat
 from nczarr_xarray.export.progress import Progress

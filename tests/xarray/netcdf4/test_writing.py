@@ -409,11 +409,6 @@ def test_the_classic_data_model_is_kept(tmp_path: Path) -> None:
         assert [*theirs.variables] == [*mine.variables]
 
 
-def test_aggregations_are_written_otherwise(tmp_path: Path) -> None:
-    with pytest.raises(NotImplementedError, match="to_cfa"):
-        ours.Dataset(tmp_path / "a.nca", "w", format="CFA4")
-
-
 def test_what_cannot_be_written_again_as_it_is_is_not_changed(tmp_path: Path) -> None:
     bools = xr.Dataset({"v": ("x", [True, False])})
     bools.to_zarr(tmp_path / "a.zarr", zarr_format=2, encoding={"v": {"dtype": "bool"}})
