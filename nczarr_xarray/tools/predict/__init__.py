@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
@@ -22,9 +18,7 @@ from nczarr_xarray.export.form.chunk_shapes import (
     equal_lengths,
     plane_of,
 )
-from nczarr_xarray.formats.rounds import all_of, read
-from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, FileChunks, grid_of
+from nczarr_xarray.model import grid_of
 from nczarr_xarray.tools.predict.aggregations import Aggregation
 from nczarr_xarray.tools.predict.counting import (
     Counted,
@@ -33,7 +27,7 @@ from nczarr_xarray.tools.predict.counting import (
     CountedTree,
     Key,
 )
-from nczarr_xarray.tools.predict.network import Cost, Network
+from nczarr_xarray.tools.predict.network import Cost, Network, Request
 from nczarr_xarray.tools.survey import Survey, VariableStorage, codec_name
 
 #: Reads of more chunks than this, or of more rows of plain elements, are not counted: that would
@@ -119,8 +113,13 @@ def cost_of(
     """
     if _is_too_much(facts, key, chunks):
         return None
+    if chunks is not None:  # each is an object, as is each document, which was read before
+        count = math.prod(map(len, touched(key, facts.shape, chunks)))
+        documents = [Request(0)] * (3 + 2 * len((*survey.facts, *survey.others)))
+        cost = Cost.of([[Request(proposed_nbytes(facts, chunks))] * count], network, [documents])
+        return cost.decoded(decoding_seconds(facts, key, chunks), network.latency)
     try:
-        counted = _counted(opened, survey, network, None if chunks is None else (facts, chunks))
+        counted = _counted(opened, survey, network)
         counted.fetch_coordinates()
         before = counted.rounds.copy()
         if isinstance(facts, Aggregation) and facts.sample is not None:
@@ -131,40 +130,17 @@ def cost_of(
         return None
     cost = Cost.of(rounds, network, before)
     inside = facts.inside if isinstance(facts, Aggregation) else facts
-    return cost.decoded(decoding_seconds(inside, key, chunks), cost.rounds * network.latency)
+    return cost.decoded(decoding_seconds(inside, key, None), cost.rounds * network.latency)
 
 
-def _counted(
-    opened: Opened,
-    survey: Survey,
-    network: Network,
-    proposed: tuple[VariableStorage, tuple[int, ...]] | None = None,
-) -> Counted:
-    """Open a dataset anew and count what that takes.
-
-    Parameters
-    ----------
-    proposed
-        A variable, and the shape of its chunks in a layout that there is not.
-    """
+def _counted(opened: Opened, survey: Survey, network: Network) -> Counted:
+    """Open a dataset anew and count what that takes."""
     store = opened.store
-    counted: Counted
-    if isinstance(store, (LocalReferences, RemoteReferences)) and proposed is None:
+    if isinstance(store, (LocalReferences, RemoteReferences)):
         return CountedReferences(store, network)
     if isinstance(store, DataFile):
-        if proposed is None:
-            return CountedFile(store, network)
-        assert survey.size is not None
-        array, end = in_file(*proposed, survey.size)
-        counted = CountedFile(store, network, more=end - survey.size)
-    elif proposed is None:
-        return CountedTree(store, survey.facts)
-    else:
-        array = in_tree(*proposed)
-        nbytes = {array.path: proposed_nbytes(*proposed)}
-        counted = CountedTree(store, survey.facts, chunk_nbytes=nbytes)
-    counted.variable(proposed[0].path).array = array
-    return counted
+        return CountedFile(store, network)
+    return CountedTree(store, survey.facts)
 
 
 def _is_too_much(facts: VariableStorage, key: Key, chunks: tuple[int, ...] | None) -> bool:
@@ -296,101 +272,9 @@ def proposals(shape: Sequence[int], itemsize: int) -> dict[str, tuple[int, ...]]
     }
 
 
-#: Entries of a node of HDF5's first kind of index, at most and as netCDF-C fills them.
-_MOST, _FILLED = 64, 46
-
-
 def proposed_nbytes(facts: VariableStorage, chunk_shape: tuple[int, ...]) -> int:
-    """Return about how long a stored chunk of another shape would be."""
+    """Return about how long a chunk of another shape would be, as `nczarr copy` would store it."""
     count = math.prod(grid_of(facts.shape, chunk_shape))
     whole = math.prod(chunk_shape) * facts.itemsize
     # without codecs what lies beyond the shape takes as much as anything else
     return max(1, round(facts.ratio * facts.nbytes / count)) if facts.codecs else whole
-
-
-def in_tree(facts: VariableStorage, chunk_shape: tuple[int, ...]) -> Array:
-    """Return the array with other chunks, each an object."""
-    array = facts.array
-    if isinstance(array, ZarrArray):
-        metadata = json.loads(array.metadata)
-        for codec in metadata["codecs"]:
-            if codec["name"] == "sharding_indexed":
-                metadata["codecs"] = codec["configuration"]["codecs"]
-        metadata["chunk_grid"]["configuration"]["chunk_shape"] = list(chunk_shape)
-        text = json.dumps(metadata)
-        return dataclasses.replace(array, chunk_shape=chunk_shape, metadata=text)
-    assert isinstance(array, ChunkedArray)
-    return dataclasses.replace(array, chunk_shape=chunk_shape)
-
-
-def in_file(facts: VariableStorage, chunk_shape: tuple[int, ...], begin: int) -> tuple[Array, int]:
-    """Return the array with other chunks, as netCDF-C would write them, and where they end.
-
-    Parameters
-    ----------
-    begin
-        Where they begin in the file.
-    """
-    array = facts.array
-    index = _Index(
-        begin,
-        math.prod(grid_of(array.shape, chunk_shape)),
-        proposed_nbytes(facts, chunk_shape),
-        _node_nbytes(len(array.shape)),
-    )
-    codecs = array.codecs if isinstance(array, FileChunks) else ()
-    chunks = FileChunks(array.path, array.shape, chunk_shape, array.dtype, index, codecs=codecs)
-    return chunks, index.end
-
-
-def _node_nbytes(rank: int) -> int:
-    """Return the bytes of a node: a header, and keys around addresses of eight bytes."""
-    key = 8 + 8 * (rank + 1)
-    return 24 + (_MOST + 1) * key + _MOST * 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """A tree of nodes that lie before the first of their chunks; its root is with the header.
-
-    Parameters
-    ----------
-    begin
-        Where chunks and nodes begin.
-    count, nbytes
-        Of the chunks, and of each.
-    node
-        Bytes of a node.
-    """
-
-    begin: int
-    count: int
-    nbytes: int
-    node: int
-
-    @property
-    def levels(self) -> int:
-        """Levels below the root."""
-        levels, spanned = 0, _MOST
-        while spanned < self.count:
-            levels, spanned = levels + 1, spanned * _FILLED
-        return levels
-
-    @property
-    def end(self) -> int:
-        """Where the last chunk ends."""
-        return int(self._starts(np.array([self.count - 1]))[0]) + self.nbytes
-
-    def _starts(self, ids: np.ndarray) -> np.ndarray:
-        nodes = (ids // _FILLED + 1) * self.levels * self.node
-        starts: np.ndarray = self.begin + ids * self.nbytes + nodes
-        return starts
-
-    async def locate(self, ids: np.ndarray) -> ChunkTable:
-        """Find chunks, level by level: see `Array.locate`."""
-        for level in range(self.levels, 0, -1):
-            firsts = np.unique(ids // _FILLED**level) * _FILLED**level
-            places = (self._starts(firsts) - level * self.node).tolist()
-            await all_of(read(place, self.node) for place in places)
-        size = np.full(len(ids), self.nbytes)
-        return ChunkTable(self._starts(ids), size, np.zeros(len(ids), np.uint32))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import zip_longest
@@ -147,8 +147,6 @@ class CountedFile(Counted, DataFile):
     ----------
     file
         The real one, whose bytes parsers get.
-    more
-        Bytes that are behind its end, of a layout that is only proposed.
     ranges
         Extents that one request may name; None for what the real file's server takes.
     """
@@ -159,17 +157,15 @@ class CountedFile(Counted, DataFile):
         network: Network,
         options: OpenOptions = EVERYTHING,
         *,
-        more: int = 0,
         ranges: int | None = None,
     ) -> None:
         Counted.__init__(self)
         vars(self).update(vars(file))
-        self._network, self._more = network, more
-        self._size = file.source.size + more
+        self._network = network
         self._limits = limits_of(file.source, network, ranges)
         self._known = SparseBytes()
         self._around = False
-        head = min(self._size, HEAD_BYTES)
+        head = min(file.source.size, HEAD_BYTES)
         self._known.add(0, bytes(head))
         self._add([Request(head)])
         seen = Source(self.source.url, self.source)
@@ -200,34 +196,19 @@ class CountedFile(Counted, DataFile):
         self, source: LocalBytes, reads: Sequence[Read]
     ) -> list[memoryview | NCZarrError]:
         self._count(reads)
-        return self._behind(reads) or super()._read_round_local(source, reads)
+        return super()._read_round_local(source, reads)
 
     async def _read_round(
         self, ranges: RangeReader, reads: Sequence[Read], around: bool
     ) -> list[memoryview | NCZarrError]:
         self._count(reads)
-        return self._behind(reads) or await super()._read_round(ranges, reads, around)
-
-    def extent_of(self, read: Read) -> Extent | FormatError:
-        if self._is_behind(read):
-            return Extent(read.start, read.start + read.length)
-        return super().extent_of(read)
-
-    def _is_behind(self, read: Read) -> bool:
-        """Tell whether a read is of an index that is only proposed."""
-        return bool(self._more) and read.start >= self.source.size
-
-    def _behind(self, reads: Sequence[Read]) -> list[memoryview | NCZarrError] | None:
-        """Return the bytes of such an index, at which nobody looks; None if it is another read."""
-        if not all(map(self._is_behind, reads)):
-            return None
-        return [memoryview(bytes(read.length)) for read in reads]
+        return await super()._read_round(ranges, reads, around)
 
     def _count(self, reads: Sequence[Read]) -> None:
         """Add what a read round of a parser asks for, as `RangeReader.read_metadata` does."""
         known, limits = self._known, self._limits
         wanted = [one for one in map(self.extent_of, reads) if isinstance(one, Extent)]
-        fresh = widened(known.missing(wanted), self._size, limits, around=self._around)
+        fresh = widened(known.missing(wanted), self.source.size, limits, around=self._around)
         fresh = known.missing(fresh)
         if not fresh:
             return
@@ -317,8 +298,6 @@ class CountedTree(Counted):
         The real one.
     facts
         Of its variables: what chunks are about as long as, where that is not asked.
-    chunk_nbytes
-        Of some variables, by the path of the array, other lengths than the real ones.
     """
 
     def __init__(
@@ -326,12 +305,9 @@ class CountedTree(Counted):
         store: KeyStore,
         facts: Sequence[VariableStorage],
         options: OpenOptions = EVERYTHING,
-        *,
-        chunk_nbytes: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self._store = CountedStore(store, self.rounds)
-        self._told = chunk_nbytes or {}
         self._about = {
             one.array.path: round(one.ratio * one.nbytes / max(1, one.objects)) for one in facts
         }
@@ -376,8 +352,6 @@ class CountedTree(Counted):
 
     def sizes(self, path: str, keys: Sequence[str]) -> list[int | None]:
         """Return how long objects of the array at a path are, None for missing ones."""
-        if path in self._told:
-            return [self._told[path]] * len(keys)
         store = self._store.store
         if isinstance(store, DirectoryStore):
             sizes = sizes_of(store, keys)
