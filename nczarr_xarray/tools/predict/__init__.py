@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.form.chunk_shapes import (
     DEFAULT_BYTES,
     balanced_chunk_shape,
     equal_lengths,
     plane_of,
 )
-from nczarr_xarray.model import grid_of
+from nczarr_xarray.model import ChunkedArray, grid_of
 from nczarr_xarray.tools.predict.aggregations import Aggregation
 from nczarr_xarray.tools.predict.counting import (
     Counted,
@@ -114,9 +117,8 @@ def cost_of(
     if _is_too_much(facts, key, chunks):
         return None
     if chunks is not None:  # each is an object, as is each document, which was read before
-        count = math.prod(map(len, touched(key, facts.shape, chunks)))
         documents = [Request(0)] * (3 + 2 * len((*survey.facts, *survey.others)))
-        cost = Cost.of([[Request(proposed_nbytes(facts, chunks))] * count], network, [documents])
+        cost = Cost.of([_of_copy(facts, key, chunks)], network, [documents])
         return cost.decoded(decoding_seconds(facts, key, chunks), network.latency)
     try:
         counted = _counted(opened, survey, network)
@@ -272,9 +274,15 @@ def proposals(shape: Sequence[int], itemsize: int) -> dict[str, tuple[int, ...]]
     }
 
 
-def proposed_nbytes(facts: VariableStorage, chunk_shape: tuple[int, ...]) -> int:
-    """Return about how long a chunk of another shape would be, as `nczarr copy` would store it."""
-    count = math.prod(grid_of(facts.shape, chunk_shape))
-    whole = math.prod(chunk_shape) * facts.itemsize
-    # without codecs what lies beyond the shape takes as much as anything else
-    return max(1, round(facts.ratio * facts.nbytes / count)) if facts.codecs else whole
+def _of_copy(facts: VariableStorage, key: Key, chunks: tuple[int, ...]) -> list[Request]:
+    """Return what a selection of a copy with other chunks asks for."""
+    if not facts.codecs:  # parts of chunks may do
+        array = ChunkedArray(facts.path, facts.shape, chunks, facts.array.dtype)
+        reader = VariableReader(MappingStore({}), replace(facts.variable, array=array))
+        whole = math.prod(chunks) * facts.itemsize
+        tables = at_once(reader.located(key))
+        sizes = [size for table in tables for size in table.size.tolist()]
+        return [Request(whole if size < 0 else size) for size in sizes]
+    count = math.prod(grid_of(facts.shape, chunks))
+    nbytes = max(1, round(facts.ratio * facts.nbytes / count))
+    return [Request(nbytes)] * math.prod(map(len, touched(key, facts.shape, chunks)))

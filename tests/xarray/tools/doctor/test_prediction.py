@@ -167,14 +167,14 @@ def test_rounds(folder: Path, name: str, pattern: str) -> None:
             assert cost.rounds == round(cost.seconds)
 
 
-@pytest.mark.parametrize("name", ["small.nc", "plain.nc", "tree.nczarr"])
-@pytest.mark.parametrize("chunks", [(30, 20, 30), (1, 60, 90), (4, 20, 30)])
+@pytest.mark.parametrize("name", ["steps.nc", "plain.nc", "small.nc", "tree.nczarr"])
+@pytest.mark.parametrize("chunks", [(9, 30, 45), (1, 60, 90), (4, 20, 30)])
 def test_of_other_chunks(folder: Path, tmp_path: Path, name: str, chunks: tuple[int, ...]) -> None:
     """It is what a copy takes that was written with these chunks."""
     network = Network(0.05, 20e6)
     path = tmp_path / "other"
     with xr.open_dataset(folder / name, engine="nczarr") as ds:
-        encoding = {"zlib": name != "plain.nc", "shuffle": name != "plain.nc", "complevel": 4}
+        encoding = {key: ds["v"].encoding.get(key) for key in ("zlib", "shuffle", "complevel")}
         ds.nczarr.to_nczarr(path, encoding={"v": {"chunksizes": chunks, **encoding}})
     with open_hierarchy(folder / name) as opened, open_hierarchy(path) as other:
         found, real = survey(opened), survey(other)
