@@ -500,7 +500,8 @@ def open_filesystem(
 
     shown = url.text.partition("#")[0]
     options = dict(options or {})
-    url, keys = located(url, options.pop(CONFIG_OPTION, None))
+    aliases = options.pop(CONFIG_OPTION, None)
+    url, keys = (url, None) if url.bucket is None else located(url, aliases)
     arguments = storage_options(url, options, keys)
     try:
         fs, path = url_to_fs(_ABRIDGED.sub(_unabridged, url.base), **arguments)

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from nczarr_fsspec.concurrency import gather_or_cancel
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+import numpy as np
+
+from nczarr_fsspec.concurrency import Coalescer, Question, gather_or_cancel
+from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrError, StoreError
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
-from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.planner import Integers
+from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, LocalBytes, RemoteBytes, beyond
 from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import describe, kind_of
 from nczarr_fsspec.transport.policy import MAX_WHOLE, RequestLimits, Timeout
-from nczarr_fsspec.transport.request import END, Answer, Data, Extent, FileVersion, Request
-from nczarr_fsspec.transport.server_state import FASTEST, ServerState
+from nczarr_fsspec.transport.request import (
+    END,
+    FASTEST,
+    Answer,
+    Data,
+    Extent,
+    FileVersion,
+    Request,
+    ServerState,
+)
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+_Questions: TypeAlias = list[Question[Extent, memoryview]]
 _UNKNOWN = Limits()
 _NOTHING = FileVersion()
 #: limits for what is in memory
@@ -257,3 +270,64 @@ def _open_memory(fs: AbstractFileSystem, path: str, shown: str) -> LocalBytes:
         raise DatasetNotFoundError(shown, "there is no such file") from None
     except IsADirectoryError:
         raise DatasetNotFoundError(shown, "is a directory, not a file") from None
+
+
+class Batches:
+    """Reads one file: what is wanted of it in one turn of the event loop is asked for together.
+
+    Parameters
+    ----------
+    file
+        Its size need not be known; then one of the first answers tells it.
+    """
+
+    def __init__(self, file: RemoteBytes) -> None:
+        self.file = file
+        self._reader = RangeReader(file)
+        self._parts: Coalescer[Extent, memoryview] = Coalescer(self._fetch)
+
+    async def read(self, start: int, stop: int) -> memoryview:
+        """Return the bytes ``[start, stop)``.
+
+        Raises
+        ------
+        StoreError
+            If they are not in the file, or cannot be read.
+        """
+        return await self._parts.ask(Extent(start, stop))
+
+    async def _fetch(self, questions: _Questions) -> None:
+        while questions := [one for one in questions if one.wanted]:
+            size = self.file.size
+            try:
+                await self._read(questions)
+            except NCZarrError as error:
+                if self.file.size == END and len(questions) > 1:
+                    await self._fetch_first(questions)
+                    continue
+                # a part that is beyond the end must not take the others with it
+                outside = [one for one in questions if one.wish.stop > self.file.size]
+                again = self.file.size != size or outside
+                for one in outside if again else questions:
+                    one.fail(beyond(self.file, *one.wish) if again else error)
+
+    async def _fetch_first(self, questions: _Questions) -> None:
+        """Fetch the part that starts first, after a request failed while the size was unknown.
+
+        The failed part may be beyond the end, and the answer that tells the size still under
+        way.  Parts start nowhere before the first: if that one fails too, all others do.
+        """
+        try:
+            await self._read([min(questions, key=lambda one: one.wish.start)])
+        except NCZarrError as error:
+            if self.file.size == END:
+                for one in questions:
+                    one.fail(error)
+
+    async def _read(self, questions: _Questions) -> None:
+        async def receive(numbers: Integers, parts: list[memoryview]) -> None:
+            for number, data in zip(numbers.tolist(), parts, strict=True):
+                questions[number].settle(data)
+
+        starts, stops = np.array([one.wish for one in questions], dtype=np.int64).T
+        await self._reader.read_data(starts, stops, receive)

@@ -23,9 +23,8 @@ from nczarr_fsspec.concurrency import Once, at_once, gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, StoreAtHand, check_key
-from nczarr_fsspec.ranges.batches import Batches
 from nczarr_fsspec.ranges.local import CHANGED
-from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.remote import Batches, RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes, beyond
 from nczarr_fsspec.stores.referencefolder import MAX_FILE, FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import (

@@ -34,9 +34,9 @@ from nczarr_fsspec.transport.filesystems import (
     without_secrets,
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
-from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, TOO_LONG, RequestLimits, TransientError
+from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, TOO_LONG, RequestLimits
 from nczarr_fsspec.transport.recording import Kind, watched
-from nczarr_fsspec.transport.request import Extent, FileVersion, Request
+from nczarr_fsspec.transport.request import Extent, FileVersion, Request, TransientError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -17,13 +17,14 @@ from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 from nczarr_fsspec.transport import contentrange
 from nczarr_fsspec.transport.bodies import Response, at_most, exactly, is_encoded, pieces, up_to
 from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
-from nczarr_fsspec.transport.policy import Clock, TransientError
+from nczarr_fsspec.transport.policy import Clock
 from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import (
     END,
     Answer,
     FileVersion,
     Request,
+    TransientError,
     changed,
     moment,
 )

@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.transport.policy import Clock, TransientError
+from nczarr_fsspec.transport.policy import Clock
+from nczarr_fsspec.transport.request import TransientError
 
 # -- buffer --------------------------------------------------------------------------------------
 # Memory for what comes over a network.

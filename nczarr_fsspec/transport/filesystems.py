@@ -20,7 +20,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.forks import may_share_position
 from nczarr_fsspec.places.url import redact
-from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, TransientError
+from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION
+from nczarr_fsspec.transport.request import TransientError
 
 if TYPE_CHECKING:
     from fsspec.implementations.cached import CachingFileSystem

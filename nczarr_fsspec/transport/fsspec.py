@@ -30,7 +30,6 @@ from nczarr_fsspec.transport.filesystems import (
     within,
     without_secrets,
 )
-from nczarr_fsspec.transport.policy import TransientError
 from nczarr_fsspec.transport.request import (
     END,
     SETTLED,
@@ -38,6 +37,7 @@ from nczarr_fsspec.transport.request import (
     Extent,
     FileVersion,
     Request,
+    TransientError,
     moment,
 )
 

@@ -31,9 +31,8 @@ from nczarr_fsspec.transport.policy import (
     Clock,
     RequestLimits,
     Timeout,
-    TransientError,
 )
-from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
+from nczarr_fsspec.transport.request import Answer, Extent, Request, TransientError, range_text
 from nczarr_fsspec.transport.request_options import RequestOptions, login_files, understood
 from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem

@@ -15,6 +15,7 @@ from typing import Any, Self
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.local_files import part_of_files
 from nczarr_fsspec.transport.recording import SEEN
+from nczarr_fsspec.transport.request import TransientError
 
 #: what `most_connections` is where files are plenty
 MOST_CONNECTIONS = 192
@@ -179,39 +180,6 @@ def _of_aiohttp(value: Any) -> dict[str, float]:
         "whole": value.total,
     }
     return {name: limit for name, limit in given.items() if limit}
-
-
-class TransientError(Exception):
-    """Worth another try.
-
-    Attributes
-    ----------
-    wait : float
-        Seconds until then, at least.
-    busy : bool
-        Whether the server says that these are too many requests.
-    cost : int
-        How many of the `ATTEMPTS` it takes. The owner of many requests sets this to 0 if the
-        server answered others meanwhile: it works, and this one comes to its turn.
-    absent : bool
-        Whether there is no such host, or it listens at no such port. That passes where a server
-        has answered before, which is being restarted; else the address is wrong.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        wait: float = 0.0,
-        *,
-        busy: bool = False,
-        cost: int = 1,
-        absent: bool = False,
-    ) -> None:
-        super().__init__(reason)
-        self.wait = wait
-        self.busy = busy
-        self.cost = cost
-        self.absent = absent
 
 
 class Clock:

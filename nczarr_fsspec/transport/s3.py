@@ -27,8 +27,15 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.answers import BUSY, TRANSIENT, read_answer, retry_after
 from nczarr_fsspec.transport.filesystems import is_beyond, s3_code
 from nczarr_fsspec.transport.fsspec import FsspecTransport
-from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientError
-from nczarr_fsspec.transport.request import Answer, FileVersion, Request, changed, range_text
+from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout
+from nczarr_fsspec.transport.request import (
+    Answer,
+    FileVersion,
+    Request,
+    TransientError,
+    changed,
+    range_text,
+)
 from nczarr_fsspec.transport.s3client import list_below
 from nczarr_fsspec.transport.s3form import UnusualError, condition, forms_of
 from nczarr_fsspec.transport.sessions import busy_proxy, failed_connection

@@ -37,9 +37,9 @@ from yarl import URL
 
 from nczarr_fsspec.transport.answers import TRANSIENT, read_answer
 from nczarr_fsspec.transport.bodies import is_encoded, up_to
-from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
+from nczarr_fsspec.transport.policy import Clock, Timeout
 from nczarr_fsspec.transport.recording import MISSING
-from nczarr_fsspec.transport.request import Answer, Data, Request, range_text
+from nczarr_fsspec.transport.request import Answer, Data, Request, TransientError, range_text
 from nczarr_fsspec.transport.s3client import Connections
 from nczarr_fsspec.transport.sessions import TOO_MANY_FILES, connecting, translated
 

@@ -21,7 +21,8 @@ from yarl import URL
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.places.url import redact
 from nczarr_fsspec.transport.answers import BUSY, PROXY_LOGIN, TRANSIENT, retry_after
-from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
+from nczarr_fsspec.transport.policy import TOO_LONG, Timeout
+from nczarr_fsspec.transport.request import TransientError
 
 #: errors of this machine that mean "too many requests"
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})

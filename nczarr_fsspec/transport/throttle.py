@@ -16,7 +16,8 @@ from typing import TypeAlias, TypeVar
 from nczarr_fsspec.concurrency import Budget
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport import policy as _policy
-from nczarr_fsspec.transport.policy import Timeout, TransientError
+from nczarr_fsspec.transport.policy import Timeout
+from nczarr_fsspec.transport.request import TransientError
 
 T = TypeVar("T")
 #: Called for every try, with the seconds that are left for the request.

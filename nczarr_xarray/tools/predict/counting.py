@@ -29,8 +29,7 @@ from nczarr_fsspec.stores.referencefolder import FolderReferences
 from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Part, References, Row
 from nczarr_fsspec.stores.references import PIECE, LocalReferences, RemoteReferences
 from nczarr_fsspec.transport.policy import most_connections
-from nczarr_fsspec.transport.request import Extent
-from nczarr_fsspec.transport.server_state import FASTEST, tells_bandwidth
+from nczarr_fsspec.transport.request import FASTEST, Extent, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.batches import Batches
 from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.remote import Batches
 from nczarr_fsspec.ranges.source import Limits
 from nczarr_fsspec.transport.request import END
 from tests.support.servers.virtualnet import VirtualBytes, run

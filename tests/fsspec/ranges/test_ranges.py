@@ -39,8 +39,8 @@ from nczarr_fsspec.transport import contentrange
 from nczarr_fsspec.transport import http as _http
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.bodies import LARGE
-from nczarr_fsspec.transport.policy import RequestLimits, Timeout, TransientError, most_connections
-from nczarr_fsspec.transport.request import Extent, FileVersion
+from nczarr_fsspec.transport.policy import RequestLimits, Timeout, most_connections
+from nczarr_fsspec.transport.request import Extent, FileVersion, TransientError
 from nczarr_fsspec.transport.throttle import RECOVERY, Throttle
 from tests.support.faults.locks import lock_is_held, watch_locks
 from tests.support.servers.httpserver import Server

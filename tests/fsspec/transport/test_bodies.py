@@ -13,9 +13,15 @@ import pytest
 from nczarr_fsspec.errors import StoreError, TooLargeError
 from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.bodies import INFLATED, at_most, exactly, up_to
-from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
-from nczarr_fsspec.transport.request import Answer, Extent, FileVersion, Request
-from nczarr_fsspec.transport.server_state import ServerState
+from nczarr_fsspec.transport.policy import Clock, Timeout
+from nczarr_fsspec.transport.request import (
+    Answer,
+    Extent,
+    FileVersion,
+    Request,
+    ServerState,
+    TransientError,
+)
 
 DATA = bytes(range(256)) * 1000
 

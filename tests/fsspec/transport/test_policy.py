@@ -18,14 +18,8 @@ from nczarr_fsspec import FsspecStore, StoreError, URLError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import throttle
-from nczarr_fsspec.transport.policy import (
-    ATTEMPTS,
-    WINDOW,
-    Timeout,
-    TransientError,
-    most_connections,
-)
-from nczarr_fsspec.transport.request import Request
+from nczarr_fsspec.transport.policy import ATTEMPTS, WINDOW, Timeout, most_connections
+from nczarr_fsspec.transport.request import Request, TransientError
 from nczarr_fsspec.transport.s3form import Form
 from nczarr_fsspec.transport.throttle import Throttle
 from tests.support.servers.virtualhttp import Connector, Make, Reply, Session, empty, every, nothing

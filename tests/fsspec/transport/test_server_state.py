@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.transport.http import HTTPTransport
 from nczarr_fsspec.transport.policy import Timeout
-from nczarr_fsspec.transport.request import Extent, Request
+from nczarr_fsspec.transport.request import FASTEST, Extent, Request, ServerState
 from nczarr_fsspec.transport.s3form import Form
-from nczarr_fsspec.transport.server_state import FASTEST, ServerState
 from tests.support.servers.virtualhttp import Reply, Session, serving
 from tests.support.servers.virtualnet import run
 

@@ -41,9 +41,9 @@ from nczarr_fsspec.stores.referenceformat import JSONReferences, References
 from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.logins import Logins
-from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
+from nczarr_fsspec.transport.policy import Clock, Timeout
 from nczarr_fsspec.transport.recording import Kind, Record, Try
-from nczarr_fsspec.transport.request import Extent, FileVersion, Request
+from nczarr_fsspec.transport.request import Extent, FileVersion, Request, TransientError
 from nczarr_fsspec.transport.request_options import Cookies
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.dataset.units import conversion

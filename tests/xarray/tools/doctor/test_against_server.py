@@ -20,7 +20,7 @@ from zarr import config
 import nczarr_xarray
 from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.ranges.index_memory import memory
-from nczarr_fsspec.transport import server_state
+from nczarr_fsspec.transport import request as _request
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.tools.predict import selections
@@ -95,7 +95,7 @@ def test_a_read_takes_what_was_predicted(
     if name in OTHERS:
         request.getfixturevalue(OTHERS[name])
     # how fast this machine sends bytes to itself decides nothing
-    monkeypatch.setattr(server_state, "TELLING", sys.maxsize)
+    monkeypatch.setattr(_request, "TELLING", sys.maxsize)
     url = f"{server.url}/{name}"
     server.set()
     moved = {f"{folder}/parts": f"{server.url}/parts"}  # where references are not relative
