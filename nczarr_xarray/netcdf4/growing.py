@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nczarr_xarray.chunks.encoder import Encoder
-from nczarr_xarray.chunks.plan import OuterPlan, plan_outer
+from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, plan_outer
+from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.model import ChunkedArray, bytes_of, grid_of, text_of
@@ -114,11 +115,14 @@ class GrowingElements:
             values = data.reshape(plan.shape) if plan.squeeze else data
             flipped = tuple(slice(None, None, -1 if flip else None) for flip in plan.flips)
             values = values[flipped] if any(plan.flips) else values
-            for task in plan.tasks():
-                whole = self._is_whole(task.position, task.source)
-                chunk = self._chunk(task.position, fetched=not whole)
-                chunk[task.source] = values[task.target]
-                self.changed.add(task.position)
+            self._replace(plan.tasks(), values)
+
+    def _replace(self, tasks: Iterable[ChunkTask], values: np.ndarray) -> None:
+        """Put values into chunks."""
+        for position, source, target in tasks:
+            chunk = self._chunk(position, fetched=not self._is_whole(position, source))
+            chunk[source] = values[target]
+            self.changed.add(position)
 
     def _plan(self, key: tuple[Index, ...]) -> OuterPlan:
         return plan_outer(key, self._shape(), self.array.chunk_shape)
@@ -207,7 +211,7 @@ class GrowingElements:
 
 
 class TreeElements(GrowingElements):
-    """Elements of a tree, whose chunks are put when the writer needs room, or commits."""
+    """Elements of a tree: chunks are put when they are complete, or the writer needs room."""
 
     writer: TreeWriter
 
@@ -235,24 +239,48 @@ class TreeElements(GrowingElements):
         if self.is_text or not self.chunks_here:
             return False
         position = next(iter(self.chunks_here))
-        self._put(position)
+        if position in self.changed:
+            self._store([(position, self.chunks_here[position])])
+            self.changed.discard(position)
         self.writer.taken -= self.chunks_here.pop(position).nbytes
         return True
 
-    def _put(self, position: Position) -> None:
-        if position not in self.changed:
+    def _replace(self, tasks: Iterable[ChunkTask], values: np.ndarray) -> None:
+        """Put complete chunks, and values into others.
+
+        Chunks that are written a second time may be written ever again, and stay in memory.
+        """
+        complete, others = [], []
+        for task in tasks:
+            position = task.position
+            again = self.is_text or position in self.put or position in self.chunks_here
+            if not again and self._is_whole(position, task.source):
+                complete.append((position, values[task.target]))
+            else:
+                others.append(task)
+        self._store(complete)
+        super()._replace(others, values)
+
+    def _store(self, chunks: list[tuple[Position, np.ndarray]]) -> None:
+        """Put chunks; by several threads, if that pays."""
+        if not chunks:
             return
-        if self._encoder is None:
-            self._encoder = Encoder(self.array)
-        data = self._encoder.encode(self.chunks_here[position])
-        self.writer.put(self.array.chunk_name(position), bytes(data))
-        self.changed.discard(position)
-        self.put.add(position)
+        encoder = self._encoder = self._encoder or Encoder(self.array)
+
+        def store(some: list[tuple[Position, np.ndarray]]) -> None:
+            for position, values in some:
+                self.writer.put(self.array.chunk_name(position), encoder.encode(values))
+                self.put.add(position)
+
+        if self.writer.at_hand:
+            share(store, chunks, encoder.nbytes)
+        else:
+            store(chunks)
 
     def put_changed(self) -> None:
         """Put all chunks that have changed."""
-        for position in sorted(self.changed):
-            self._put(position)
+        self._store([(position, self.chunks_here[position]) for position in sorted(self.changed)])
+        self.changed.clear()
 
     def rename(self, path: str) -> None:
         """Give the array another path; all its chunks are written anew there."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nczarr_fsspec.changes.consistent_reading import stamped
 from nczarr_fsspec.changes.edit import Change
 from nczarr_fsspec.changes.journal import ROOT, dataset_keys
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -41,6 +42,8 @@ from nczarr_xarray.model import ChunkedArray, Group, Variable
 from nczarr_xarray.netcdf4.growing import GrowingElements, TreeElements
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from nczarr_xarray.codecs.quantize import Rounding
     from nczarr_xarray.dataset.variable import VariableReader
     from nczarr_xarray.formats.nczarr.spellings import Profile
@@ -257,6 +260,9 @@ class TreeWriter(Writer):
         self.replaces = mode == "w"
         self.removed: set[str] = set()
         self._change: Change | None = None
+        #: what is being put, by key
+        self._putting: dict[str, Future[None]] = {}
+        self._threads: WaitingThreads | None = None
         self._foreign: list[str] = []
         if mode == "x" and self.target.keys():
             raise DatasetExistsError(self.url, "is there; mode='w' replaces it")
@@ -335,13 +341,34 @@ class TreeWriter(Writer):
             if not any(elements.release_some() for elements in self.elements):
                 return
 
-    def put(self, key: str, data: bytes) -> None:
-        """Put an object where no reader looks before it is committed."""
-        self._begun().staged.put(key, data)
+    @property
+    def at_hand(self) -> bool:
+        """Whether chunks are put at once, not by requests of which many are made at a time."""
+        return bool(self._begun().staged.parallel == 1)
+
+    def put(self, key: str, data: memoryview) -> None:
+        """Put an object where no reader looks before it is committed; far away, many at a time."""
+        staged = self._begun().staged
+        if staged.parallel == 1:
+            staged.put(key, data)
+            return
+        with on_error(self.abort):  # what was put before may be missing
+            if self._threads is None:
+                self._threads = WaitingThreads(staged.parallel, thread_name_prefix="nczarr-put")
+            most = max(1, min(2 * staged.parallel, self.memory // max(1, data.nbytes)))
+            while key in self._putting or len(self._putting) >= most:
+                self._putting.pop(next(iter(self._putting))).result()
+            self._putting[key] = self._threads.submit(staged.put, key, bytes(data))
+
+    def _all_put(self) -> None:
+        """Wait until all that is put is there."""
+        while self._putting:
+            self._putting.popitem()[1].result()
 
     def move(self, key: str, new: str) -> None:
         """Give an object that is put and not committed another key."""
         staged = self._begun().staged
+        self._all_put()
         data = staged.reader().get_one(key)
         assert data is not None
         staged.put(new, bytes(data))
@@ -350,6 +377,7 @@ class TreeWriter(Writer):
     def put_chunks(self, array: ChunkedArray) -> OldChunks:
         """Return what reads chunks that are put and not committed."""
         assert self._change is not None
+        self._all_put()
         return OldChunks(self._change.staged.reader(), array)
 
     def _begin(self) -> Change:
@@ -375,6 +403,7 @@ class TreeWriter(Writer):
         for elements in self.elements:
             assert isinstance(elements, TreeElements)
             elements.put_changed()
+        self._all_put()
         changed = {key: data for key, data in made.items() if self.before.get(key) != data}
         self._finish(change, made, changed)
         self._change = None
@@ -430,6 +459,8 @@ class TreeWriter(Writer):
         self.removed.update(dataset_keys(stored, path))
 
     def _give_up(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
         change, self._change = self._change, None
         if change is not None:
             change.abort()

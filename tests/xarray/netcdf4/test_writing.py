@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ from hypothesis import strategies as st
 import nczarr_xarray
 import nczarr_xarray.netcdf4 as ours
 from nczarr_fsspec.changes.edit import Change
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray.netcdf4.writing import TreeWriter
 from tests.support.oracles.netcdf4_python import compare, keys, read_both
 
@@ -266,7 +269,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     put: list[str] = []
     put_one = TreeWriter.put
 
-    def note(self: TreeWriter, key: str, data: bytes) -> None:
+    def note(self: TreeWriter, key: str, data: memoryview) -> None:
         put.append(key)
         put_one(self, key, data)
 
@@ -277,11 +280,90 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         nc.createDimension("x", 1000)
         variable = nc.createVariable("v", "i4", ("t", "x"), chunksizes=(1, 1000))
         for step in range(50):
-            variable[step] = step
+            variable[step, :900] = step
         assert len(put) == 40  # ten of 4,000 bytes have room
         assert variable[3, 7] == 3
     with ours.Dataset(target) as nc:
         assert nc["v"][:, 0].tolist() == list(range(50))
+
+
+def test_complete_chunks_are_put_as_they_are_written(tmp_path: Path) -> None:
+    """What is written a second time stays in memory."""
+    with ours.Dataset(tmp_path / "a.nczarr", "w") as nc:
+        nc.createDimension("t", None)
+        nc.createDimension("x", 1000)
+        variable = nc.createVariable("v", "f4", ("t", "x"), chunksizes=(2, 500), zlib=True)
+        elements: Any = variable._elements
+        writer = elements.writer
+        values = np.random.default_rng(0).random((40, 1000)).astype("f4")
+        variable[:40] = values
+        assert (len(elements.put), writer.taken) == (40, 0)
+        variable[4:7, ::-1] = values[4:7, ::-1] + 1
+        values[4:7] += 1
+        assert writer.taken == 4 * 2 * 500 * 4
+        variable[40] = variable[0]
+        np.testing.assert_array_equal(variable[:40], values)
+        nc.sync()
+        np.testing.assert_array_equal(variable[:40], values)
+        variable[2:4] = values[2:4] - 1
+    with ours.Dataset(tmp_path / "a.nczarr") as nc:
+        np.testing.assert_array_equal(nc["v"][2:4], values[2:4] - 1)
+        np.testing.assert_array_equal(nc["v"][4:40], values[4:])
+        np.testing.assert_array_equal(nc["v"][40], values[0])
+
+
+class SlowPuts:
+    """Puts that take their time, of which the largest number at a time is counted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.running = self.most = 0
+        self.fails = ""
+        put_one = FsspecWriter.put
+
+        def put(store: FsspecWriter, key: str, data: Any) -> None:
+            if self.fails and key.endswith(self.fails):
+                raise StoreError(key, "no room")
+            self.running += 1
+            self.most = max(self.most, self.running)
+            time.sleep(0.02)
+            put_one(store, key, data)
+            self.running -= 1
+
+        monkeypatch.setattr(FsspecWriter, "put", put)
+
+
+def test_chunks_are_put_at_the_same_time_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    puts, url = SlowPuts(monkeypatch), "memory://many-puts/a.nczarr"
+    with ours.Dataset(url, "w") as nc:
+        nc.createDimension("t", None)
+        nc.createDimension("x", 10)
+        variable = nc.createVariable("v", "i4", ("t", "x"), chunksizes=(1, 10))
+        row = np.zeros(10, "i4")
+        for step in range(60):
+            row[:] = step  # what was put does not change with it
+            variable[step] = row
+        for step in range(60):
+            variable[step] = step + 1
+        assert variable[7].tolist() == [8] * 10
+    assert puts.most > 8
+    with ours.Dataset(url) as nc:
+        assert nc["v"][:, 0].tolist() == list(range(1, 61))
+
+
+def test_a_put_that_fails_far_away_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    puts, url = SlowPuts(monkeypatch), "memory://failing-put/a.nczarr"
+    with ours.Dataset(url, "w") as nc:
+        nc.createDimension("t", None)
+        nc.createVariable("v", "i4", ("t",), chunksizes=(1,))[0] = 5
+    puts.fails = "v/3"
+    nc = ours.Dataset(url, "a")
+    nc["v"][1:6] = 7
+    with pytest.raises(StoreError, match="no room"):
+        nc.close()
+    with pytest.raises(StoreError, match="given up"):
+        nc["v"][0] = 1
+    with ours.Dataset(url) as nc:
+        assert nc["v"][:].tolist() == [5]
 
 
 def test_variables_are_renamed_with_their_chunks(target: Path) -> None:
