@@ -22,7 +22,7 @@ from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 from nczarr_xarray.codecs.registry import compressions
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.registry import GENERATIONS
-from nczarr_xarray.model import Variable
+from nczarr_xarray.model import Variable, grid_of
 from nczarr_xarray.tools.survey import StorageSize, survey
 
 #: Names, or paths below some group, and shapes.
@@ -136,15 +136,6 @@ class StoredVariable:
             None if size is None else math.prod(shape) * size,
         )
 
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """The number of chunks along each dimension; none if there are no chunks."""
-        if self.chunks is None:
-            return ()
-        return tuple(
-            -(-n // max(1, chunk)) for n, chunk in zip(self.shape, self.chunks, strict=True)
-        )
-
     def cells(self, located: Located | None) -> tuple[str, ...]:
         """Return a row of the table, with what the dataset itself says."""
         same = len(self.dimensions) == len(self.shape)
@@ -153,7 +144,8 @@ class StoredVariable:
         chunks = "one piece" if self.source else ""
         if self.chunks:
             lengths = " × ".join(f"{length:,}" for length in self.chunks)
-            chunks = f"{math.prod(self.grid):,} of {lengths}"
+            grid = grid_of(self.shape, tuple(max(1, length) for length in self.chunks))
+            chunks = f"{math.prod(grid):,} of {lengths}"
         path, stored = self.name, None
         if located is not None:
             path, stored = located.places.get(self.name, (self.name, None))

@@ -195,10 +195,8 @@ def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
     """
     there = opened.hierarchy.root.all_variables()
     variables = [v for v in there if among is None or v.path in among]
-    own = [(v, v.array) for v in variables if v.error is None and v.array is not None]
-    facts = [
-        VariableStorage(v, a) for v, a in own if isinstance(a, ZarrArray) or not a.reads_itself
-    ]
+    own = [(v, v.array) for v in variables if has_chunks(v)]
+    facts = [VariableStorage(v, array) for v, array in own if array is not None]
     known = {one.path for one in facts}
     others = tuple(v for v in variables if v.path not in known)
     if isinstance(opened.store, DataFile):
@@ -207,6 +205,14 @@ def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
         found = Survey(tuple(_in_tree(opened.store, facts)), others)
     errors = {v.path: v.error for v in others if v.error is not None}
     return replace(found, errors=errors | dict(_unreadable(opened, facts)))
+
+
+def has_chunks(variable: Variable) -> bool:
+    """Tell whether a variable can be read, and where its chunks are can be found."""
+    array = variable.array
+    if variable.error is not None or array is None:
+        return False
+    return isinstance(array, ZarrArray) or not array.reads_itself
 
 
 def _unreadable(opened: Opened, facts: list[VariableStorage]) -> Iterable[tuple[str, NCZarrError]]:

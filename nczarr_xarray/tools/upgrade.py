@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from nczarr_fsspec.changes.consistent_reading import same_documents
 from nczarr_fsspec.changes.recovery import finish_journal
@@ -66,8 +66,10 @@ class Upgrade:
 
     def _lines(self) -> Iterator[str]:
         for key in sorted(self.before.keys() | self.after.keys()):
-            old, new = (_Side.of(key, form) for form in (self.before, self.after))
-            yield from difflib.unified_diff(old.lines, new.lines, old.name, new.name, lineterm="")
+            sides = [form.get(key) for form in (self.before, self.after)]
+            a, b = ([] if one is None else [*_indented(loads(one, key))] for one in sides)
+            name_a, name_b = ("/dev/null" if one is None else key for one in sides)
+            yield from difflib.unified_diff(a, b, name_a, name_b, lineterm="")
 
 
 def upgrade(
@@ -187,21 +189,8 @@ def _documents(opened: Opened, after: Iterable[str]) -> dict[str, bytes]:
     return found
 
 
-class _Side(NamedTuple):
-    """One side of a difference: a document with one line a member."""
-
-    name: str
-    lines: list[str]
-
-    @classmethod
-    def of(cls, key: str, form: Mapping[str, bytes]) -> _Side:
-        data = form.get(key)
-        if data is None:
-            return cls("/dev/null", [])
-        return cls(key, list(_indented(loads(data, key))))
-
-
 def _indented(value: JSON, name: str = "", margin: str = "") -> Iterator[str]:
+    """Yield a document with a line for each member."""
     if isinstance(value, dict) and value:
         yield f"{margin}{name}{{"
         for member, inner in value.items():

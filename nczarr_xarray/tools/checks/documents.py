@@ -6,7 +6,7 @@ This package reads all of it. netCDF-C does not.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError
 from nczarr_xarray.formats.nczarr import spellings
@@ -19,27 +19,15 @@ from nczarr_xarray.tools.checks.metadata import dimensions
 from nczarr_xarray.tools.checks.subject import Subject
 
 
-def _filters(zarray: dict[str, JSON]) -> str | None:
-    return "'filters' is [], at which netCDF-C crashes" if zarray.get("filters") == [] else None
-
-
-def _order(zarray: dict[str, JSON]) -> str | None:
-    return None if "order" in zarray else "'order' is missing, without which netCDF-C crashes"
-
-
-def _byte_order(zarray: dict[str, JSON]) -> str | None:
+def _obstacles(zarray: dict[str, JSON]) -> Iterator[str]:
+    """Yield what netCDF-C cannot cope with in a ``.zarray``, apart from what the model shows."""
+    if zarray.get("filters") == []:
+        yield "'filters' is [], at which netCDF-C crashes"
+    if "order" not in zarray:
+        yield "'order' is missing, without which netCDF-C crashes"
     dtype = zarray.get("dtype")
     if isinstance(dtype, str) and dtype[:1] == "|" and dtype[1:2] in "iuf" and dtype[2:] != "1":
-        return f"the dtype {dtype!r} has no byte order: netCDF-C swaps the bytes"
-    return None
-
-
-#: What netCDF-C cannot cope with in a ``.zarray``, apart from what `compat` finds in the model.
-_RULES: tuple[Callable[[dict[str, JSON]], str | None], ...] = (
-    _filters,
-    _order,
-    _byte_order,
-)
+        yield f"the dtype {dtype!r} has no byte order: netCDF-C swaps the bytes"
 
 
 def arrays(subject: Subject) -> Iterator[Finding]:
@@ -50,12 +38,8 @@ def arrays(subject: Subject) -> Iterator[Finding]:
     for variable in subject.variables if subject.is_zarr2 else ():
         path = variable.path.strip("/")
         zarray = subject.node(path).get(".zarray")
-        if not isinstance(zarray, dict):
-            continue
-        for rule in _RULES:
-            text = rule(zarray)
-            if text is not None:
-                yield Finding(severity, "netcdf-c", f"{path}/.zarray", text, advice)
+        for text in _obstacles(zarray) if isinstance(zarray, dict) else ():
+            yield Finding(severity, "netcdf-c", f"{path}/.zarray", text, advice)
 
 
 def attribute_types(subject: Subject) -> Iterator[Finding]:
@@ -70,22 +54,20 @@ def attribute_types(subject: Subject) -> Iterator[Finding]:
             types = spellings.attribute_types(documents, path)
         except ValueError:  # `metadata.groups` has it
             continue
-        key = f"{path}/.zattrs".lstrip("/")
-        for name in types if isinstance(values, dict) else ():
-            if name not in values and name not in HIDDEN:
+        key, values = f"{path}/.zattrs".lstrip("/"), values if isinstance(values, dict) else {}
+        for name in [name for name in {**types, **values} if name not in HIDDEN]:
+            text = ""
+            if name not in values:
                 text = f"has a type for the attribute {name!r}, which is not there"
-                yield Finding(
-                    "warning", "attribute-type", key, text, "remove the type, or add the attribute"
-                )
-            elif types[name] == "|J0" and name not in HIDDEN:
+                advice = "remove the type, or add the attribute"
+            elif types.get(name) == "|J0":
                 text = f"gives the attribute {name!r} the type |J0, which is for NCZarr's own"
-                yield Finding(
-                    "warning", "attribute-type", key, text, "netCDF-C fails: correct the type"
-                )
-        for name, value in values.items() if isinstance(values, dict) else ():
-            if value == [] and name not in types and name not in HIDDEN:
+                advice = "netCDF-C fails: correct the type"
+            elif values[name] == [] and name not in types:
                 text = f"the attribute {name!r} is empty and has no type: netCDF-C fails"
-                yield Finding("warning", "attribute-type", key, text, "add its type, or remove it")
+                advice = "add its type, or remove it"
+            if text:
+                yield Finding("warning", "attribute-type", key, text, advice)
 
 
 def array_dimensions(subject: Subject) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ import numpy as np
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form.storage import netcdf_text, stored_as
-from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
+from nczarr_xarray.model import Attribute, Group, Variable, join
 from nczarr_xarray.tools.compare.report import Difference
 from nczarr_xarray.tools.compare.values import enum_text, spelled, type_text, variable_type
 
@@ -103,36 +103,23 @@ def facts(root: Group) -> dict[str, dict[str, str]]:
         found[f"group {group.path}"] = {}
         for enum in group.types.values():
             found[f"type {join(group.path, enum.name)}"] = {"members": enum_text(enum)}
-        found.update(map(_dimension, group.dimensions.values()))
+        for dim in group.dimensions.values():
+            unlimited = "yes" if dim.unlimited else "no"
+            found[f"dimension {dim.path}"] = {"length": str(dim.size), "unlimited": unlimited}
         found.update(_attributes(group.path, group.attributes))
     for path, variable in readable_variables(root).items():
-        found[f"variable {path}"] = _variable(variable)
+        dimensions = ", ".join(dimension.path for dimension in variable.dimensions)
+        found[f"variable {path}"] = {
+            "type": variable_type(variable),
+            "dimensions": f"({dimensions})",
+            "shape": str(variable.shape),
+        }
         found.update(_attributes(path, variable.attributes))
     return found
 
 
-def _dimension(dimension: Dimension) -> tuple[str, dict[str, str]]:
-    properties = {
-        "length": str(dimension.size),
-        "unlimited": "yes" if dimension.unlimited else "no",
-    }
-    return f"dimension {dimension.path}", properties
-
-
-def _variable(variable: Variable) -> dict[str, str]:
-    dimensions = ", ".join(dimension.path for dimension in variable.dimensions)
-    return {
-        "type": variable_type(variable),
-        "dimensions": f"({dimensions})",
-        "shape": str(variable.shape),
-    }
-
-
-def _attributes(
-    path: str, attributes: Mapping[str, Attribute]
-) -> Iterator[tuple[str, dict[str, str]]]:
-    for attribute in attributes.values():
-        yield attribute_object(path, attribute.name), _attribute(attribute)
+def _attributes(path: str, attributes: Mapping[str, Attribute]) -> dict[str, dict[str, str]]:
+    return {attribute_object(path, one.name): _attribute(one) for one in attributes.values()}
 
 
 def attribute_object(path: str, name: str) -> str:

@@ -44,7 +44,7 @@ from nczarr_xarray.formats.rounds import together as in_rounds
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkTable, Variable
 from nczarr_xarray.tools.predict.network import Network, Request, Round, together
-from nczarr_xarray.tools.survey import VariableStorage, sizes_of
+from nczarr_xarray.tools.survey import VariableStorage, has_chunks, sizes_of
 
 T = TypeVar("T")
 Key: TypeAlias = tuple[int | slice, ...]
@@ -116,7 +116,7 @@ class Counted(ABC):
         """Count what xarray reads to open the dataset: coordinates that become indexes."""
         variables = self.opened.hierarchy.root.variables.items()
         own = [v for name, v in variables if [dim.name for dim in v.dimensions] == [name]]
-        self.fetch([(variable, None) for variable in own if _is_read(variable)], quiet=True)
+        self.fetch([(variable, None) for variable in own if has_chunks(variable)], quiet=True)
 
     def _locate(
         self, locating: Iterable[Parsing[list[ChunkTable]]]
@@ -127,13 +127,6 @@ class Counted(ABC):
     @abstractmethod
     def _ask(self, chunks: Sequence[Chunks]) -> None:
         """Add the rounds that bring some chunks."""
-
-
-def _is_read(variable: Variable) -> bool:
-    array = variable.array
-    if variable.error is not None or array is None:
-        return False
-    return isinstance(array, ZarrArray) or not array.reads_itself
 
 
 # -- files ---------------------------------------------------------------------------------------
