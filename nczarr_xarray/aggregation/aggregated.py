@@ -12,10 +12,11 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.summary import Summary
 from nczarr_xarray.formats.cfa.dialect import Scoped
-from nczarr_xarray.formats.cfa.table import constant
+from nczarr_xarray.formats.cfa.table import column, constant
 from nczarr_xarray.model import (
     Attribute,
     Dimension,
+    FragmentMapping,
     Fragments,
     Hierarchy,
     Variable,
@@ -167,14 +168,55 @@ class Tabler:
         old = self.old.get(path)
         if old is not None:
             return self._extended(old, path, paths, bounds)
+        new = self._files(path, paths)
+        if new.mappings or None in new.addresses.tolist() or not _is_constant(new.names):
+            return assembled(*bounds, [(new, self._placed(paths))])
         if paths not in self._columns:
-            column = np.full(self._count(paths), None, object)
-            # the first file counts where several are at one place
-            column[self.grid.places(paths)[::-1]] = self.addresses[::-1]
-            self._columns[paths] = column
-        column = self._columns[paths]
-        count = len(column)
-        return Fragments(*bounds, column, constant(path.strip("/"), count), constant("", count))
+            self._columns[paths] = np.full(self._count(paths), None, object)
+            self._columns[paths][self._placed(paths)] = new.addresses
+        addresses = self._columns[paths]
+        names, formats = (constant(text, len(addresses)) for text in (new.names[0], ""))
+        return Fragments(*bounds, addresses, names, formats)
+
+    def _files(self, path: str, paths: Sequence[str]) -> Fragments:
+        """Return the fragments of a variable in the order in which later ones count."""
+        known: dict[int, str | None] = {}
+        for file in self.files:
+            if id(file.layout) not in known:
+                there = file.layout.form(path) is not None
+                stored = dict(file.layout.stored).get(path, path)
+                known[id(file.layout)] = stored.strip("/") if there else None
+        names = [known[id(file.layout)] for file in self.files][self._step]
+        addresses = self.addresses[self._step]
+        if None in known.values():
+            pairs = zip(addresses.tolist(), names, strict=True)
+            addresses = column([None if name is None else one for one, name in pairs])
+        own = column([name or "" for name in names])
+        new = in_a_row(addresses, own, constant("", len(names)))
+        return replace(new, mappings=self._mappings(paths))
+
+    @property
+    def _step(self) -> slice:
+        """The order of files in which the one that counts at a place is the last."""
+        return slice(None) if self.grid.overlap == "last" else slice(None, None, -1)
+
+    def _placed(self, paths: tuple[str, ...]) -> np.ndarray:
+        return self.grid.places(paths)[self._step]
+
+    def _mappings(self, paths: Sequence[str]) -> dict[int, FragmentMapping]:
+        """Return what counts of files that overlap with others, by their numbers in the order."""
+        own = [path for path in paths if path != self.grid.new]
+        axes = {path: axis for path in own if (axis := self.grid.axes.get(path)) and axis.parts}
+        if not axes:
+            return {}
+        numbers = {path: self.grid.numbers[path][self._step].tolist() for path in axes}
+        mappings = {}
+        for at in range(len(self.files)):
+            cut = {path: axis.parts.get(numbers[path][at]) for path, axis in axes.items()}
+            if any(part is not None for part in cut.values()):
+                part = tuple(cut.get(path) or slice(None) for path in own)
+                mappings[at] = FragmentMapping(part)
+        return mappings
 
     def _count(self, paths: tuple[str, ...]) -> int:
         return int(np.prod(self.grid.shape(paths), dtype=np.int64))
@@ -199,10 +241,7 @@ class Tabler:
                     self.files[int(taken[0])].target,
                     "has the same coordinates as a file that the aggregation has already",
                 )
-        count = len(self.files)
-        new = in_a_row(self.addresses[::-1], constant(path.strip("/"), count), constant("", count))
-        # the first file counts where several are at one place
-        return assembled(*bounds, [(new, places[::-1]), (old, moved)])
+        return assembled(*bounds, [(self._files(path, paths), self._placed(paths)), (old, moved)])
 
     def _moved(self, old: Fragments, paths: tuple[str, ...]) -> np.ndarray:
         """Return the new numbers of the fragments that there are, by their old ones."""
@@ -216,6 +255,10 @@ class Tabler:
                 block = np.searchsorted(self.before[path].edges, starts)
                 place += self.grid.axes[path].places[block][position]
         return place
+
+
+def _is_constant(column: np.ndarray) -> bool:
+    return not column.strides or not column.strides[0] or len(column) == 1
 
 
 # -- storing -------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import says_references
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.combine import Gaps, Request, combined
+from nczarr_xarray.aggregation.combine import Gaps, Missing, Request, combined
+from nczarr_xarray.aggregation.grid import Overlap
 from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.sources import datasets_of
@@ -50,6 +51,10 @@ def aggregate(
     format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_cfa` calls it
     variables: Sequence[str] | None = None,
     gaps: Gaps = "allow",
+    overlap: Overlap = "error",
+    tolerance: float | None = None,
+    missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     skip_unreadable: bool = False,
     overwrite: bool = False,
     relative: bool | None = None,
@@ -93,6 +98,19 @@ def aggregate(
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
         without a file. ``"allow"`` (default): take them, and warn of parts without a file.
+    overlap
+        What counts where files have the same coordinates: ``"error"`` (default): nothing;
+        ``"first"``, ``"last"``: the file that begins first, or last; of files that have all
+        coordinates in common the one that is named first, or last. Of the versions of the
+        convention, only ``"0.4"`` can say that a part of a file counts.
+    tolerance
+        By how much coordinates may differ that are to be the same, in their units. Those of the
+        first file count.
+    missing
+        ``"fill"``: a file may lack variables that others have; there they are missing data.
+    rename
+        How variables and dimensions are to be called, by their names in files, in any group:
+        ``{"lat": "latitude"}``. Files that have none of these names are taken as they are.
     skip_unreadable
         Leave out files that are no datasets, with a warning that names each.
     overwrite
@@ -127,6 +145,17 @@ def aggregate(
     files = datasets_of(targets, storage_options)
     if append and overwrite:
         raise URLError("overwrite", "replaces the master, append adds to it: give one of them")
+    request = Request(
+        dim=dim,
+        variables=variables,
+        storage_options=storage_options,
+        gaps=gaps,
+        overlap=overlap,
+        tolerance=tolerance,
+        missing=missing,
+        rename=rename,
+        skip_unreadable=skip_unreadable,
+    )
     refs = says_references(os.fsdecode(output))
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
     if output_options is None and is_url(os.fsdecode(output)):
@@ -142,12 +171,9 @@ def aggregate(
     lacking = Lacking(netcdf4=True)
 
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
-        refuse = Replaced(place).refuse_below
-        request = Request.of(
-            dim, variables, storage_options, gaps, refuse, before, skips=skip_unreadable
-        )
+        wanted = request.wanted(Replaced(place).refuse_below, before)
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
-            return combined(files, addresses, request, shown, before, place.url, lacking)
+            return combined(files, addresses, request, wanted, shown, before, place.url, lacking)
 
     def draft() -> Draft:
         before, version, kept_kind = None, cfa_version or NEWEST, kind

@@ -34,6 +34,8 @@ def check_layouts(
     target: str,
     layout: Layout,
     new: frozenset[str],
+    *,
+    fills: bool = False,
 ) -> None:
     """Raise if two files have variables that do not fit together.
 
@@ -45,6 +47,8 @@ def check_layouts(
         The other one.
     new
         Dimensions of the first that others do not have, for they follow each other along it.
+    fills
+        Whether a file may lack variables that are no coordinates.
 
     Raises
     ------
@@ -58,14 +62,18 @@ def check_layouts(
         (first, forms.keys() - there.keys(), target),
     )
     for here, paths, other in sides:
+        if fills:
+            paths = {path for path in paths if (there.get(path) or forms[path]).is_coordinate}
         if paths:
             names = ", ".join(path.strip("/") for path in sorted(paths))
             raise ExportError(
                 here,
                 f"lacks {names}, which {other} has; name the variables that are wanted, or leave "
-                "the file out",
+                "the file out" + ("" if fills else "; missing='fill' takes them for missing data"),
             )
     for path, form in there.items():
+        if path not in forms:
+            continue
         difference = _difference(form, forms[path])
         if difference is not None:
             mine, theirs = difference

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from nczarr_xarray.aggregation.checks import (
     safely_filled,
     unrounded,
 )
-from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, check_places
+from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, Overlap, check_places
 from nczarr_xarray.aggregation.reading import Key, Summaries, Wanted, read_files, read_variable
 from nczarr_xarray.aggregation.summary import (
     Layout,
@@ -38,6 +37,7 @@ from nczarr_xarray.aggregation.summary import (
     describe,
     has_few_bytes,
     is_index,
+    matched,
     with_characters,
 )
 from nczarr_xarray.dataset.dataset import Opened
@@ -55,6 +55,7 @@ from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Attribute, Dimension, Fragments, Group, Hierarchy, Variable
 
 Gaps: TypeAlias = Literal["allow", "raise"]
+Missing: TypeAlias = Literal["error", "fill"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
@@ -321,7 +322,8 @@ class Combiner:
             return axis.values
         at = [d.path for d in variable.dimensions].index(dimension)
         parts = self._parts(form, variable, dimension, at, old)
-        return np.concatenate([parts[number] for number in axis.order.tolist()], axis=at)
+        ordered = [axis.part(number, parts[number], at) for number in axis.order.tolist()]
+        return np.concatenate(ordered, axis=at)
 
     def _parts(
         self,
@@ -337,7 +339,8 @@ class Combiner:
             edges = self._edges[dimension].edges
             parts.update(enumerate(np.split(old, edges[1:-1], axis=at)))
         owners: dict[int, tuple[tuple[int, int], str]] = {}
-        for file, number in zip(self.files, self.grid.numbers[dimension].tolist(), strict=True):
+        placed = [*zip(self.files, self.grid.numbers[dimension].tolist(), strict=True)]
+        for file, number in placed[::-1] if self.grid.overlap == "last" else placed:
             raw = file.value(form.path)
             same = id(raw), id(file.layout)  # the same numbers may have other units
             if number in owners and owners[number][0] == same:
@@ -345,6 +348,8 @@ class Combiner:
             value = self._value(file, form, variable)
             if dimension == self.grid.new:
                 value = np.expand_dims(value, at)
+            if number in parts and self.grid.overlap != "error":
+                continue
             if number in parts:
                 other = owners[number][1] if number in owners else "the aggregation"
                 self._check_equal(form, parts[number], file, other, value)
@@ -392,27 +397,44 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
 # -- from files -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for: paths of dimensions, what of each file, whether there may be gaps."""
+    """What a user asks of an aggregation of files; parameters as of `nczarr_xarray.aggregate`.
 
-    asked: tuple[str, ...]
-    wanted: Wanted
-    gaps: bool
+    Raises
+    ------
+    URLError
+        If the value of an option makes no sense.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        dim: str | Sequence[str] | None,
-        variables: str | Sequence[str] | None,
-        storage_options: Mapping[str, Any] | None,
-        gaps: Gaps,
-        refuse: Callable[[str, Opened, OpenOptions], None],
-        before: Aggregated | None = None,
-        *,
-        skips: bool = False,
-    ) -> Request:
-        """Make a request of arguments of `nczarr_xarray.aggregate`.
+    dim: str | Sequence[str] | None = None
+    variables: str | Sequence[str] | None = None
+    storage_options: Mapping[str, Any] | None = None
+    gaps: Gaps = "allow"
+    overlap: Overlap = "error"
+    tolerance: float | None = None
+    missing: Missing = "error"
+    rename: Mapping[str, str] | None = None
+    skip_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        for option, values in (("gaps", Gaps), ("overlap", Overlap), ("missing", Missing)):
+            known, given = get_args(values), getattr(self, option)
+            if given not in known:
+                raise URLError(option, f"is one of {', '.join(map(repr, known))}, not {given!r}")
+        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
+            raise URLError("tolerance", f"is a positive number, not {self.tolerance!r}")
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The paths of the dimensions along which files are to follow each other."""
+        names = (self.dim,) if isinstance(self.dim, str) else self.dim or ()
+        return tuple(f"/{name.strip('/')}" for name in names)
+
+    def wanted(
+        self, refuse: Callable[[str, Opened, OpenOptions], None], before: Aggregated | None = None
+    ) -> Wanted:
+        """Return what is wanted of each file.
 
         Parameters
         ----------
@@ -420,32 +442,29 @@ class Request:
             As of `Wanted`.
         before
             The aggregation that the files are added to, if so.
-        skips
-            As of `Wanted`.
-
-        Raises
-        ------
-        URLError
-            If `gaps` is neither.
         """
-        if gaps not in ("allow", "raise"):
-            raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
-        asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
-        scalars = {name.strip("/") for name in asked}
-        if isinstance(variables, str):
-            variables = [variables]
-        names = frozenset(variables or ())
+        given = self.variables
+        names = frozenset([given] if isinstance(given, str) else given or ())
+        scalars = {path.strip("/") for path in self.asked}
         if before is not None:
             names = names or frozenset(variable.path for variable in before.variables())
             scalars |= {path.strip("/") for path in before.before()}
-        wanted = Wanted(names, frozenset(scalars), storage_options, refuse, skips)
-        return cls(tuple(f"/{name.strip('/')}" for name in asked), wanted, gaps == "allow")
+        return Wanted(
+            names,
+            frozenset(scalars),
+            self.storage_options,
+            refuse,
+            self.skip_unreadable,
+            self.rename or {},
+            self.missing == "fill",
+        )
 
 
 def combined(
     files: Sequence[str],
     addresses: Sequence[str],
     request: Request,
+    wanted: Wanted,
     progress: Progress,
     before: Aggregated | None,
     url: str,
@@ -457,6 +476,8 @@ def combined(
     ----------
     addresses
         How the master names the files.
+    wanted
+        What `request` wants of each.
     before
         The aggregation that they are added to, if so.
     url
@@ -474,11 +495,11 @@ def combined(
     expected: Layout | None = None
     if before is not None:
         summaries.begin(before.hierarchy)
-        expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
+        expected = describe(url, before.hierarchy, wanted.names, ()).layout
         _check_kept(url, before, expected)
         texts = {path: expected.combined(path, own) for path, own in before.values.items()}
         before = replace(before, values=texts)
-    added = read_files(files, request.wanted, progress.advance, summaries)
+    added = read_files(files, wanted, progress.advance, summaries)
     if not added:
         raise DatasetNotFoundError(files[0], "is no dataset, as are all other files")
     addresses = [addresses[number] for number in added]
@@ -486,7 +507,13 @@ def combined(
     layouts = [*{id(file.layout): file.layout for file in files_read}.values()]
     own = files_read[0].layout.dimensions
     first = files_read[0].target if before is None else url
-    expected = promoted(files_read[0].layout if expected is None else expected, layouts)
+    if request.tolerance is not None:
+        files_read = matched(files_read, request.tolerance)
+    if expected is None:
+        expected = files_read[0].layout
+        if wanted.fills:
+            expected = expected.with_others(layouts)
+    expected = promoted(expected, layouts)
     files_read, held = unrounded(files_read, {} if before is None else before.values, expected)
     if before is not None:
         before = replace(before, values=held)
@@ -496,14 +523,20 @@ def combined(
     checked = set()
     for file in files_read:
         if id(file.layout) not in checked:
-            check_layouts(first, expected, file.target, file.layout, new)
+            check_layouts(first, expected, file.target, file.layout, new, fills=wanted.fills)
             if before is not None and before.packing == "equal":
                 check_packing(first, expected, file.target, file.layout)
             checked.add(id(file.layout))
-    grid = Arranger(files_read, expected, request.asked, request.gaps, there, url).grid()
-    check_places(grid, files_read, gaps=request.gaps, partly=before is not None)
-    hierarchy = summaries.hierarchy
+    gaps = request.gaps == "allow"
+    grid = Arranger(files_read, expected, request.asked, gaps, there, url, request.overlap).grid()
+    check_places(grid, files_read, gaps=gaps, partly=before is not None)
+    hierarchy = summaries.whole() if wanted.fills else summaries.hierarchy
     assert hierarchy is not None
+
+    def read_first(variable: Variable) -> np.ndarray:
+        holders = (file for file in files_read if file.layout.form(variable.path) is not None)
+        return read_variable(next(holders).target, wanted, variable)
+
     return Combiner(
         lacking.bools(hierarchy, {form.path for form in expected.forms}),
         expected,
@@ -511,7 +544,7 @@ def combined(
         column([*addresses]),
         grid,
         frozenset(summaries.differing),
-        partial(read_variable, files_read[0].target, request.wanted),
+        read_first,
         before,
         lacking,
     ).aggregated()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -53,11 +54,14 @@ class FileGrid:
         Of the block that each file has, by path of the dimension.
     new
         The dimension that files do not have, if so.
+    overlap
+        Which of the files at one place counts.
     """
 
     axes: Mapping[str, Axis]
     numbers: Mapping[str, np.ndarray]
     new: str | None
+    overlap: Overlap = "error"
 
     def shape(self, dimensions: Sequence[str]) -> tuple[int, ...]:
         """Return how many blocks there are along dimensions."""
@@ -91,6 +95,8 @@ class Arranger:
         What an aggregation has already, by dimension, to which the files are added.
     url
         Of that aggregation.
+    overlap
+        What counts where files overlap.
     """
 
     files: Sequence[Summary]
@@ -99,6 +105,7 @@ class Arranger:
     gaps: bool
     before: Mapping[str, Before]
     url: str
+    overlap: Overlap = "error"
 
     def grid(self) -> FileGrid:
         """Return the grid.
@@ -135,10 +142,13 @@ class Arranger:
         for dimension, (numbers, blocks) in along.items():
             owners = self._owners(dimension, numbers, len(blocks))
             read = [self._as_read(dimension, block) for block in blocks]
-            axis = by_coordinate(dimension, read, owners, gaps=self.gaps)
-            values = np.concatenate([blocks[at] for at in axis.order.tolist()])
+            axis = by_coordinate(dimension, read, owners, gaps=self.gaps, overlap=self.overlap)
+            if axis.parts and dimension in self.before:
+                reason = "overlaps with what the aggregation has already: make a new one"
+                raise ExportError(owners[min(axis.parts)], reason)
+            values = np.concatenate([axis.part(at, blocks[at]) for at in axis.order.tolist()])
             axes[dimension] = replace(axis, values=values)
-        return FileGrid(axes, every, new)
+        return FileGrid(axes, every, new, self.overlap)
 
     def _new_dimension(self) -> str | None:
         """Return the dimension that files do not have but follow each other along."""
@@ -213,10 +223,11 @@ class Arranger:
 
     def _check_sizes(self, dimension: str) -> None:
         before = self.before.get(dimension)
-        first = self.files[0].size(dimension) if before is None else int(before.edges[-1])
-        for file in self.files:
+        files = [file for file in self.files if dimension in file.layout.dimensions]
+        first = files[0].size(dimension) if before is None else int(before.edges[-1])
+        for file in files:
             if file.size(dimension) != first:
-                other = self.files[0].target if before is None else self.url
+                other = files[0].target if before is None else self.url
                 name = dimension.strip("/")
                 raise ExportError(
                     file.target,
@@ -306,10 +317,11 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
     places = grid.places(dimensions)
     order = np.argsort(places, kind="stable")
     same = np.flatnonzero(np.diff(places[order]) == 0)
-    if len(same):
+    if len(same) and grid.overlap == "error":
         one, other = (files[int(order[same[0] + step])].target for step in (0, 1))
         names = ", ".join(dimensions)
-        raise ExportError(other, f"has the same coordinates as {one}, along {names}")
+        reason = f"has the same coordinates as {one}, along {names}; {_ADVICE}"
+        raise ExportError(other, reason)
     shape = grid.shape(dimensions)
     lacking = np.setdiff1d(np.arange(np.prod(shape, dtype=np.int64)), places)
     if partly or not len(lacking):
@@ -345,6 +357,10 @@ def _key(block: np.ndarray, exact: bool) -> object:
 
 # The order of blocks along a dimension, found by their coordinates: pure arithmetic.
 
+#: Which of the files counts that have values for the same coordinates.
+Overlap: TypeAlias = Literal["error", "first", "last"]
+_ADVICE = "overlap='first' or 'last' says which of them counts"
+
 #: A step from one file to the next that is more than so many times a usual one is a gap.
 _GAP = 1.5
 
@@ -361,12 +377,15 @@ class Axis:
         Where the blocks begin and end along it, in this order.
     values
         The coordinate; None if there is none.
+    parts
+        What counts of blocks that overlap with others, by number.
     """
 
     order: np.ndarray
     starts: np.ndarray
     stops: np.ndarray
     values: np.ndarray | None
+    parts: Mapping[int, slice] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -375,6 +394,11 @@ class Axis:
         """Return an axis of blocks of these lengths, in the order of the dimension."""
         stops = np.cumsum(lengths, dtype=np.int64)
         return cls(order, stops - lengths, stops, values)
+
+    def part(self, number: int, values: np.ndarray, axis: int = 0) -> np.ndarray:
+        """Return what counts of values of a block, along one of their axes."""
+        part = self.parts.get(number)
+        return values if part is None else values[(slice(None),) * axis + (part,)]
 
     @property
     def length(self) -> int:
@@ -390,7 +414,12 @@ class Axis:
 
 
 def by_coordinate(
-    name: str, blocks: Sequence[np.ndarray], names: Sequence[str], *, gaps: bool
+    name: str,
+    blocks: Sequence[np.ndarray],
+    names: Sequence[str],
+    *,
+    gaps: bool,
+    overlap: Overlap = "error",
 ) -> Axis:
     """Return the axis of blocks in the order of their coordinates.
 
@@ -406,6 +435,8 @@ def by_coordinate(
         A file for each, for messages.
     gaps
         Whether there may be gaps.
+    overlap
+        What counts where blocks overlap: nothing ("error"), the one that begins first, or last.
 
     Raises
     ------
@@ -413,6 +444,7 @@ def by_coordinate(
         Naming the file, if there is no such order: coordinates that are missing, that go up and
         down, or that overlap; if there is a gap that there may not be.
     """
+    parts: dict[int, slice] = {}
     for number, block in enumerate(blocks):
         if not len(block):
             raise nothing_along(names[number], name)
@@ -420,12 +452,14 @@ def by_coordinate(
         order = np.arange(len(blocks))
         _check_text(name, blocks, names)
     else:
-        order = _ordered(name, blocks, names)
+        order, parts = _ordered(name, blocks, names, overlap)
+        blocks = [block[parts.get(at, slice(None))] for at, block in enumerate(blocks)]
         if not gaps:
             numbers = order.tolist()
             _check_gaps(name, [blocks[at] for at in numbers], [names[at] for at in numbers])
     ordered = [blocks[at] for at in order.tolist()]
-    return Axis.of(order, [*map(len, ordered)], np.concatenate(ordered))
+    axis = Axis.of(order, [*map(len, ordered)], np.concatenate(ordered))
+    return replace(axis, parts=parts)
 
 
 def nothing_along(file: str, name: str) -> ExportError:
@@ -433,7 +467,10 @@ def nothing_along(file: str, name: str) -> ExportError:
     return ExportError(file, f"has nothing along {name}; leave this file out")
 
 
-def _ordered(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:
+def _ordered(
+    name: str, blocks: Sequence[np.ndarray], names: Sequence[str], overlap: Overlap
+) -> tuple[np.ndarray, dict[int, slice]]:
+    """Return the order of blocks, and what counts of those that overlap with others."""
     rises = _direction(name, blocks, names)
     firsts = np.array([block[0] for block in blocks])
     lasts = np.array([block[-1] for block in blocks])
@@ -442,14 +479,34 @@ def _ordered(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> n
         order = order[::-1]
     ends, begins = lasts[order[:-1]], firsts[order[1:]]
     wrong = np.flatnonzero(ends >= begins if rises else ends <= begins)
-    if len(wrong):
+    if not len(wrong):
+        return order, {}
+    if overlap == "error":
         one, other = int(order[wrong[0]]), int(order[wrong[0] + 1])
         raise ExportError(
             names[other],
             f"overlaps with {names[one]} along {name}: {_span(blocks[other])} and "
-            f"{_span(blocks[one])}",
+            f"{_span(blocks[one])}; {_ADVICE}",
         )
-    return order
+    parts: dict[int, slice] = {}
+    for one, other in pairwise(order.tolist()):
+        here, there = blocks[one], blocks[other]
+        if overlap == "first":
+            kept = there > here[-1] if rises else there < here[-1]
+            cut, part = other, slice(len(kept) - int(kept.sum()), None)
+        else:
+            kept = here < there[0] if rises else here > there[0]
+            cut, part = one, slice(0, int(kept.sum()))
+        inside = there[-1] <= here[-1] if rises else there[-1] >= here[-1]
+        if inside or not kept.any():
+            raise ExportError(
+                names[other],
+                f"has only what {names[one]} has along {name}, too: {_span(there)} and "
+                f"{_span(here)}; leave one of the files out",
+            )
+        if not kept.all():
+            parts[cut] = part
+    return order, parts
 
 
 def _direction(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> bool:

@@ -14,7 +14,8 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import write_again
-from nczarr_xarray.aggregation.combine import Gaps, Request, combined
+from nczarr_xarray.aggregation.combine import Gaps, Missing, Request, combined
+from nczarr_xarray.aggregation.grid import Overlap
 from nczarr_xarray.aggregation.masters import unmarked
 from nczarr_xarray.aggregation.sources import Source, datasets_of
 from nczarr_xarray.dataset.dataset import Opened
@@ -44,6 +45,10 @@ def open_many(
     storage_options: Mapping[str, Any] | None = None,
     variables: Sequence[str] | None = None,
     gaps: Gaps = "allow",
+    overlap: Overlap = "error",
+    tolerance: float | None = None,
+    missing: Missing = "error",
+    rename: Mapping[str, str] | None = None,
     skip_unreadable: bool = False,
     progress: bool | None = None,
     **options: Any,
@@ -57,7 +62,9 @@ def open_many(
     ----------
     sources
         See `nczarr_xarray.aggregation.sources.datasets_of`.
-    dim, storage_options, variables, gaps, skip_unreadable, progress
+    dim, storage_options, variables, gaps, overlap, tolerance, missing, rename
+        As of `nczarr_xarray.aggregate`.
+    skip_unreadable, progress
         As of `nczarr_xarray.aggregate`.
     **options
         Further arguments of `xarray.open_dataset`: ``chunks``, ``group``, those that say how values
@@ -79,15 +86,23 @@ def open_many(
     import xarray as xr
 
     files = datasets_of(sources, storage_options)
-    if len(files) == 1 and dim is None:
+    if len(files) == 1 and dim is None and rename is None:
         options |= {"storage_options": storage_options}
         return xr.open_dataset(files[0], engine="nczarr", **options)
-    request = Request.of(
-        dim, variables, storage_options, gaps, lambda *_: None, skips=skip_unreadable
+    request = Request(
+        dim=dim,
+        variables=variables,
+        storage_options=storage_options,
+        gaps=gaps,
+        overlap=overlap,
+        tolerance=tolerance,
+        missing=missing,
+        rename=rename,
+        skip_unreadable=skip_unreadable,
     )
-    lacking = Lacking(netcdf4=True)
+    wanted, lacking = request.wanted(lambda *_: None), Lacking(netcdf4=True)
     with Progress("open_many", shown=bool(progress), unit=" files") as shown:
-        found = combined(files, files, request, shown, None, _SHOWN, lacking)
+        found = combined(files, files, request, wanted, shown, None, _SHOWN, lacking)
     lacking.tell(_SHOWN)
     policy = AddressPolicy.of({}, allow=_allowed(files, storage_options))
     opened = in_memory(found, policy)

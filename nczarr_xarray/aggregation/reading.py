@@ -7,7 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.checks import equal_values
-from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
+from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe, with_names
 from nczarr_xarray.dataset.dataset import Opened, gather_caught
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_datasets import open_begun
@@ -35,7 +35,7 @@ from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.formats.alike import MetadataPattern, movable, moved
 from nczarr_xarray.formats.registry import OpenOptions, Source, read_pattern
 from nczarr_xarray.formats.rounds import collection_paused
-from nczarr_xarray.model import Attribute, Hierarchy, Variable
+from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 # -- files ---------------------------------------------------------------------------------------
 # Read what is needed of one file that becomes part of an aggregation.
@@ -59,6 +59,10 @@ class Wanted:
         Raises `ExportError` if an open file must not be among them, given its name and options.
     skips
         Whether files that are no datasets are left out.
+    rename
+        How variables and dimensions are to be called, by their names in files.
+    fills
+        Whether a file may lack variables.
     """
 
     names: frozenset[str]
@@ -66,11 +70,28 @@ class Wanted:
     storage_options: Mapping[str, Any] | None
     refuse: Callable[[str, Opened, OpenOptions], None]
     skips: bool = False
+    rename: Mapping[str, str] = field(default_factory=dict)
+    fills: bool = False
 
     @property
     def options(self) -> OpenOptions:
         """How files are opened."""
         return OpenOptions(storage_options=self.storage_options)
+
+    def describe(self, target: str, hierarchy: Hierarchy) -> tuple[Hierarchy, Description]:
+        """Return the metadata of a file by the names that are wanted, and what is kept of them."""
+        shown = with_names(target, hierarchy, self.rename) if self.rename else hierarchy
+        names = self.names
+        if self.fills and names:
+            paths = {variable.path.strip("/") for variable in shown.root.all_variables()}
+            names = frozenset(name for name in names if name.strip("/") in paths) or names
+        description = describe(target, shown, names, self.scalars)
+        if self.rename:
+            pairs = zip(shown.root.all_variables(), hierarchy.root.all_variables(), strict=True)
+            stored = tuple((v.path, own.path) for v, own in pairs if v.path != own.path)
+            layout = replace(description.layout, stored=stored)
+            description = replace(description, layout=layout)
+        return shown, description
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +120,14 @@ class _Kind(NamedTuple):
     ----------
     pattern
         The metadata of one of them.
+    hierarchy
+        These by the names that are wanted.
     description
-        What is kept of these.
+        What is kept of them.
     """
 
     pattern: MetadataPattern
+    hierarchy: Hierarchy
     description: Description
 
 
@@ -160,20 +184,21 @@ class RemoteFiles:
         if kind is None or not kind.pattern.fits(source.head[: kind.pattern.stop], source.size):
             return None
         variables = [moved(v, source.url, source.size) for v in kind.description.wanted]
-        return _Found(kind.pattern.hierarchy, kind.description, variables)
+        return _Found(kind.hierarchy, kind.description, variables)
 
     async def _parsed(self, target: str, source: RemoteFileBytes) -> _Found | None:
         """Parse a file; others may be like it."""
         opened = await open_begun(source, self._wanted.options)
         if opened is None:
             return None
-        hierarchy, wanted = opened.hierarchy, self._wanted
-        description = describe(target, hierarchy, wanted.names, wanted.scalars)
+        wanted = self._wanted
+        hierarchy, description = wanted.describe(target, opened.hierarchy)
         if self._patterns < _MOST_PATTERNS and all(map(movable, description.wanted)):
             self._patterns += 1
             reading = read_pattern(Source(source.url, source), wanted.options)
             pattern = await opened.file.parse_remote(reading)
-            self._kind = self._kind if pattern is None else _Kind(pattern, description)
+            if pattern is not None:
+                self._kind = _Kind(pattern, hierarchy, description)
         return _Found(hierarchy, description, description.wanted)
 
 
@@ -181,8 +206,7 @@ def read_one(target: str, wanted: Wanted) -> Read:
     """Read what is needed of one file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
         wanted.refuse(target, opened, wanted.options)
-        hierarchy = opened.hierarchy
-        description = describe(target, hierarchy, wanted.names, wanted.scalars)
+        hierarchy, description = wanted.describe(target, opened.hierarchy)
         values = opened.read_many([(variable, None) for variable in description.wanted])
         return Read(hierarchy, description, _checked(target, description, values))
 
@@ -190,7 +214,8 @@ def read_one(target: str, wanted: Wanted) -> Read:
 def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:
     """Read all of one variable of a file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
-        group = opened.hierarchy.root.find(variable.group)
+        hierarchy, _ = wanted.describe(target, opened.hierarchy)
+        group = hierarchy.root.find(variable.group)
         if group is not None and variable.name in group.variables:
             values = opened.read(group.variables[variable.name])
             return values.astype(variable.dtype) if values.dtype.kind == "b" else values
@@ -240,6 +265,7 @@ class Summaries:
     files: list[Summary] = field(default_factory=list)
     hierarchy: Hierarchy | None = None
     differing: set[Key] = field(default_factory=set)
+    _hierarchies: dict[Layout, Hierarchy] = field(default_factory=dict)
     _attributes: dict[Key, Attribute] = field(default_factory=dict)
     _layouts: dict[tuple[Layout, tuple[int, ...]], tuple[Layout, tuple[int, ...]]] = field(
         default_factory=dict
@@ -263,8 +289,23 @@ class Summaries:
         layout, sizes = self._layouts.setdefault(
             (description.layout, description.sizes), (description.layout, description.sizes)
         )
+        self._hierarchies.setdefault(layout, read.hierarchy)
         values = tuple(map(self._shared, read.values))
         self.files.append(Summary(target, layout, sizes, values))
+
+    def whole(self) -> Hierarchy:
+        """Return the metadata of the first file, with variables that only others have."""
+        assert self.hierarchy is not None
+        whole = _copy(self.hierarchy.root)
+        for other in self._hierarchies.values():
+            for group in other.root.walk():
+                own = whole.find(group.path)
+                if own is not None:
+                    for name, dimension in group.dimensions.items():
+                        own.dimensions.setdefault(name, dimension)
+                    for name, variable in group.variables.items():
+                        own.variables.setdefault(name, variable)
+        return replace(self.hierarchy, root=whole)
 
     def _shared(self, values: np.ndarray) -> np.ndarray:
         if values.dtype.kind == "O":
@@ -412,6 +453,13 @@ class _Batch:
         for future in (self.remote, *self.others.values()):
             if future is not None:
                 future.cancel()
+
+
+def _copy(group: Group) -> Group:
+    """Return a group to which others of its dimensions and variables can be added."""
+    groups = {name: _copy(child) for name, child in group.groups.items()}
+    dimensions, variables = dict(group.dimensions), dict(group.variables)
+    return replace(group, dimensions=dimensions, variables=variables, groups=groups)
 
 
 async def _read_together(

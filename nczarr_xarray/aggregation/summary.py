@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.formats.cfa.dialect import LOCATING, Scoped, named, text_in, with_needed
 from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
-from nczarr_xarray.model import Dimension, Group, Hierarchy, Variable, described
+from nczarr_xarray.model import Attribute, Dimension, Group, Hierarchy, Variable, described
 
 # -- labels --------------------------------------------------------------------------------------
 # Labels that are characters: text with a dimension more, its length, which files need not share.
@@ -103,6 +104,61 @@ def with_characters(
     return replace(hierarchy, root=group(hierarchy.root)), characters
 
 
+# -- names ---------------------------------------------------------------------------------------
+# Files that call a variable or a dimension otherwise, by the names that the aggregation has.
+
+
+#: Attributes that name variables or dimensions.
+_NAMING = frozenset({*LOCATING, "ancillary_variables", "cell_measures", "cell_methods"})
+_WORD = re.compile(r"[^\s:]+")
+
+
+def with_names(target: str, hierarchy: Hierarchy, rename: Mapping[str, str]) -> Hierarchy:
+    """Return the metadata of a file with other names of variables and dimensions, in any group.
+
+    Parameters
+    ----------
+    rename
+        The new names by the old ones. What has none of these keeps its name.
+
+    Raises
+    ------
+    ExportError
+        If two of a group would have one name.
+    """
+
+    def renamed(name: str) -> str:
+        return rename.get(name, name)
+
+    def dimension(own: Dimension) -> Dimension:
+        return replace(own, name=renamed(own.name))
+
+    def attribute(own: Attribute) -> Attribute:
+        if own.name not in _NAMING or not isinstance(own.value, str):
+            return own
+        return replace(own, value=_WORD.sub(lambda match: renamed(match[0]), own.value))
+
+    def variable(own: Variable) -> Variable:
+        attributes = {name: attribute(one) for name, one in own.attributes.items()}
+        dimensions = tuple(map(dimension, own.dimensions))
+        return replace(own, name=renamed(own.name), dimensions=dimensions, attributes=attributes)
+
+    def group(own: Group) -> Group:
+        for names in (own.variables, own.dimensions):
+            new = [*map(renamed, names)]
+            twice = next((name for name in new if new.count(name) > 1), None)
+            if twice is not None:
+                raise ExportError(target, f"would have two of the name {twice!r} in {own.path}")
+        return replace(
+            own,
+            dimensions={renamed(name): dimension(one) for name, one in own.dimensions.items()},
+            variables={renamed(name): variable(one) for name, one in own.variables.items()},
+            groups={name: group(one) for name, one in own.groups.items()},
+        )
+
+    return replace(hierarchy, root=group(hierarchy.root))
+
+
 # -- summary -------------------------------------------------------------------------------------
 
 
@@ -167,10 +223,13 @@ class Layout:
         Paths of all dimensions that variables have.
     forms
         The variables.
+    stored
+        Paths of variables that are called otherwise in the files, and how they are called there.
     """
 
     dimensions: tuple[str, ...]
     forms: tuple[VariableForm, ...]
+    stored: tuple[tuple[str, str], ...] = ()
 
     @cached_property
     def small(self) -> dict[str, int]:
@@ -185,6 +244,15 @@ class Layout:
     def form(self, path: str) -> VariableForm | None:
         """Return a variable; None if there is none."""
         return self._by_path.get(path)
+
+    def with_others(self, layouts: Iterable[Layout]) -> Layout:
+        """Return this with what others have and it lacks."""
+        dimensions, forms = dict.fromkeys(self.dimensions), {form.path: form for form in self.forms}
+        for layout in layouts:
+            dimensions |= dict.fromkeys(layout.dimensions)
+            for form in layout.forms:
+                forms.setdefault(form.path, form)
+        return replace(self, dimensions=tuple(dimensions), forms=tuple(forms.values()))
 
     def combined(self, path: str, values: np.ndarray) -> np.ndarray:
         """Return values of a variable as they are combined: texts, if they are labels."""
@@ -363,3 +431,44 @@ def _check(target: str, variable: Variable) -> None:
         raise ExportError(
             target, f"{variable.path} holds {kind}, which no aggregation holds; {hint}"
         )
+
+
+def matched(files: Sequence[Summary], tolerance: float) -> list[Summary]:
+    """Return files with one spelling of coordinates that differ by no more than a tolerance.
+
+    The first file that has them counts.
+
+    Parameters
+    ----------
+    tolerance
+        In the units of each coordinate.
+    """
+    spellings: dict[Any, list[np.ndarray]] = {}
+    known: dict[tuple[int, int], np.ndarray] = {}
+
+    def spelling(values: np.ndarray, form: VariableForm | None) -> np.ndarray:
+        """Find the spelling of values; those that begin far away are not compared."""
+        if form is None or not form.is_coordinate or values.dtype.kind != "f" or not values.size:
+            return values
+        first = float(values.flat[0])
+        if not math.isfinite(first):
+            return values
+        at = math.floor(first / (2 * tolerance))
+        kind = form.path, form.units, form.calendar, values.shape
+        for near in (at - 1, at, at + 1):
+            for other in spellings.get((kind, near), ()):
+                if np.allclose(values, other, rtol=0, atol=tolerance, equal_nan=True):
+                    return other
+        spellings.setdefault((kind, at), []).append(values)
+        return values
+
+    found = []
+    for file in files:
+        values = []
+        for own, path in zip(file.values, file.layout.small, strict=True):
+            key = id(own), id(file.layout)
+            if key not in known:
+                known[key] = spelling(own, file.layout.form(path))
+            values.append(known[key])
+        found.append(file._replace(values=tuple(values)))
+    return found

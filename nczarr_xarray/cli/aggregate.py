@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.arguments import add_option, add_progress, shows_progress
 from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
@@ -65,6 +66,26 @@ def add_aggregate(new: NewParser) -> None:
         "but off for --cfa-version 0.4, whose readers do not expect that)",
     )
     parser.flag("--no-gaps", "refuse files that do not follow each other without a gap")
+    parser.add_argument(
+        "--overlap",
+        choices=("first", "last"),
+        default="error",
+        help="what counts where files have the same coordinates: the file that begins first, or "
+        "last (default: they are refused; only --cfa-version 0.4 can say it)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="NUMBER",
+        help="by how much coordinates may differ that are to be the same",
+    )
+    parser.add_argument(
+        "--rename",
+        action="append",
+        metavar="OLD=NEW",
+        help="call a variable or a dimension otherwise than the files do (may be repeated)",
+    )
+    parser.flag("--fill-missing", "take variables that a file lacks for missing data there")
     parser.flag("--skip-unreadable", "leave out files that are no datasets")
     add_progress(parser)
     add_option(parser, "-s", "file_options", "storage option of the files")
@@ -100,9 +121,20 @@ def run(args: argparse.Namespace) -> int:
             format=args.format,
             variables=args.var,
             gaps="raise" if args.no_gaps else "allow",
+            overlap=args.overlap,
+            tolerance=args.tolerance,
+            missing="fill" if args.fill_missing else "error",
+            rename=dict(_pair(text) for text in args.rename or ()),
             skip_unreadable=args.skip_unreadable,
             overwrite=args.overwrite,
             relative=args.relative,
             output_options=args.master_options or None,
         )
     return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    old, equal, new = text.partition("=")
+    if not (old and equal and new):
+        raise UsageError("--rename", f"is OLD=NEW, not {text!r}")
+    return old, new

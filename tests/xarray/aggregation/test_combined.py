@@ -14,7 +14,6 @@ from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.combine import Request, combined
-from nczarr_xarray.aggregation.reading import Wanted
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from tests.support.builders.manyfiles import TIME, Given, assembled, field, step, variable_of, write
@@ -23,10 +22,10 @@ from tests.support.builders.manyfiles import TIME, Given, assembled, field, step
 def combine(
     files: list[str], *dims: str, names: tuple[str, ...] = (), gaps: bool = True
 ) -> Aggregated:
-    wanted = Wanted(frozenset(names), frozenset(dims), None, lambda *_: None)
-    request = Request(tuple(f"/{dim}" for dim in dims), wanted, gaps)
+    request = Request(dim=dims, variables=names, gaps="allow" if gaps else "raise")
+    wanted, lacking = request.wanted(lambda *_: None), Lacking(netcdf4=True)
     with Progress("aggregate", shown=False) as progress:
-        return combined(files, files, request, progress, None, "m.nca", Lacking(netcdf4=True))
+        return combined(files, files, request, wanted, progress, None, "m.nca", lacking)
 
 
 @pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])
