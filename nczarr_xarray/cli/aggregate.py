@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.arguments import add_option, add_progress, shows_progress
 from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS

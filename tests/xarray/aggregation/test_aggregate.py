@@ -212,12 +212,12 @@ def test_one_writer_at_a_time_from_before_the_master_is_read(
     aggregate([early], target, dim="time")
     refused: list[str] = []
 
-    def meanwhile(*arguments: Any) -> None:
+    def meanwhile(*arguments: Any) -> list[int]:
         if not refused:
             refused.append(late)
             with pytest.raises(ConflictError, match="is being written"):
                 aggregate(refused, target, append=True)
-        read_files(*arguments)
+        return read_files(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(combine, "read_files", meanwhile)
@@ -947,11 +947,11 @@ def test_the_old_master_stays_if_anything_fails(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"targets": []}, "targets: there is no file"),
+        ({"targets": []}, "sources: there is no file"),
         ({"targets": [None]}, "has no address; name paths and URLs"),
         ({"targets": ["https://a:b@h/x.nc"]}, "holds secrets"),
         ({"append": True, "overwrite": True}, "overwrite: replaces the master, append adds"),
-        ({"gaps": "no"}, "gaps: is 'allow' or 'raise'"),
+        ({"gaps": "no"}, "gaps: is one of 'allow', 'raise'"),
         ({"cfa_version": "0.5"}, "cannot be written as CFA version '0.5'"),
         ({"format": "CFA5"}, "format is 'CFA5'"),
     ],

@@ -11,7 +11,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, URLError
 from nczarr_xarray import aggregate, open_many
-from tests.support.builders.manyfiles import TIME, Given, field, step, write
+from tests.support.builders.manyfiles import TIME, field, step, write
 from tests.support.servers.httpserver import Server
 
 

@@ -167,9 +167,10 @@ def test_what_is_no_reference_stays(
 def test_json_that_came_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, target = three(tmp_path), tmp_path / "all.json"
 
-    def meanwhile(*arguments: Any) -> None:
-        read_files(*arguments)
+    def meanwhile(*arguments: Any) -> list[int]:
+        added = read_files(*arguments)
         target.write_text("mine")
+        return added
 
     monkeypatch.setattr(combine, "read_files", meanwhile)
     with pytest.raises(DatasetExistsError):
