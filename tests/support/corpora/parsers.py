@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -42,7 +42,6 @@ from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.answers import read_answer
 from nczarr_fsspec.transport.logins import Logins
 from nczarr_fsspec.transport.policy import Clock, Timeout
-from nczarr_fsspec.transport.recording import Kind, Record, Try
 from nczarr_fsspec.transport.request import Extent, FileVersion, Request, TransientError
 from nczarr_fsspec.transport.request_options import Cookies
 from nczarr_xarray.chunks.decoder import Decoder
@@ -61,7 +60,6 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
 )
-from nczarr_xarray.tools.trace import document
 from tests.support.builders import aggregations
 from tests.support.corpora import classic_corpus, hdf5_corpus, samples
 from tests.support.faults import filepromises, promises
@@ -441,12 +439,6 @@ def _notes_seeds() -> Iterator[bytes]:
     yield Journal("abc", owner, ("v/.zarray", "v/0"), ("w/0",)).dump()
 
 
-def _trace_seeds() -> Iterator[bytes]:
-    tries = (Try(0.1, 0.5, 0.2, 503, 5, "busy"), Try(0.6, 0.9, None, None, 0, ""))
-    records = [Record("https://h/x", 0.0, tries, get_args(Kind)[0], ((0, 5), (9, None)), 4, "data")]
-    yield document.dumps(records, 1.5).encode()
-
-
 # -- texts ---------------------------------------------------------------------------------------
 
 
@@ -720,7 +712,6 @@ PARSERS: dict[str, Parser] = {
         ),
     ),
     "size": Parser(_size, _given(b"1.5 GiB", b"100MB", b"7")),
-    "trace": Parser(lambda data: document.loads(_text(data), "trace"), _trace_seeds),
     "units": Parser(
         _units,
         _given(
