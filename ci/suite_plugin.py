@@ -2,7 +2,9 @@
 
 With ``NCZARR_SUITES=read`` the values and attributes of each file that a test opens for reading
 are ours; netCDF-C keeps the rest, such as the types. With ``NCZARR_SUITES=write`` each file that a
-test opens for reading is a copy of it that we have written. What came of each test is written as
+test opens for reading is a copy of it that we have written. With "interface" and "nczarr" the tests
+import `nczarr_xarray.netcdf4` in place of netCDF4; with "nczarr" every file of netCDF-4 that they
+make is a directory of NCZarr. What came of each test is written as
 JSON lines to the file that ``NCZARR_SUITES_LOG`` names.
 """
 
@@ -12,9 +14,11 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import netCDF4
 import numpy as np
@@ -23,6 +27,7 @@ import pytest
 from nczarr_xarray import open_hierarchy
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.model import bytes_of, readable
+from nczarr_xarray.netcdf4 import dataset as interface
 
 HOW = os.environ.get("NCZARR_SUITES", "")
 LOG = os.environ.get("NCZARR_SUITES_LOG", os.devnull)
@@ -177,6 +182,45 @@ class Copied(REAL):  # type: ignore[misc,valid-type]
             super().__init__(filename, mode, **options)
 
 
+def count_datasets() -> None:
+    """Count the datasets of the interface that tests open."""
+    call = interface.LikeNetCDF4.__call__
+
+    def counted(cls: Any, *args: Any, **named: Any) -> Any:
+        Count.ours += 1
+        return call(cls, *args, **named)
+
+    interface.LikeNetCDF4.__call__ = counted  # type: ignore[method-assign]
+
+
+def make_trees() -> None:
+    """Have the interface make directories of NCZarr, whatever their names are."""
+    dataset, remove = interface._dataset, os.remove
+
+    def remove_any(path: Any, **options: Any) -> None:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            remove(path, **options)
+
+    def in_place_of_files(filename: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
+        kind = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
+        if mode != "r" and isinstance(filename, (str, os.PathLike)) and "memory" not in named:
+            path = os.path.abspath(filename)
+            if mode == "w" and os.path.exists(path):  # a file, say, made for its name
+                remove_any(path)
+            if os.path.isdir(path) or not (os.path.exists(path) or kind.startswith("NETCDF3")):
+                filename = f"file://{quote(path)}#mode=nczarr,file"
+        return dataset(filename, mode, *args, **named)
+
+    interface._dataset = in_place_of_files
+    os.remove = os.unlink = remove_any  # type: ignore[assignment]
+
+
+if HOW in ("interface", "nczarr"):
+    count_datasets()
+if HOW == "nczarr":
+    make_trees()
 if HOW in ("read", "write"):
     netCDF4.Dataset = Dataset if HOW == "read" else Copied  # type: ignore[misc]
 
@@ -202,6 +246,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Iterator[None]:
         reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else ""
     elif outcome == "failed":
         reason = str(call.excinfo.value).splitlines()[0] if str(call.excinfo.value) else "?"
-    line = {"test": item.nodeid, "outcome": outcome, "reason": reason, "ours": Count.ours}
+    note(item.nodeid, outcome, reason)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Log a module whose tests cannot be imported as a failure."""
+    if report.failed:
+        note(report.nodeid, "failed", report.longreprtext.strip().splitlines()[-1])
+
+
+def note(test: str, outcome: str, reason: str) -> None:
+    """Add a line to the log."""
+    line = {"test": test, "outcome": outcome, "reason": reason, "ours": Count.ours}
     with open(LOG, "a", encoding="utf-8") as log:
         log.write(json.dumps(line) + "\n")

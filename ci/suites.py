@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import importlib.util
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,9 +46,10 @@ class Suite(NamedTuple):
     package
         Whose tests they are.
     paths
-        For pytest; ``{netcdf4}`` is the folder of netCDF4-python's tests.
+        For pytest; ``{netcdf4}`` is the folder of netCDF4-python's tests, and ``{interface}`` one
+        in which they import `nczarr_xarray.netcdf4`, as those of h5netcdf do in ``{legacy}``.
     how
-        What `suite_plugin` puts between netCDF4-python and the files: "read", "write" or nothing.
+        What `suite_plugin` puts between the tests and the files; "all" for nothing.
     """
 
     name: str
@@ -59,6 +63,14 @@ ZARR = "tests/xarray/zarr"
 NO_STRUCTURES = "`nczarr copy` refuses structures and sequences"
 NO_CLASSIC = "`nczarr copy` has no format NETCDF4_CLASSIC"
 TOO_LARGE = "copying 4 GiB takes longer than a test may"
+NO_COMPLEX = "`auto_complex=True` is not there"
+PRIVATE = "`netCDF4.utils` has commands of its own; ours are `nczarr`'s"
+MIXED_TYPES = (
+    "of files with other scales, netCDF4-python's `MFDataset` casts values of a list of positions "
+    "to the type of the last; here they are kept"
+)
+SIZE = "the size of a directory is not that of its files"
+NOT_COLLECTED = "what is not closed is stored when Python ends, not when it is collected"
 SUITES = (
     Suite("xarray: NCZarr and Zarr in directories", "xarray", (f"{BACKEND}.py",)),
     Suite("xarray: zip, memory, S3, netCDF files", "xarray", (f"{BACKEND}_places.py",)),
@@ -73,6 +85,12 @@ SUITES = (
     Suite("netCDF4-python: reading our copies", "netCDF4", ("{netcdf4}",), "write"),
     Suite("h5netcdf: our reading instead of netCDF4-python's", "h5netcdf",
           ("--pyargs", "h5netcdf.tests.test_h5netcdf"), "read"),
+    Suite("netCDF4-python: `nczarr_xarray.netcdf4` instead", "netCDF4", ("{interface}",),
+          "interface"),
+    Suite("netCDF4-python: `nczarr_xarray.netcdf4`, making NCZarr", "netCDF4", ("{interface}",),
+          "nczarr"),
+    Suite("h5netcdf: `nczarr_xarray.netcdf4` instead of netCDF4-python", "h5netcdf",
+          ("{legacy}",), "interface"),
     Suite("compliance-checker, xrlint: our copies", "compliance-checker",
           ("ci/suite_checkers.py",)),
 )  # fmt: skip
@@ -83,6 +101,19 @@ STATED = (
     ("write", "test_filepath", "the copy is another file"),
     ("write", "must be in NETCDF4_CLASSIC format", NO_CLASSIC),
     ("write", "test_cdf5", TOO_LARGE),
+    ("interface", "auto_complex is not there", NO_COMPLEX),
+    ("interface", "cannot import name 'utils'", PRIVATE),
+    ("interface", "test_multifile_selected_", MIXED_TYPES),
+    ("nczarr", "auto_complex is not there", NO_COMPLEX),
+    ("nczarr", "cannot import name 'utils'", PRIVATE),
+    ("nczarr", "NCZarr has no user-defined types", "NCZarr has no user-defined types"),
+    ("nczarr", " < (0.9", SIZE),
+    ("nczarr", "test_diskless", "a directory is no file"),
+    ("nczarr", "test_filepath", "the path is the URL of the directory"),
+    ("nczarr", "test_refcount", NOT_COLLECTED),
+    ("nczarr", "groups of Zarr are not renamed", "groups of Zarr are not renamed"),
+    ("nczarr", "test_types.py", "NUL as `_FillValue` of characters is not kept: netCDF-C cuts it"),
+    ("nczarr", "test_unicodeatt", "attributes of NCZarr are UTF-8"),
 )
 NOT_OURS = "opens nothing that we read"
 
@@ -97,9 +128,10 @@ class Result(NamedTuple):
 def run(folder: Path, suite: Suite) -> Result:
     """Run one suite; classify its tests."""
     log = folder / f"{suite.name.replace('/', ' ')}.jsonl"
-    netcdf4 = folder / "netcdf4"
-    paths = [path.format(netcdf4=netcdf4) for path in suite.paths]
-    foreign = suite.how in ("read", "write")
+    netcdf4 = folder / ("netcdf4" if suite.how in ("read", "write") else "interface")
+    folders = {name: folder / name for name in ("netcdf4", "interface", "legacy")}
+    paths = [path.format(**folders) for path in suite.paths]
+    foreign = suite.how != "all"
     temporary = folder / "tmp"  # the plugin leaves copies there
     temporary.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "suite_plugin",
@@ -113,7 +145,8 @@ def run(folder: Path, suite: Suite) -> Result:
         "NCZARR_SUITES": suite.how,
         "NCZARR_SUITES_LOG": str(log),
         "TMPDIR": str(temporary),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")]),
+        # netCDF4-python's tests import a module that is beside them
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci"), str(netcdf4)]),
     }
     cut = []
     with (folder / "output.txt").open("ab") as output:
@@ -154,7 +187,7 @@ def classify(suite: Suite, lines: list[dict[str, str]]) -> Result:
                 outcome, reason = "expected", stated[0]
             else:
                 failures.append(f"{line['test']}: {reason}")
-        if outcome == "passed" and suite.how in ("read", "write") and not line["ours"]:
+        if outcome == "passed" and suite.how != "all" and not line["ours"]:
             outcome, reason = "skipped", NOT_OURS
         counts[outcome][" ".join(reason.split())] += 1
     return Result(counts, failures)
@@ -180,6 +213,26 @@ def fetch_netcdf4(target: Path) -> None:
     if found is None:
         sys.exit(f"The sources of netCDF4 {release} could not be fetched.")
     found.parent.rename(target)
+
+
+#: What imports netCDF4-python, but for its private modules.
+IMPORTS = re.compile(
+    r"^(?P<before>\s*(from |import (.*, ?)?))netCDF4(?P<after>(?!\.).*)$", re.MULTILINE
+)
+
+
+def with_the_interface(source: Path, target: Path) -> None:
+    """Copy tests; what imports netCDF4-python, or names it, means `nczarr_xarray.netcdf4` there."""
+
+    def replaced(found: re.Match[str]) -> str:
+        before, after = found["before"], found["after"]
+        name = "" if before.strip().startswith("from") else " as netCDF4"
+        return f"{before}nczarr_xarray.netcdf4{name}{after}"
+
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in target.rglob("*.py"):
+        text = IMPORTS.sub(replaced, path.read_text(encoding="utf-8"))
+        path.write_text(text.replace('"netCDF4"', '"nczarr_xarray.netcdf4"'), encoding="utf-8")
 
 
 def row(suite: Suite, result: Result) -> str:
@@ -210,6 +263,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         if any(suite.package == "netCDF4" for suite in wanted):
             fetch_netcdf4(Path(temporary) / "netcdf4")
+            with_the_interface(Path(temporary) / "netcdf4", Path(temporary) / "interface")
+        if any("{legacy}" in suite.paths for suite in wanted):
+            tests = importlib.util.find_spec("h5netcdf.tests")
+            assert tests is not None
+            assert tests.submodule_search_locations
+            (source,) = tests.submodule_search_locations
+            with_the_interface(Path(source), Path(temporary) / "legacy")
         with ThreadPoolExecutor(2) as pool:
             for suite, result in zip(
                 wanted, pool.map(partial(run, Path(temporary)), wanted), strict=True

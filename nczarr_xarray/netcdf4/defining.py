@@ -100,7 +100,7 @@ class Declares(HasAttributes):
         least_significant_digit, significant_digits, quantize_mode
             What values are rounded to.
         chunk_cache
-            Has no meaning here.
+            What `Variable.get_var_chunk_cache` tells, no more.
         subarray_shape, max_subarray_size
             Of an aggregation: the lengths of fragments, as of `nczarr_xarray.to_cfa`, or the bytes
             of the largest one, in place of those that were given with the dataset.
@@ -153,6 +153,7 @@ class Declares(HasAttributes):
         made = new_variable(group, name, datatype, along, fill_value, asked, rounded, fragments)
         if least_significant_digit is not None:
             made.least_significant_digit = np.int64(least_significant_digit)
+        made.set_var_chunk_cache(chunk_cache)
         group.variables[name] = made
         return made
 

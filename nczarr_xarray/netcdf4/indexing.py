@@ -98,9 +98,11 @@ def _as_integer(e: Any) -> int:
         return operator.index(e)
     except TypeError:
         try:
-            return int(e)
+            if float(e) == int(e):
+                return int(e)
         except (TypeError, ValueError):
-            raise IndexError(_WHAT_IS_VALID) from None
+            pass
+        raise IndexError(_WHAT_IS_VALID) from None
 
 
 def _position(e: int, size: int, grows: bool) -> int:

@@ -75,6 +75,8 @@ class OpenFile:
         if mode not in ("r", "rs"):
             if mode not in ("w", "x", "a", "r+", "ws", "as"):
                 raise ValueError(f"mode must be 'w', 'x', 'r', 'a' or 'r+', got '{mode}'")
+            if kind.startswith("NETCDF3") and mode[0] in "wx":
+                raise ValueError(f"{self.path}: format={kind!r} is of files: name it .nc")
             self.writer = self._writer("a" if mode == "r+" else mode[0], kind)
             self.root = self.writer.root
             if mode[0] in "wx" and kind == "NETCDF4_CLASSIC":

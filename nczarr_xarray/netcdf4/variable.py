@@ -63,6 +63,7 @@ class Variable(HasAttributes):
     __slots__ = (
         "__weakref__",
         "_attributes",
+        "_chunk_cache",
         "_decoding",
         "_dimensions",
         "_elements",
@@ -94,6 +95,7 @@ class Variable(HasAttributes):
         self._switches = Switches()
         self._ncstring_attrs = False
         self._decoding: Decoding | None = None
+        self._chunk_cache = get_chunk_cache()
         self.datatype = datatype
         self.dtype = datatype if isinstance(datatype, np.dtype) else datatype.dtype
 
@@ -182,8 +184,8 @@ class Variable(HasAttributes):
         raise NotImplementedError("parallel access by MPI is not there: use dask, or threads")
 
     def get_var_chunk_cache(self) -> tuple[int, int, float]:
-        """Return netCDF's default size, number and preemption; chunks are remembered otherwise."""
-        return get_chunk_cache()
+        """Return what was set; chunks to which reads come back are remembered by other rules."""
+        return self._chunk_cache
 
     def set_var_chunk_cache(
         self,
@@ -191,7 +193,8 @@ class Variable(HasAttributes):
         nelems: int | None = None,
         preemption: float | None = None,
     ) -> None:
-        """Do nothing: chunks to which reads come back are remembered within bounds of its own."""
+        """Note what `get_var_chunk_cache` returns."""
+        self._chunk_cache = _cache_of(self._chunk_cache, size, nelems, preemption)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -274,10 +277,10 @@ class Variable(HasAttributes):
         scalar = not self._dimensions
         grows = tuple(dimension.isunlimited() for dimension in self._dimensions) or (False,)
         key, counts, ends = region(elem, self.shape or (1,), grows, values.shape)
+        values = conforming(values, counts, key)
         if 0 in counts:
             return
         self._change()
-        values = conforming(values, counts, key)
         for dimension, end in zip(self._dimensions, ends, strict=False):
             if end > dimension.size:
                 dimension._size = end  # noqa: SLF001 - growing is what writing does
@@ -435,11 +438,19 @@ def _of_path(group: Dataset, name: str) -> Variable:
 
 
 def get_chunk_cache() -> tuple[int, int, float]:
-    """Return the default size, number of slots and preemption of netCDF-C's cache of chunks."""
-    return 16777216, 4133, 0.75
+    """Return what was set, or the default size, slots and preemption of netCDF-C's cache."""
+    return _chunk_cache[0]
 
 
 def set_chunk_cache(
     size: int | None = None, nelems: int | None = None, preemption: float | None = None
 ) -> None:
-    """Do nothing: chunks to which reads come back are remembered within bounds of their own."""
+    """Note what `get_chunk_cache` returns; chunks are remembered by other rules."""
+    _chunk_cache[0] = _cache_of(_chunk_cache[0], size, nelems, preemption)
+
+
+_chunk_cache: list[tuple[int, int, float]] = [(16777216, 4133, 0.75)]
+
+
+def _cache_of(known: tuple[int, int, float], *given: Any) -> Any:
+    return tuple(old if new is None else new for old, new in zip(known, given, strict=True))

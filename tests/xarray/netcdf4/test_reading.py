@@ -201,6 +201,14 @@ def test_storage_is_told_as_netcdf4_python_tells_it(path: Path) -> None:
                 assert told == getattr(theirs[name], method)()
 
 
+def test_numbers_that_are_no_integers_are_no_positions(path: Path) -> None:
+    with ours.Dataset(path) as nc:
+        assert nc["plain"][np.float32(1)] == 2
+        for index in (0.8, -0.8, np.array(0.8)):
+            with pytest.raises(IndexError, match="only integers"):
+                nc["plain"][index]
+
+
 def test_variables_are_found_by_attributes(path: Path) -> None:
     with ours.Dataset(path) as nc:
         group = nc["g"]

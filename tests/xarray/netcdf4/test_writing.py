@@ -555,3 +555,27 @@ def test_decimals_are_kept_and_infinities_stay(tmp_path: Path) -> None:
             v[:] = values
             found.append(v[:].tolist())
     assert found[0] == found[1]
+
+
+def test_a_format_of_files_makes_no_tree(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"name it \.nc"):
+        ours.Dataset(tmp_path / "a.nczarr", "w", format="NETCDF3_CLASSIC")
+
+
+def test_data_for_nothing_must_conform(tmp_path: Path) -> None:
+    with ours.Dataset(tmp_path / "a.nczarr", "w") as nc:
+        nc.createDimension("x", 3)
+        variable = nc.createVariable("v", "i4", ("x",))
+        variable[[]] = [5]
+        with pytest.raises(IndexError, match="does not conform"):
+            variable[[]] = [5, 6]
+
+
+def test_parameters_of_caches_are_kept(tmp_path: Path) -> None:
+    before = ours.get_chunk_cache()
+    ours.set_chunk_cache(10_000, preemption=0.5)
+    assert ours.get_chunk_cache() == (10_000, before[1], 0.5)
+    ours.set_chunk_cache(*before)
+    with ours.Dataset(tmp_path / "a.nczarr", "w") as nc:
+        variable = nc.createVariable("v", "i4", chunk_cache=15_000)
+        assert variable.get_var_chunk_cache() == (15_000, *before[1:])
