@@ -21,7 +21,10 @@ import summary
 from harness import Options
 
 #: Rows of the usual kind, which harness.py turns into tables and pictures.
-ROWS = ("read", "hdf5", "opening", "small", "objects", "loading", "parallel", "aggregations")
+ROWS = (
+    *("read", "hdf5", "opening", "small", "objects", "loading", "parallel", "aggregations"),
+    "scripts",
+)
 #: Modules that have these for themselves.
 OWN = ("cold", "memory", "scaling", "large", "decoding", "appends", "rechunk", "flame")
 SCRIPTS = ("export", "remote")

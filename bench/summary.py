@@ -27,6 +27,7 @@ PAGES = {
     "aggregations": ("aggregations.md", "aggregations"),
     "parallel": ("resources.md", "dask"),
     "export": ("writing.md", "writing"),
+    "scripts": ("scripts.md", "scripts for netCDF4-python"),
     "rechunk": ("writing.md#copies-in-bounded-memory", "copies in bounded memory"),
 }
 #: Goals of sections that are scripts, for rows that begin so.
