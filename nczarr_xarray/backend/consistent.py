@@ -13,8 +13,7 @@ from nczarr_fsspec.changes.consistent_reading import Mark, look
 from nczarr_fsspec.changes.journal import STATE_KEYS
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.dataset.open import ATTEMPTS, always_changing
-from nczarr_xarray.dataset.targets import place_of
+from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, place_of
 
 #: The mark of what has no objects of a tree.
 NOTHING = Mark(None, (None,) * len(STATE_KEYS))

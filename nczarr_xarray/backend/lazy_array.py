@@ -26,7 +26,7 @@ from nczarr_xarray.backend.compat import (
     stored_array,
 )
 from nczarr_xarray.dataset.file import loop_of
-from nczarr_xarray.dataset.variable import Selection, VariableReader
+from nczarr_xarray.dataset.variable import Selection, VariableReader, read_together
 from nczarr_xarray.model import element_of
 
 #: Of variables that are read with one that is asked for: bytes of their values, and how many.
@@ -75,8 +75,6 @@ class NCZarrArray(BackendArray):
         others = list(_wanted_besides(self))
         if not others:
             return self.reader.read(wanted.key, points=wanted.points)
-        from nczarr_xarray.dataset.selections import read_together
-
         try:
             values, found = read_together(wanted, [other.selection for other in others])
             for other, value in zip(others, found, strict=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, RedirectError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.place import find_beside, find_remote_file
+from nczarr_fsspec.place import Place, find_beside, find_remote_file
 from nczarr_fsspec.places.names import ZIP
 from nczarr_fsspec.places.rc import has_secret_for_all, left_out_here, load_rc
 from nczarr_fsspec.places.url import is_url, redact
@@ -24,7 +24,6 @@ from nczarr_fsspec.text import printable
 from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.targets import place_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.opendap import is_dap
@@ -415,7 +414,7 @@ def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool
     if not target.startswith(("http://", "https://")) or "#" in target:
         return False
     try:
-        data = place_of(f"{target}.dds#mode=bytes", storage_options).open().data
+        data = Place.of(f"{target}.dds#mode=bytes", storage_options).open().data
     except NCZarrError:
         return False
     with closing(data):

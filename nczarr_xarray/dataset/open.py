@@ -1,16 +1,22 @@
 """Open a dataset: where the pure formats meet a store, or one file.
 
 `open_hierarchy` answers what a format asks for from a store or a file, and returns an
-`nczarr_xarray.dataset.dataset.Opened`, of which xarray, the command line and tests are views.
+`nczarr_xarray.dataset.dataset.Opened`, of which xarray, the command line and tests are views. What
+a user may name is found out here, too: stores of zarr-python and references of kerchunk are more
+than `nczarr_fsspec.place.Place` knows.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import (
@@ -21,22 +27,26 @@ from nczarr_fsspec.errors import (
     PageError,
     RedirectError,
     StoreError,
+    on_error,
 )
-from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.url import is_url
-from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.ranges.local import open_local
+from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+from nczarr_fsspec.transport.policy import RequestLimits
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.targets import as_references, place_of
 from nczarr_xarray.formats.cfa.dialect import is_master
 from nczarr_xarray.formats.registry import EVERYTHING, OpenOptions, Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer
 from nczarr_xarray.model import Hierarchy
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.address_policy import Allow
+    from nczarr_fsspec.address_policy import AddressPolicy, Allow
     from nczarr_fsspec.changes.consistent_reading import Reading
-    from nczarr_fsspec.changes.journal import State
+    from nczarr_fsspec.destination import Destination
+    from nczarr_fsspec.stores.references import File, Origin
 
 T = TypeVar("T")
 OpenTree: TypeAlias = Callable[[KeyStore, frozenset[str], OpenOptions, Any], T]
@@ -252,7 +262,10 @@ def open_keys(
                 if hierarchy is None:
                     assert failure is not None
                     raise failure
-                _hold_back(hierarchy, reading.state)
+                pending = reading.state.pending
+                for variable in hierarchy.root.all_variables() if pending else ():
+                    # chunks that are not all there are not read
+                    variable.error = variable.error or pending.get(variable.path.strip("/"))
                 opened = Opened(reading.state.store, hierarchy, reading=reading)
                 if isinstance(opened.store, RemoteStore):
                     opened.store.seen = time.monotonic()
@@ -287,12 +300,6 @@ def always_changing(attempts: int) -> str:
     )
 
 
-def _hold_back(hierarchy: Hierarchy, state: State) -> None:
-    """Keep arrays whose chunks are not all there from being read."""
-    for variable in hierarchy.root.all_variables() if state.pending else ():
-        variable.error = variable.error or state.pending.get(variable.path.strip("/"))
-
-
 def _with_aggregations(
     opened: Opened,
     options: OpenOptions,
@@ -305,3 +312,162 @@ def _with_aggregations(
     from nczarr_xarray.dataset.fragments import with_aggregations
 
     return with_aggregations(opened, options, read, open_with, master)
+
+
+# -- targets --------------------------------------------------------------------------------------
+# What a user may name, to be read or to be written.
+
+
+def place_of(target: Any, storage_options: Mapping[str, Any] | None) -> Place:
+    """Parse what a user names, to be read.
+
+    Parameters
+    ----------
+    target
+        Whatever `nczarr_fsspec.place.Place.of` takes, or a zarr-python Store.
+    storage_options
+        As there.
+    """
+    if is_zarr_store(target):
+        from nczarr_xarray.zarr.adopted import adopt
+
+        return Place(contents=adopt(target))
+    return Place.of(target, storage_options)
+
+
+def find_destination(target: Any, storage_options: Mapping[str, Any] | None) -> Destination:
+    """Find out where to write.
+
+    Parameters
+    ----------
+    target
+        Whatever `nczarr_fsspec.destination.open_destination` takes, or a zarr-python Store.
+    storage_options
+        Options of the target's filesystem (fsspec).
+    """
+    from nczarr_fsspec.destination import open_destination
+
+    if is_zarr_store(target):
+        from nczarr_xarray.zarr.adopted import adopt_for_writing
+
+        target = adopt_for_writing(target)
+    return open_destination(target, storage_options)
+
+
+def is_zarr_store(target: Any) -> bool:
+    """Tell whether a target is a Store of zarr-python, which is imported if there is one."""
+    if "zarr" not in sys.modules:
+        return False
+    from zarr.abc.store import Store
+
+    return isinstance(target, Store)
+
+
+# -- references -----------------------------------------------------------------------------------
+# Kerchunk references that a target turns out to be, opened as the keys of a dataset.
+
+
+#: Addresses, and files of addresses, that are looked at to find out where most files are.
+_MOST_LOOKED_AT = 64
+#: A folder behind a network that may be one of these.
+_FOLDER_NAME = re.compile(r"\.(parq|parquet)/?\Z", re.IGNORECASE)
+
+
+def as_references(target: object, data: object, options: OpenOptions) -> KeyStore | None:
+    """Return the keys of a set of references; None if it is something else.
+
+    Parameters
+    ----------
+    target
+        What the caller opens.
+    data
+        What is there; or the target itself, if it is a mapping that kerchunk has made.
+
+    Raises
+    ------
+    FormatError, StoreError
+        If these are no references that can be read. What is there is closed then.
+    """
+    if not isinstance(data, (ByteSource, KeyStore, Mapping)) or not are_references(data):
+        return None
+    limits = RequestLimits.take(dict(options.storage_options or {}), "storage_options")
+    with nullcontext() if isinstance(data, Mapping) else on_error(data.close):
+        store = open_references(data, options.policy(target, data))
+    if limits.max_metadata is not None:
+        store.max_metadata = limits.max_metadata
+    return store
+
+
+def are_references(data: ByteSource | KeyStore | Mapping[Any, Any]) -> bool:
+    """Tell from what is there whether it is a set of references, as far as that costs little.
+
+    A folder behind a network has to be called ``.parq`` or ``.parquet``: else every tree would
+    have to be asked first.
+    """
+    if isinstance(data, ByteSource):
+        # as JSON begins that none of our formats is
+        start = bytes(data.head).lstrip(b"\xef\xbb\xbf \t\r\n")
+        return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
+    if isinstance(data, Mapping):  # of references, not of bytes
+        from nczarr_fsspec.stores.referenceformat import is_version_0
+
+        return isinstance(data.get("refs"), Mapping) or is_version_0(data)
+    if not isinstance(data, LocalStore) and not _FOLDER_NAME.search(data.url):
+        return False
+    (metadata,) = data.get_many([".zmetadata"])
+    return isinstance(metadata, bytes) and b'"record_size"' in metadata
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfReferences:
+    """Opens the files that references name, as far as they may.
+
+    Parameters
+    ----------
+    policy
+        What addresses mean, and which ones may be opened.
+    """
+
+    policy: AddressPolicy
+
+    def open(self, address: str) -> File:
+        """Open a file; see `nczarr_fsspec.stores.references.Opener`."""
+        target = self.policy.resolve(address)
+        if not is_url(target):
+            return open_local(target)
+        return Place.of(target, self.policy.options(target)).open_unasked()
+
+    def is_remote(self, address: str) -> bool:
+        """Tell whether a file has to be waited for."""
+        try:
+            return is_url(self.policy.resolve(address))
+        except NCZarrError:
+            return False  # it will be an error anyway
+
+
+def open_references(origin: Origin, policy: AddressPolicy) -> KeyStore:
+    """Return the keys of a set of references.
+
+    Parameters
+    ----------
+    origin
+        A file of JSON, a folder of Parquet, or what JSON would say.
+    policy
+        What addresses mean, and which ones may be opened.
+
+    Raises
+    ------
+    FormatError
+        If these are no references.
+    StoreError
+        If they cannot be read.
+    """
+    from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+
+    opener = FilesOfReferences(policy)
+    if isinstance(origin, (RemoteBytes, RemoteStore)):
+        return RemoteReferences(origin, opener)
+    here = LocalReferences(origin, opener)
+    if any(map(opener.is_remote, islice(here.addresses(), _MOST_LOOKED_AT))):
+        return here.as_remote()
+    return here

@@ -12,9 +12,8 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
-from nczarr_xarray.dataset.failed_reads import explained
 from nczarr_xarray.dataset.file import loop_of
-from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.dataset.variable import VariableReader, explained
 from nczarr_xarray.model import ChunkTable
 
 #: Chunks that are looked for, at most, to learn what is so of all.

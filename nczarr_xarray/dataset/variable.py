@@ -1,27 +1,33 @@
-"""Read selections of one variable, whatever its data are made of."""
+"""Read selections of variables, whatever their data are made of.
+
+A `VariableReader` reads those of one variable. `read_together` reads many at the same time, those
+of remote stores. `explained` adds to the error of a read that failed what has become of the dataset
+since it was opened.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, StoreError
-from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.stores.missing_chunks import Document
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.stores.missing_chunks import CHANGED, Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
 from nczarr_xarray.chunks.pieces import Index, PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
-from nczarr_xarray.dataset.failed_reads import explain, explained
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
+from nczarr_xarray.formats.rounds import caught, collection_paused, together
 from nczarr_xarray.model import ChunkTable, Selections, Variable
 
 if TYPE_CHECKING:
@@ -29,6 +35,10 @@ if TYPE_CHECKING:
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
 MOST_AT_HAND = 1 << 20
+#: Selections that are begun together. Their requests are on the way while the next are begun, ...
+_AT_A_TIME = 64
+#: after so many turns of the event loop.
+_TURNS = 2
 #: An index of all positions along a dimension.
 _ALL = slice(None)
 
@@ -301,3 +311,179 @@ def in_sequence() -> bool:
     The threads of dask (and of anything else) share the work: what one has read, none reads again.
     """
     return threading.current_thread() is threading.main_thread()
+
+
+# -- failed reads ----------------------------------------------------------------------------------
+# What is said of a read that failed: which dataset it is about, and whether that has changed.
+#
+# Whether bytes are damaged is found out by what decodes them (`nczarr_xarray.chunks.decoder`), and
+# whether chunks are missing or gone by `nczarr_fsspec.stores.missing_chunks`. Here it is found out,
+# once a read has failed, whether the dataset is still the one that was opened, which explains both.
+
+
+@contextmanager
+def explained(reader: VariableReader) -> Iterator[None]:
+    """Explain the errors of a read, and see at its end that the dataset is the one that was opened.
+
+    Else its missing chunks would be fill values of another one that has taken its place.
+    """
+    try:
+        yield
+        store = reader.store
+        if isinstance(store, LocalStore):
+            if reader.as_opened is None:
+                store.check_place()
+            else:
+                reader.as_opened.check(store)
+    except (FormatError, StoreError) as error:
+        explain(reader, error)
+        raise
+    except MemoryError as error:
+        reason = f"the selection does not fit into memory ({error}): read a part"
+        raise FormatError(reader.path, reason) from None
+
+
+def explain(reader: VariableReader, error: NCZarrError) -> None:
+    """Add to an error which dataset it is about, and if that has changed since its opening."""
+    error.found_in(reader.store.url)
+    known = reader.error is not None or error.reason.endswith(CHANGED)
+    if not known and isinstance(reader.store, KeyStore) and _has_changed(reader, reader.store):
+        error.reason += f"; {CHANGED}"
+
+
+def _has_changed(reader: VariableReader, store: KeyStore) -> bool:
+    try:
+        store.check_place()
+    except StoreError:  # which is all that tells two trees of Zarr 3 apart
+        return True
+    if reader.as_opened is None:
+        return False
+    from nczarr_fsspec.changes.consistent_reading import look
+
+    with suppress(StoreError):
+        now, before = look(store), reader.as_opened.mark
+        # a root that is not there any more may only be out of reach, as the rest is
+        return now != before and not (now.root is None and before.root is not None)
+    return False
+
+
+# -- many variables --------------------------------------------------------------------------------
+# Selections of many remote variables, read at the same time, the small ones of a file together.
+#
+# A read of its own takes an event loop longer than decoding a small chunk does: tasks, read rounds
+# and futures. So small selections of one file are located in one read round of all, and fetched by
+# one read of data. What cannot be read so is read by itself, which finds out why.
+
+
+def read_together(
+    wanted: Selection, others: Sequence[Selection]
+) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
+    """Read a selection and, at the same time, others of remote stores on the same loop.
+
+    Of the others, errors stand in the place of values.
+
+    Raises
+    ------
+    NCZarrError
+        As `VariableReader.read`, of the first.
+    """
+    remote = loop_of(wanted.reader.store)
+    assert remote is not None
+    reading = _read_all([wanted, *others], remember=in_sequence())
+    with collection_paused():  # what hundreds of variables take stays until all are read
+        values, *of_others = remote.run(reading)
+    if not isinstance(values, BaseException):
+        return values, of_others
+    if isinstance(values, (FormatError, StoreError)):
+        explain(wanted.reader, values)
+    raise values
+
+
+async def _read_all(
+    selections: Sequence[Selection], *, remember: bool
+) -> list[np.ndarray | BaseException]:
+    """Read selections on their loop; errors stand in the place of values."""
+    results: list[np.ndarray | BaseException | None] = [None] * len(selections)
+
+    async def read(number: int) -> None:
+        reader, key, points = selections[number]
+        try:
+            results[number] = await reader.read_remote(key, points=points, remember=remember)
+        except Exception as error:  # noqa: BLE001 - raised by whoever wants this selection
+            results[number] = error
+
+    async def read_small(file: DataFile, small: Mapping[int, _Small]) -> None:
+        first = selections[min(small)].reader
+        with caused_by(first.path), suppress(Exception):  # what is left is read by itself
+            await _read_small(file, [one.read for one in small.values()])
+        for number, one in small.items():
+            with suppress(Exception):
+                values = one.read.values()
+                if values is not None:
+                    results[number] = one.finish(values)
+        for number in small:
+            if results[number] is None:
+                tasks.create_task(read(number))
+
+    async with asyncio.TaskGroup() as tasks:
+        for at in range(0, len(selections), _AT_A_TIME):
+            files: dict[DataFile, dict[int, _Small]] = {}
+            for number in range(at, min(at + _AT_A_TIME, len(selections))):
+                store = selections[number].reader.store
+                small = _begin(selections[number], remember=remember)
+                if small is not None and isinstance(store, DataFile):
+                    files.setdefault(store, {})[number] = small
+                else:
+                    tasks.create_task(read(number))
+            for file, begun in files.items():
+                tasks.create_task(read_small(file, begun))
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
+    return [  # of one that something else has cancelled there is nothing
+        StoreError(one.reader.path, "reading it was cancelled") if values is None else values
+        for one, values in zip(selections, results, strict=True)
+    ]
+
+
+class _Small(NamedTuple):
+    """A small selection of a file, and what makes values of what its read brings."""
+
+    read: SmallRead
+    finish: Callable[[np.ndarray], np.ndarray]
+
+
+def _begin(selection: Selection, *, remember: bool) -> _Small | None:
+    """Begin to read a selection with others; None if it is to be read by itself."""
+    reader, key, points = selection
+    try:
+        begun = reader.begin_small(key, points=points, remember=remember)
+    except Exception:  # noqa: BLE001 - its own read raises it again
+        return None
+    return None if begun is None else _Small(*begun)
+
+
+async def _read_small(file: DataFile, reads: Sequence[SmallRead]) -> None:
+    """Locate the chunks of small reads in one read round, and fetch them by one read."""
+    from nczarr_fsspec.ranges.planner import by_owner  # which only remote files need
+
+    tables = await file.parse_remote(together([caught(one.locating()) for one in reads]))
+    located: list[SmallRead] = []
+    extents: list[tuple[np.ndarray, np.ndarray]] = []
+    for one, table in zip(reads, tables, strict=True):
+        with suppress(NCZarrError):
+            extent = None if isinstance(table, NCZarrError) else one.located(table)
+            if extent is not None:
+                located.append(one)
+                extents.append(extent)
+    if not extents:
+        return
+    starts, stops = map(np.concatenate, zip(*extents, strict=True))
+    first = np.cumsum([0, *(len(starts) for starts, _ in extents)])
+
+    async def receive(numbers: np.ndarray, data: list[memoryview]) -> None:
+        for owner, rows in by_owner(first, numbers):
+            with suppress(NCZarrError):
+                parts = [data[i] for i in rows.tolist()]
+                located[owner].scatter(numbers[rows] - first[owner], parts)
+
+    await file.read_data(starts, stops, receive)

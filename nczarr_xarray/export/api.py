@@ -18,7 +18,7 @@ from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.places.names import says_file
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.backend.compat import dataarray_to_dataset
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.open import find_destination
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.cfa.task import clear_claim
 from nczarr_xarray.export.chunk_writer import ArrayWriter

@@ -20,8 +20,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.dataset.open import closed_on_error, open_keys
-from nczarr_xarray.dataset.targets import are_references
+from nczarr_xarray.dataset.open import are_references, closed_on_error, open_keys
 from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.formats.nczarr import emit, spellings
 from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED

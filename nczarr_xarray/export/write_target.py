@@ -38,8 +38,7 @@ from nczarr_fsspec.errors import (
     on_error,
 )
 from nczarr_fsspec.stores.zipwrite import pack
-from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.open import find_destination, open_keys
 from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile
 from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr, describes_array, formats

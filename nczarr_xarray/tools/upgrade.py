@@ -21,8 +21,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import OLD_METADATA
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.open import find_destination, open_keys
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import begin_edit

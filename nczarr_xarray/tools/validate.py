@@ -13,7 +13,7 @@ from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.errors import on_error
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.open import find_destination
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.cfa.task import Claim, holder
 from nczarr_xarray.export.existing import Existing

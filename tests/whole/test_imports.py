@@ -146,7 +146,7 @@ OPENING = {
     ),
     *under(
         "nczarr_xarray",
-        "dataset dataset.dataset dataset.file dataset.open dataset.targets "
+        "dataset dataset.dataset dataset.file dataset.open "
         "formats formats.cfa formats.cfa.dialect "
         "formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
@@ -254,7 +254,7 @@ READING = {
         "nczarr_xarray.chunks",
         "cache decoder engine grid part pieces plan scatter sources strides threads",
     ),
-    *under("nczarr_xarray.dataset", "failed_reads replaced_arrays variable"),
+    *under("nczarr_xarray.dataset", "replaced_arrays variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],

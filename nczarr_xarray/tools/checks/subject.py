@@ -26,8 +26,7 @@ from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.open import find_destination, open_hierarchy
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads

@@ -33,8 +33,7 @@ from nczarr_fsspec.transport.request import FASTEST, Extent, tells_bandwidth
 from nczarr_fsspec.transport.shared import background_loop
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.dataset.targets import are_references
+from nczarr_xarray.dataset.open import are_references, open_keys
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.cfa.dialect import is_master

@@ -16,7 +16,7 @@ from nczarr_fsspec.stores import references as references_module
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.referencefolder import FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import Part, Row
-from nczarr_xarray.dataset.targets import open_references
+from nczarr_xarray.dataset.open import open_references
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

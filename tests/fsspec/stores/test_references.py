@@ -37,7 +37,7 @@ from nczarr_fsspec.stores.referenceformat import (
     Part,
 )
 from nczarr_fsspec.stores.references import LocalReferences
-from nczarr_xarray.dataset.targets import are_references, open_references
+from nczarr_xarray.dataset.open import are_references, open_references
 from tests.support.examples import examples
 from tests.support.faults.disks import open_files
 from tests.support.faults.locks import watch_cache

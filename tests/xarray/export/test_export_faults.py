@@ -25,7 +25,7 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.open import find_destination
 from nczarr_xarray.export import write_target
 from nczarr_xarray.export.write_target import begin_new
 from tests.support.faults.disks import tiny_disk
