@@ -17,8 +17,6 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from nczarr_fsspec.ranges.source import LocalBytes
 
 #: Bytes of decoded chunks that a process remembers; netCDF-C has as much for each variable.
@@ -51,11 +49,11 @@ class ChunkCache:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
-    def of(self, owner: object) -> Chunks:
-        """Return the part for the chunks of one array, forgotten together with `owner`."""
+    def number_of(self, owner: object) -> int:
+        """Return by which number the chunks of one array are known, forgotten with `owner`."""
         number = next(self._owners)
         weakref.finalize(owner, self.leave, number).atexit = False
-        return Chunks(self, number)
+        return number
 
     def clear(self) -> None:
         """Forget everything: stored chunks may have changed."""
@@ -120,39 +118,6 @@ class ChunkCache:
 
 #: Of this process.
 CACHE = ChunkCache(MOST_BYTES)
-
-
-class Chunks:
-    """The remembered chunks of one array."""
-
-    __slots__ = ("_cache", "_owner")
-
-    def __init__(self, cache: ChunkCache, owner: int) -> None:
-        self._cache = cache
-        self._owner = owner
-
-    def for_read(self, decoded: int, count: int, dtype: np.dtype) -> Chunks | None:
-        """Return these, if a read is so small that others may follow.
-
-        Parameters
-        ----------
-        decoded
-            Bytes of the chunks that it needs.
-        count
-            How many elements are wanted of these.
-        """
-        wanted = count * dtype.itemsize
-        if dtype.kind == "O":  # their size is not known
-            return None
-        return self if 0 < decoded <= MOST_BYTES and wanted < SHARE * decoded else None
-
-    def get(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Return decoded chunks, None for those that are not known."""
-        return self._cache.get(self._owner, keys)
-
-    def put(self, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
-        """Remember chunks of `size` bytes each."""
-        self._cache.put(self._owner, keys, chunks, size)
 
 
 # -- records -------------------------------------------------------------------------------------

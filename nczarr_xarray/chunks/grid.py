@@ -17,17 +17,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import cached_property
-from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
+from nczarr_xarray.chunks.cache import CACHE, SHARE
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.part import (
-    FAR_APART,
-    PART_SHARE,
-    ChunkPart,
-    PartsRead,
-    in_parts,
-    may_be_sparse,
-    strides_of,
-)
 from nczarr_xarray.chunks.pieces import Block
 from nczarr_xarray.chunks.plan import (
     LOCAL_WINDOW,
@@ -41,6 +32,15 @@ from nczarr_xarray.chunks.plan import (
 )
 from nczarr_xarray.chunks.scatter import Scatter, allocate
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
+from nczarr_xarray.chunks.strides import (
+    FAR_APART,
+    PART_SHARE,
+    ChunkPart,
+    PartsRead,
+    in_parts,
+    may_be_sparse,
+    strides_of,
+)
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
@@ -65,7 +65,8 @@ class Grid:
         #: whether chunks are read to where they belong in the result, where that can be
         self.is_direct = self.decoder.is_plain and not self.decoder.in_rows
         self.needs_libhdf5 = self.decoder.needs_libhdf5
-        self.known = CACHE.of(self)
+        #: by which its chunks are remembered
+        self.known = CACHE.number_of(self)
         self.parts_read = PartsRead(self.nbytes)
         #: whether its chunks are bytes of which a part may be read by itself
         self.has_parts = not (array.codecs or self.decoder.in_rows or array.dtype.hasobject)
@@ -79,13 +80,6 @@ class Grid:
             decoder = Decoder(self.array, mask)
             self._decoders[mask] = decoder, Scatter(decoder)
         return self._decoders[mask]
-
-    def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
-        """Yield windows of the chunks of a selection, and before each what has to be located."""
-        if not local:
-            return self.numbers.windows(plan, WINDOW, WINDOW)
-        together = items_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
-        return self.numbers.windows(plan, together, LOCAL_WINDOW)
 
     def read_block(self, source: LocalSource, block: Block, *, remember: bool) -> np.ndarray | None:
         """Read a block that lies in one chunk at hand; None if it does not.
@@ -163,20 +157,24 @@ class Grid:
 
     def known_for(
         self, decoded: int, count: int, remember: bool, *, local: bool = True
-    ) -> Chunks | None:
-        """Return the chunks that are remembered, if a read is to remember any.
+    ) -> int | None:
+        """Return by what chunks are remembered, if a read is so small that others may follow.
 
         Parameters
         ----------
-        decoded, count
-            As of `Chunks.for_read`.
+        decoded
+            Bytes of the chunks that it needs.
+        count
+            How many elements are wanted of these.
         local
             Whether they are at hand: what is not compressed is in memory then, in the system's
             cache.
         """
-        if not remember or (local and self.decoder.is_plain):
-            return None
-        return self.known.for_read(decoded, count, self.array.dtype)
+        dtype = self.array.dtype
+        if not remember or (local and self.decoder.is_plain) or dtype.kind == "O":
+            return None  # (of objects the size is not known)
+        few = 0 < decoded <= CACHE.most and count * dtype.itemsize < SHARE * decoded
+        return self.known if few else None
 
     def whole_remote(self, source: RemoteKeys) -> Coroutine[Any, Any, np.ndarray] | None:
         """Return what reads all elements on the loop of the source; None if not a small chunk."""
@@ -204,7 +202,7 @@ class Grid:
         task: ChunkTask,
         axes: tuple[int, ...] | None,
         result: np.ndarray,
-        known: Chunks | None,
+        known: int | None,
     ) -> None:
         """Fetch, decode and scatter the only chunk of a table, which is this one of the grid."""
         data: EncodedChunk = None
@@ -212,7 +210,7 @@ class Grid:
         if table.start[0] >= 0:
             if known is not None:
                 versions = source.versions([number], table)  # before it is read
-                (chunk,) = known.get(versions)
+                (chunk,) = CACHE.get(known, versions)
                 if chunk is not None:
                     self.scatter.one(chunk, task, axes, result)
                     return
@@ -231,7 +229,7 @@ class Grid:
         task: ChunkTask,
         axes: tuple[int, ...] | None,
         result: np.ndarray,
-        known: Chunks | None = None,
+        known: int | None = None,
         versions: Sequence[Hashable] = (),
     ) -> None:
         """Decode and scatter a chunk that was stored without the codecs of `mask`."""
@@ -245,7 +243,7 @@ class Grid:
                 return
         chunks = decoder.decode([data], lambda _: self.name(number))
         if known is not None and not mask:  # remembered is what the first decoder leaves
-            known.put(versions, chunks, self.nbytes)
+            CACHE.put(known, versions, chunks, self.nbytes)
         scatter.one(chunks[0], task, axes, result)
 
     def name(self, number: int) -> str:
@@ -287,7 +285,7 @@ class GridRead:
     Attributes
     ----------
     known
-        Chunks that are remembered, if any are to be.
+        As of `Grid`, if chunks are remembered.
     together
         What decodes several chunks by one call; None if they are decoded one by one.
     sparse
@@ -312,7 +310,11 @@ class GridRead:
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""
-        return self.grid.windows(self.plan, local=self.local)
+        grid, plan = self.grid, self.plan
+        if not self.local:
+            return grid.numbers.windows(plan, WINDOW, WINDOW)
+        together = items_at_a_time(plan.count, grid.nbytes) if grid.decoder.in_rows else 1
+        return grid.numbers.windows(plan, together, LOCAL_WINDOW)
 
     def pieces(
         self, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
@@ -462,7 +464,8 @@ class GridPieces:
             own = rows[part]
             chunks = decoder.decode(data[part], partial(self._name, own))
             if self._known is not None and not mask:
-                self._known.put(versions[part] or ids[own].tolist(), chunks, read.grid.nbytes)
+                keys = versions[part] or ids[own].tolist()
+                CACHE.put(self._known, keys, chunks, read.grid.nbytes)
             self._scatter(scatter, own, chunks)
 
     def _scatter_part(self, row: int, part: ChunkPart, stored: Any) -> None:
@@ -531,7 +534,7 @@ class GridPieces:
     ) -> tuple[np.ndarray, Sequence[Any]]:
         """Scatter what is remembered; the other rows, and what they are to be remembered as."""
         assert self._known is not None
-        found = self._known.get(versions)
+        found = CACHE.get(self._known, versions)
         hits = [i for i, chunk in enumerate(found) if chunk is not None]
         if not hits:
             return rows, versions

@@ -163,13 +163,6 @@ def _values(values: tuple[int, ...]) -> dict[str, Any]:
     return {"values": list(values)}
 
 
-def _nbit(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
-    """Make the step that undoes a filter of which few files have one."""
-    from nczarr_xarray.codecs.hdf5 import nbit_step
-
-    return nbit_step(config, array, size)
-
-
 def _none(_: tuple[int, ...]) -> dict[str, Any]:
     return {}
 
@@ -294,7 +287,7 @@ TABLE: tuple[Codec, ...] = (
     Codec(id="crc32c", rate=9e9),
     Codec(id="vlen-utf8"),
     # of HDF5 only
-    Codec(id="hdf5-nbit", decode=_nbit, hdf5=HDF5Filter(5, _values), zarr=False),
+    Codec(id="hdf5-nbit", decode=hdf5.nbit_step, hdf5=HDF5Filter(5, _values), zarr=False),
     Codec(id="hdf5-scaleoffset", decode=hdf5.unscale, hdf5=HDF5Filter(6, _values), zarr=False),
     Codec(id="hdf5-lzf", decode=hdf5.unlzf, hdf5=HDF5Filter(32000, _none), zarr=False),
     Codec(id="hdf5-lz4", decode=hdf5.unlz4, hdf5=HDF5Filter(32004, _none), zarr=False),

@@ -245,13 +245,13 @@ class AlikeStack:
         """
         grid, masks = self._grid, self._chunks.masks
         plan = self._plan(len(files), key, points)
-        windows = [window for _, window in grid.windows(plan, local=True)]
+        room = allocate(grid.array, plan.shape)
+        reading = GridRead(grid, plan, room, remember=False, local=True)
+        windows = [window for _, window in reading.windows()]
         ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
         numbers = np.unique(np.concatenate(ids) % len(masks))
         wanted, most = numbers.tolist(), grid.bound.stored
         fetched = [self._fetch(file, wanted, most) for file in files]
-        room = allocate(grid.array, plan.shape)
-        reading = GridRead(grid, plan, room, remember=False, local=True)
         for window in windows:
             owners, own = np.divmod(window.ids, len(masks))
             rows = zip(owners.tolist(), np.searchsorted(numbers, own).tolist(), strict=True)

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.cache import CACHE, OVERHEAD, ChunkCache
 from tests.support.servers.realservers import range_server
 
@@ -106,7 +105,7 @@ def test_whole_reads_and_other_threads_remember_nothing(
 def test_reads_of_more_than_fits_remember_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MOST_BYTES", VALUES.nbytes - 1)
+    monkeypatch.setattr(CACHE, "most", VALUES.nbytes - 1)
     with xr.open_dataset(written(tmp_path, "tree"), engine="nczarr", cache=False) as ds:
         assert np.array_equal(ds["v"][:, 3].values, VALUES[:, 3])  # touches every chunk
         assert CACHE.nbytes == 0
@@ -198,7 +197,7 @@ def test_owners_may_be_collected_while_the_cache_is_in_use() -> None:
 
     class Owner:
         def __init__(self) -> None:
-            self.chunks = known.of(self)
+            self.number = known.number_of(self)
             self.circle = self
 
     known = ChunkCache(10**9)
@@ -207,8 +206,8 @@ def test_owners_may_be_collected_while_the_cache_is_in_use() -> None:
     try:
         for number in range(500):
             owner = Owner()
-            owner.chunks.put([number], [bytes(9)], 9)
-            assert owner.chunks.get([number, "other"]) == [bytes(9), None]
+            known.put(owner.number, [number], [bytes(9)], 9)
+            assert known.get(owner.number, [number, "other"]) == [bytes(9), None]
             del owner
     finally:
         gc.set_threshold(*threshold)

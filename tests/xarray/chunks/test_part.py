@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_xarray.chunks import part
-from nczarr_xarray.chunks.part import parts_of, strides_of
 from nczarr_xarray.chunks.plan import ChunkTask, plan_outer, plan_points
+from nczarr_xarray.chunks.strides import parts_of, strides_of
 from tests.support.examples import examples
 
 ITEM = 4
