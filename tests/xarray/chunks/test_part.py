@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nczarr_xarray.chunks import part
 from nczarr_xarray.chunks.plan import ChunkTask, plan_outer, plan_points
-from nczarr_xarray.chunks.strides import parts_of, strides_of
+from nczarr_xarray.chunks.strides import FAR_APART, parts_of, strides_of
 from tests.support.examples import examples
 
 ITEM = 4
@@ -51,7 +50,7 @@ def test_tasks_make_up_what_is_wanted(
     strides = strides_of(shape, "C", ITEM, None)
     (whole,) = parts_of(task, strides, ITEM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(part, "FAR_APART", far)
+        patch.setattr("nczarr_xarray.chunks.strides.FAR_APART", far)
         parts = parts_of(task, strides, ITEM)
     found, times = np.zeros(wanted, chunk.dtype), np.zeros(wanted, int)
     expected = np.zeros(wanted, chunk.dtype)
@@ -78,7 +77,7 @@ def test_a_long_slice_is_no_list() -> None:
 
 
 def test_far_positions_of_a_slice_are_apart() -> None:
-    step = part.FAR_APART
+    step = FAR_APART
     task, _ = task_of((10 * step,), (slice(3, 10 * step, step),))
     parts = parts_of(task, (ITEM,), ITEM)
     assert [found.stop - found.start for found in parts] == [ITEM] * 10
@@ -86,12 +85,12 @@ def test_far_positions_of_a_slice_are_apart() -> None:
 
 def test_series_of_points_are_apart() -> None:
     """Where points are far apart, and steps too, nothing between is read: not all of the chunk."""
-    shape = (3, 4, part.FAR_APART)
+    shape = (3, 4, FAR_APART)
     key = (slice(None), np.array([0, 3]), np.array([7, 9]))
     plan = plan_points(key, shape, shape)
     (task,) = plan.tasks()
     parts = parts_of(task, strides_of(shape, "C", 1, plan.axes), 1)
     assert sorted(found.start for found in parts) == [
-        (4 * step + y) * part.FAR_APART + x for step in range(3) for y, x in ((0, 7), (3, 9))
+        (4 * step + y) * FAR_APART + x for step in range(3) for y, x in ((0, 7), (3, 9))
     ]
     assert {found.stop - found.start for found in parts} == {1}
