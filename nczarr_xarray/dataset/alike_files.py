@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -140,44 +139,27 @@ class AlikeFiles:
             source.close()
         return opening
 
-    def learn(self, name: str, opening: Opening) -> bool:
-        """Learn the pattern of a local file that has been opened; tell whether to use the stack."""
-        file = self._file_of(opening)
-        if file is None:
-            return False
-        variable = file.parse(read_alike_variable(file, name, entire=self._entire))
-        self._known = name, variable
-        return self._learn_stack(name, variable, file)
+    async def learn(self, name: str, opening: Opening) -> bool:
+        """Learn the pattern of a file that has been opened; tell whether to use the stack.
 
-    async def learn_remote(self, name: str, opening: Opening) -> None:
-        """Do as `learn` does, of a remote file, on its loop."""
-        file = self._file_of(opening)
-        if file is None:
-            return
-        variable = await file.parse_remote(read_alike_variable(file, name, entire=self._entire))
-        self._known = name, variable
-        here = at_hand(file.source)
-        if here is not None:
-            self._learn_stack(name, variable, here)
-
-    def _learn_stack(self, name: str, alike: AlikeVariable | None, file: DataFile) -> bool:
-        """Learn where files of a pattern have chunks, from one that is read without waiting."""
-        array = None if alike is None else alike.variable.array
-        chunks = None if array is None else file.parse(read_alike_chunks(array))
-        if alike is None or chunks is None:
-            return False
-        self.stack = AlikeStack(name, alike, chunks)
-        return True
-
-    def _file_of(self, opening: Opening) -> DataFile | None:
-        """Return the file whose pattern is to be learned; None if that is not worth while."""
+        Nothing suspends it of a local file; that of a remote one is read on its loop.
+        """
         file, array = opening.reader.store, opening.variable.array
-        if self._learned >= _MOST_PATTERNS or not isinstance(file, DataFile):
-            return None
-        if not isinstance(array, (FileChunks, FileStrides)):
-            return None
+        if self._learned >= _MOST_PATTERNS or not isinstance(array, (FileChunks, FileStrides)):
+            return False
+        if not isinstance(file, DataFile):
+            return False
         self._learned += 1
-        return file
+        reading = read_alike_variable(file, name, entire=self._entire)
+        alike = file.parse(reading) if file.ranges is None else await file.parse_remote(reading)
+        self._known = name, alike
+        here = file if file.ranges is None else at_hand(file.source)
+        if alike is None or alike.variable.array is None or here is None:
+            return False
+        chunks = here.parse(read_alike_chunks(alike.variable.array))
+        if chunks is not None:
+            self.stack = AlikeStack(name, alike, chunks)
+        return chunks is not None
 
 
 # -- stacks --------------------------------------------------------------------------------------
@@ -277,7 +259,7 @@ class AlikeStack:
         if file is None:
             return None
         if isinstance(file, bytes):
-            return self._chunks_of(file, len(file), _nothing_more, numbers, most)
+            return self._chunks_of(file, len(file), None, numbers, most)
         try:
             descriptor = os.open(file, OPEN_FLAGS)
         except (OSError, ValueError):
@@ -288,8 +270,7 @@ class AlikeStack:
             if stat.S_ISREG(before.st_mode):
                 size, needed = before.st_size, max(self.pattern.stop, self._chunks.stop)
                 start = read_at(descriptor, 0, min(max(_TOGETHER, needed), size))
-                rest = partial(read_at, descriptor)
-                data = self._chunks_of(start, size, rest, numbers, most)
+                data = self._chunks_of(start, size, descriptor, numbers, most)
             after = os.fstat(descriptor)
         except OSError:
             return None
@@ -302,11 +283,14 @@ class AlikeStack:
         self,
         start: bytes,
         size: int,
-        rest: Callable[[int, int], bytes],
+        descriptor: int | None,
         numbers: Sequence[int],
         most: int,
     ) -> list[EncodedChunk] | None:
-        """Return chunks of a file, of which the start is given; None if it has another pattern."""
+        """Return chunks of a file; None if it has another pattern.
+
+        Its start is given, or, without a descriptor, all of it.
+        """
         chunks = self._chunks
         fits = len(start) >= chunks.stop and self.pattern.fits(start, size)
         extents = chunks.extents(start) if fits else None
@@ -321,14 +305,11 @@ class AlikeStack:
             begin, end = extent
             if end > size or end - begin > most:
                 return None
-            near = end <= len(start)
-            data.append(start[begin:end] if near else rest(begin, end))
+            if descriptor is None or end <= len(start):
+                data.append(start[begin:end])
+            else:
+                data.append(read_at(descriptor, begin, end))
         return data
-
-
-def _nothing_more(begin: int, end: int) -> bytes:
-    """Refuse to read more of a file of which all bytes are there."""
-    raise AssertionError(f"bytes {begin} to {end} of a file that is shorter")
 
 
 # -- parts of an aggregation ---------------------------------------------------------------------

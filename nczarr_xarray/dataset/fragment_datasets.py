@@ -233,21 +233,14 @@ class FragmentDatasets:
 
     def keep(self, place: FragmentPlace, opening: Opening, *, entire: bool) -> None:
         """Remember what was opened."""
+        most = REMEMBERED
+        if self.under_way is not None:
+            # of each remote file, its first bytes are: an eighth of what may be under way
+            most = max(1, min(REMEMBERED, self.under_way // 8 // HEAD_BYTES))
         with self._lock:
             self._known[place.address, place.name, entire] = opening
-            while len(self._known) > self._remembered:
+            while len(self._known) > most:
                 self._known.popitem(last=False)
-
-    @property
-    def _remembered(self) -> int:
-        """How many fragments are remembered.
-
-        The first bytes of each remote file are kept: an eighth of what may be under way, if that
-        is limited.
-        """
-        if self.under_way is None:
-            return REMEMBERED
-        return max(1, min(REMEMBERED, self.under_way // 8 // HEAD_BYTES))
 
     def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFragment | None:
         """Find a fragment that is in a remote file; None for all others.

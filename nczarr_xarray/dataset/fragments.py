@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.concurrency import Budget, WaitingThreads, gather_or_cancel
+from nczarr_fsspec.concurrency import Budget, WaitingThreads, at_once, gather_or_cancel
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -194,18 +194,15 @@ class FragmentReader:
         for target, part in self._grid.parts(plan):
             if part is None:
                 result[target] = array.fill
-                self._warn()
+                if not self._warned:
+                    self._warned = True
+                    text = f"{array.path}: {array.warning}"
+                    warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
             elif values is not None:
                 result[target] = values[part.number]
             else:
                 parts.append(part)
         return parts
-
-    def _warn(self) -> None:
-        if not self._warned:
-            self._warned = True
-            text = f"{self.array.path}: {self.array.warning}"
-            warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
 
     def open(self, number: int, place: FragmentPlace) -> tuple[Opening, FragmentReading]:
         """Open a fragment, and find out how it is read.
@@ -288,7 +285,8 @@ class PartsRead:
 
     def local(self, parts: list[Part]) -> list[Part]:
         """Read parts in files of this machine: those that are alike, then one, and so on."""
-        alike, several = self.reader.alike, len(parts) > _FEW
+        datasets, alike, entire = self.reader.datasets, self.reader.alike, self.reader.entire
+        several = len(parts) > _FEW
         others: list[Part] = []
         while parts:
             if alike.stack is not None:
@@ -301,17 +299,33 @@ class PartsRead:
                     continue
                 opening = alike.open(path, place.name)
                 if opening is not None:
-                    self.reader.datasets.keep(place, opening, entire=self.reader.entire)
+                    datasets.keep(place, opening, entire=entire)
                 self.read_part(part)
-                if self._leave(place, several=several):
+                opening = datasets.known(place, entire=entire)
+                if opening is None:
+                    continue
+                new = several and not opening.alike
+                learned = new and at_once(alike.learn(place.name, opening))
+                opening.reader.store.close()  # what is read again opens it again
+                if learned:
                     break
             parts = list(left)
         return others
 
     def remote(self, parts: list[Part]) -> list[Part]:
         """Read parts that are in remote files, all at the same time."""
-        most = self.reader.datasets.under_way
-        return read_on_loop(parts, self._find, self.read_remote, self._read_whole, most, self.cost)
+        datasets, entire = self.reader.datasets, self.reader.entire
+
+        def find_open(part: Part) -> Opening | RemoteFragment | None:
+            place = self._place(part)
+            try:
+                return datasets.known(place, entire=entire) or datasets.find(place, entire=entire)
+            except NCZarrError:
+                return None  # there may be other places
+
+        return read_on_loop(
+            parts, find_open, self.read_remote, self._read_whole, datasets.under_way, self.cost
+        )
 
     def near(self, parts: list[Part]) -> list[Part]:
         """Read parts that need not be waited for, one by one."""
@@ -356,14 +370,6 @@ class PartsRead:
         """Return the path of a fragment of this machine."""
         return self.reader.datasets.path(self._place(part))
 
-    def _find(self, part: Part) -> Opening | RemoteFragment | None:
-        """Return a fragment that is open, or in a remote file."""
-        datasets, place, entire = self.reader.datasets, self._place(part), self.reader.entire
-        try:
-            return datasets.known(place, entire=entire) or datasets.find(place, entire=entire)
-        except NCZarrError:
-            return None  # there may be other places
-
     def read_part(self, part: Part) -> None:
         """Read a part, wherever its fragment is."""
         reader, number = self.reader, part.number
@@ -382,15 +388,6 @@ class PartsRead:
             else:
                 return
 
-    def _leave(self, place: FragmentPlace, *, several: bool) -> bool:
-        """Close a file of this machine; tell whether it was learned to read others like it."""
-        opening = self.reader.datasets.known(place, entire=self.reader.entire)
-        if opening is None:
-            return False
-        learned = several and not opening.alike and self.reader.alike.learn(place.name, opening)
-        opening.reader.store.close()  # what is read again opens it again
-        return learned
-
     async def read_remote(self, part: Part, fragment: Opening | RemoteFragment) -> bool:
         """Read a part on its loop; False if it has to be read in another way."""
         reader, place = self.reader, self._place(part)
@@ -403,7 +400,7 @@ class PartsRead:
                     return False
                 opening = opened
                 if not opening.alike:
-                    await reader.alike.learn_remote(place.name, opening)
+                    await reader.alike.learn(place.name, opening)
                 reader.datasets.keep(place, opening, entire=reader.entire)
             if opening.alike and reader.alike.stack is not None:
                 file = opening.reader.store
@@ -488,7 +485,11 @@ def read_on_loop(
             loop: OnLoop | None = None
             for part in parts[at : at + BEGUN_TOGETHER]:
                 fragment = find_part(part)
-                on = None if fragment is None else _loop_of(fragment)
+                on: OnLoop | None = None
+                if isinstance(fragment, Opening):
+                    on = loop_of(fragment.reader.store)
+                elif fragment is not None:
+                    on = fragment.source
                 if fragment is None or on is None:
                     left.append(part)
                 else:
@@ -502,8 +503,3 @@ def read_on_loop(
         for one in coming:
             one.cancel()
     return left
-
-
-def _loop_of(fragment: Opening | RemoteFragment) -> OnLoop | None:
-    """Return what runs coroutines on the loop of a fragment, if it has one."""
-    return loop_of(fragment.reader.store) if isinstance(fragment, Opening) else fragment.source

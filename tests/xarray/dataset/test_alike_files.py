@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nczarr_fsspec.concurrency import at_once
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_xarray.dataset.alike_files import (
@@ -53,7 +54,7 @@ def opened(path: Path, name: str = "tas") -> Opening:
 
 def learned(path: Path, name: str = "tas") -> AlikeStack:
     files = AlikeFiles(entire=False)
-    assert files.learn(name, opened(path, name))
+    assert at_once(files.learn(name, opened(path, name)))
     assert files.stack is not None
     return files.stack
 
@@ -161,7 +162,7 @@ def test_records_that_are_interleaved(tmp_path: Path) -> None:
     content = bytearray(paths[0].read_bytes())
     content[4:8] = b"\xff" * 4
     paths[0].write_bytes(content)
-    assert not AlikeFiles(entire=False).learn("tas", opened(paths[0]))
+    assert not at_once(AlikeFiles(entire=False).learn("tas", opened(paths[0])))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +260,7 @@ def test_few_patterns_are_learned(tmp_path: Path) -> None:
     files = AlikeFiles(entire=False)
     for number in range(12):
         path = write(tmp_path / f"{number}.nc", attributes={"units": "K" * (number + 1)})
-        assert files.learn("tas", opened(path)) == (number < 8)
+        assert at_once(files.learn("tas", opened(path))) == (number < 8)
     assert files.stack is not None
     assert files.stack.variable.attributes["units"].value == "K" * 8
 
@@ -313,7 +314,7 @@ def test_files_of_h5py(tmp_path: Path) -> None:
             with h5py.File(tmp_path / f"{number}.h5", "w", libver=libver) as file:
                 file["v"] = DATA + number
         files = AlikeFiles(entire=False)
-        assert files.learn("v", opened(tmp_path / "0.h5", "v")) == known
+        assert at_once(files.learn("v", opened(tmp_path / "0.h5", "v"))) == known
         if files.stack is not None:
             found = read(files.stack, tmp_path / "1.h5")
             np.testing.assert_array_equal(found, DATA + 1)
