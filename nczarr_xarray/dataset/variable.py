@@ -403,6 +403,8 @@ async def _read_all(
     selections: Sequence[Selection], *, remember: bool
 ) -> list[np.ndarray | BaseException]:
     """Read selections on their loop; errors stand in the place of values."""
+    import asyncio
+
     results: list[np.ndarray | BaseException | None] = [None] * len(selections)
 
     async def read(number: int) -> None:
