@@ -52,21 +52,13 @@ _BLOSC_HEADER = struct.Struct("<4xI4xI")
 _LZMA_MEMORY = 1 << 28
 
 
-def inflate(_: CodecConfig, size: Size) -> Step:
-    """Undo ``zlib``: a zlib stream."""
-    return _inflate("zlib", 15, size)
-
-
-def gunzip(_: CodecConfig, size: Size) -> Step:
-    """Undo ``gzip``: a gzip member."""
-    return _inflate("gzip", 31, size)
-
-
-def _inflate(name: str, bits: int, size: Size) -> Step:
-    fast, most = LIBDEFLATE.get(name), size.most
+def inflate(config: CodecConfig, size: Size) -> Step:
+    """Undo ``zlib``, a zlib stream, or ``gzip``, a gzip member."""
+    fast, most = LIBDEFLATE.get(config["id"]), size.most
     # deflate counts in 32 bits, and takes all of the memory beforehand
     if fast is not None and size.exact and most < 1 << 31:
         return lambda data: fast(data, most)
+    bits = 31 if config["id"] == "gzip" else 15
     return _stream(lambda: zlib.decompressobj(wbits=bits), size)
 
 

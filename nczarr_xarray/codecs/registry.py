@@ -264,7 +264,7 @@ TABLE: tuple[Codec, ...] = (
     ),
     Codec(
         id="gzip",
-        decode=compressor(decompress.gunzip),
+        decode=compressor(decompress.inflate),
         encode=compress.of_elements(compress.gzip),
         options=_compression("zlib", range(10)),
         compressor=True,

@@ -136,12 +136,13 @@ class Opened:
         remote = loop_of(self.store)
         if remote is not None and readers:
             reads = [reader.read_remote(key) for reader, key in readers]
-            return remote.run(self._watched(reads))
+            return remote.run(
+                gather_caught(reads) if self.reading is None else self._watched(reads)
+            )
         return [_caught(partial(reader.read, key)) for reader, key in readers]
 
     async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
-        if self.reading is None:
-            return await gather_caught(reads)
+        assert self.reading is not None
         results: list[T | NCZarrError]
         results, _ = await gather_or_cancel(gather_caught(reads), self.reading.watch())
         return results

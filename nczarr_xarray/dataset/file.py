@@ -42,6 +42,7 @@ class DataFile:
         self.source = source
         self.url = source.url
         self.index_cache = index_cache
+        self._remembers = False
         #: what merges and bounds the requests of a remote file
         self.ranges: RangeReader | None = None
         if isinstance(source, RemoteBytes):
@@ -100,12 +101,25 @@ class DataFile:
 
     def remembering(self) -> DataFile:
         """Return the same file; of the data that are read by it, short ones are remembered, too."""
-        return _Remembering(self)
+        other = DataFile.__new__(DataFile)
+        vars(other).update(vars(self), _remembers=True)
+        return other
 
     async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
         """Read data of a remote file, on its loop, by `RangeReader.read_data`."""
-        assert self.ranges is not None
-        await self.ranges.read_data(starts, stops, receive)
+        ranges = self.ranges
+        assert ranges is not None
+        few = self._remembers and len(starts) <= _MOST_PIECES
+        if not few or int(np.sum(stops - starts)) > _MOST_BYTES:
+            await ranges.read_data(starts, stops, receive)
+            return
+
+        async def keep(numbers: np.ndarray, pieces: list[memoryview]) -> None:
+            for number, piece in zip(numbers.tolist(), pieces, strict=True):
+                ranges.sparse.add(int(starts[number]), bytes(piece))
+            await receive(numbers, pieces)
+
+        await ranges.read_data(starts, stops, keep)
 
     def parse(self, parsing: Parsing[T], *, around: bool = False) -> T:
         """Run a parser in this thread, and wait for what it reads.
@@ -233,22 +247,3 @@ def _parsed(source: RemoteBytes, options: OpenOptions) -> tuple[dict[Any, Any], 
     from nczarr_fsspec.ranges.index_memory import memory
 
     return memory.of(source).parsed, (options.path, options.tree, options.only)
-
-
-class _Remembering(DataFile):
-    """See `DataFile.remembering`."""
-
-    def __init__(self, file: DataFile) -> None:
-        vars(self).update(vars(file))
-
-    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
-        ranges = self.ranges
-        assert ranges is not None
-        short = len(starts) <= _MOST_PIECES and int(np.sum(stops - starts)) <= _MOST_BYTES
-
-        async def keep(numbers: np.ndarray, pieces: list[memoryview]) -> None:
-            for number, piece in zip(numbers.tolist(), pieces, strict=True):
-                ranges.sparse.add(int(starts[number]), bytes(piece))
-            await receive(numbers, pieces)
-
-        await super().read_data(starts, stops, keep if short else receive)

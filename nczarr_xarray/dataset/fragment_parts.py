@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.pieces import BoundingBox, Division
-from nczarr_xarray.chunks.plan import ChunkTask, Plan
+from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import (
@@ -84,26 +84,23 @@ class FragmentGrid:
 
     def parts(self, plan: Plan) -> Iterator[tuple[tuple[Any, ...], Part | None]]:
         """Yield where parts go in the result, and the parts; None for what is missing."""
-        for task in plan.tasks():
-            yield task.target, self._part(task, plan.axes)
-
-    def _part(self, task: ChunkTask, axes: tuple[int, ...] | None) -> Part | None:
-        number = 0
-        shape = []
-        for at, numbers, lengths in zip(task.position, self._numbers, self._lengths, strict=True):
-            along = numbers[at]
-            if along < 0:
-                return None
-            number = number * len(lengths) + along
-            shape.append(lengths[along])
-        if self._fragments.addresses[number] is None:
-            return None
-        key = task.source
-        if axes is not None:
-            key = tuple(key[axes.index(axis)] for axis in range(len(key)))
-        if np.ndarray in map(type, key):
-            key = tuple(i if isinstance(i, slice) else i.reshape(-1) for i in key)
-        return Part(number, tuple(shape), key, task.target)
+        addresses, axes = self._fragments.addresses, plan.axes
+        for position, key, target in plan.tasks():
+            number, shape = 0, []
+            for at, numbers, lengths in zip(position, self._numbers, self._lengths, strict=True):
+                along = numbers[at]
+                if along < 0:
+                    break
+                number = number * len(lengths) + along
+                shape.append(lengths[along])
+            if len(shape) < len(position) or addresses[number] is None:
+                yield target, None
+                continue
+            if axes is not None:
+                key = tuple(key[axes.index(axis)] for axis in range(len(key)))
+            if np.ndarray in map(type, key):
+                key = tuple(i if isinstance(i, slice) else i.reshape(-1) for i in key)
+            yield target, Part(number, tuple(shape), key, target)
 
 
 # -- values --------------------------------------------------------------------------------------
