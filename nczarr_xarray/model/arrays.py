@@ -233,8 +233,8 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryArray(Array):
-    """Data that another library reads by selections; what chunks it has is its own business."""
+class UndividedArray(Array):
+    """Data that are not stored in chunks: to the engine all of it is one."""
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -243,6 +243,11 @@ class LibraryArray(Array):
     @property
     def is_chunked(self) -> bool:
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryArray(UndividedArray):
+    """Data that another library reads by selections; what chunks it has is its own business."""
 
     @property
     def reads_itself(self) -> bool:
@@ -354,7 +359,7 @@ class FileChunks(Array):
 
 
 @dataclass(frozen=True, slots=True)
-class FileStrides(Array):
+class FileStrides(UndividedArray):
     """Plain elements at regular distances in one file: contiguous data, records of a classic file.
 
     Parameters
@@ -373,14 +378,6 @@ class FileStrides(Array):
     fill: Any = None
     inline: bytes | None = None
     conversion: Conversion | None = None
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        return tuple(max(1, length) for length in self.shape)
-
-    @property
-    def is_chunked(self) -> bool:
-        return False
 
     async def locate(self, ids: np.ndarray) -> ChunkTable:
         if 0 in self.shape:  # the first element would lie where the file has ended

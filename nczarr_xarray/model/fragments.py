@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nczarr_xarray.model.arrays import Array, Selections
+from nczarr_xarray.model.arrays import Array, LibraryArray, Selections
 
 #: Bytes of fragments that are read together at least, by dask.
 _BLOCK_BYTES = 32 << 20
@@ -208,7 +208,7 @@ class FragmentOpener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentArray(Array):
+class FragmentArray(LibraryArray):
     """The data of an aggregation variable: fragments, which are variables of other datasets.
 
     A fragment is unpacked, its missing values become `fill`, its units those of the aggregation,
@@ -260,10 +260,6 @@ class FragmentArray(Array):
         lengths = zip(self.fragments.starts, self.fragments.stops, strict=True)
         return tuple(int((stop - start).max(initial=1)) for start, stop in lengths)
 
-    @property
-    def is_chunked(self) -> bool:
-        return False
-
     def sample(self) -> Array | None:
         """Return how the first fragment is stored: see `FragmentOpener.sample`."""
         return None if self.opener is None else self.opener.sample(self)
@@ -298,14 +294,6 @@ class FragmentArray(Array):
             tuple(np.diff(np.append(edge[:-1][::count], edge[-1])).tolist())
             for edge, count in zip(edges, joined, strict=True)
         )
-
-    @property
-    def reads_itself(self) -> bool:
-        return True
-
-    @property
-    def elsewhere(self) -> bool:
-        return True
 
     def selections(self, store: Any) -> Selections:
         assert self.opener is not None
