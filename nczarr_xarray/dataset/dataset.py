@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
@@ -139,7 +138,13 @@ class Opened:
             return remote.run(
                 gather_caught(reads) if self.reading is None else self._watched(reads)
             )
-        return [_caught(partial(reader.read, key)) for reader, key in readers]
+        results: list[np.ndarray | NCZarrError] = []
+        for reader, key in readers:
+            try:
+                results.append(reader.read(key))
+            except (FormatError, StoreError) as error:
+                results.append(error)
+        return results
 
     async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
         assert self.reading is not None
@@ -169,13 +174,6 @@ async def gather_caught(
         if isinstance(result, BaseException) and not isinstance(result, NCZarrError):
             raise result
     return results  # type: ignore[return-value]  # only NCZarrErrors are left
-
-
-def _caught(function: Callable[[], T]) -> T | NCZarrError:
-    try:
-        return function()
-    except (FormatError, StoreError) as error:
-        return error
 
 
 # -- presentation ---------------------------------------------------------------------------------

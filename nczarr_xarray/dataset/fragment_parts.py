@@ -215,7 +215,10 @@ class FragmentReading:
         convert = _conversion(array, self.mapping, variable)
         marks = stated_marks(variable)
         is_plain = convert is None and packing == wanted
-        missing = _missing(data, variable)
+        missing = None
+        if data.dtype.kind in "iuf":
+            marked = missing_numbers(variable.nc_type, stated_numbers(variable))
+            missing = missing_in(data, marked)
         if not is_plain:
             if packing:
                 is_last = convert is None and not wanted
@@ -390,13 +393,6 @@ def _check_order(
             f"has the dimensions {', '.join(names)}, and the aggregation {', '.join(wanted)}: only "
             "pdimensions of CFA-0.4 can say that they are in another order; transpose the fragment",
         )
-
-
-def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
-    """Tell which elements of a fragment are missing; None if none is."""
-    if data.dtype.kind not in "iuf":
-        return None
-    return missing_in(data, missing_numbers(variable.nc_type, stated_numbers(variable)))
 
 
 def _single_or_double(variable: Variable) -> np.dtype:
