@@ -49,7 +49,12 @@ class NCZarrAccessor:
     def __repr__(self) -> str:
         from nczarr_xarray.tools.storage import Storage
 
-        return str(Storage.of(self.obj))
+        return Storage.of(self.obj).as_text()
+
+    def _repr_html_(self) -> str:
+        from nczarr_xarray.tools.storage import Storage
+
+        return Storage.of(self.obj).as_html()
 
 
 def register_accessors() -> None:

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,8 +23,79 @@ from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
 from nczarr_xarray.codecs.registry import compressions
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.registry import GENERATIONS
-from nczarr_xarray.model import Variable, grid_of
+from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.survey import StorageSize, survey
+
+# -- chunk grid svg ------------------------------------------------------------------------------
+# A chunk grid as a picture: the box that an array is, with the borders of its chunks.
+
+
+#: In pixels: the longest side, the least of any, and the least between two lines.
+_SIDE, _LEAST, _BETWEEN = 90, 8.0, 3.0
+#: How far a step back goes to the right and up, and the room for a number, in pixels.
+_OBLIQUE, _MARGIN = 0.4, 14
+
+
+def chunk_grid_svg(shape: Sequence[int], grid: Sequence[int]) -> str:
+    """Draw the last three dimensions of a chunk grid as SVG.
+
+    Parameters
+    ----------
+    shape
+        Of the array, none of it zero.
+    grid
+        The number of chunks along each dimension.
+    """
+    depth, height, width = (1, 1, 1, *shape)[-3:]
+    layers, rows, columns = (1, 1, 1, *grid)[-3:]
+    scale = _SIDE / max(depth, height, width)
+    wide, high = max(_LEAST, width * scale), max(_LEAST, height * scale)
+    back = max(_LEAST, depth * scale * _OBLIQUE) if len(shape) > 2 else 0.0
+    across, down = _borders(columns, wide), _borders(rows, high)
+    lines = [
+        *(f"M0 {back + high * at:.1f}h{wide:.1f}" for at in down),
+        *(f"M{wide * at:.1f} {back:.1f}v{high:.1f}" for at in across),
+    ]
+    if back:
+        slope = f"l{back:.1f} {-back:.1f}"
+        lines += [
+            *(f"M{wide * at:.1f} {back:.1f}{slope}" for at in across),
+            *(f"M{wide:.1f} {back + high * at:.1f}{slope}" for at in down),
+            *(
+                f"M{back * at:.1f} {back - back * at:.1f}h{wide:.1f}v{high:.1f}"
+                for at in _borders(layers, back)
+            ),
+        ]
+    outline = f"M0 {back:.1f}l{back:.1f} {-back:.1f}h{wide:.1f}v{high:.1f}l{-back:.1f} {back:.1f}"
+    size = f"{wide + back + 5 * _MARGIN:.0f}", f"{high + back + _MARGIN:.0f}"
+    return (  # pages that scale pictures need the box; without it they cut them
+        f'<svg width="{size[0]}" height="{size[1]}" viewBox="0 0 {" ".join(size)}" font-size="11">'
+        f'<path d="{outline}h{-wide:.1f}z" fill="#e3edf9"/>'
+        f'<path d="{"".join(lines)}" stroke="#5b6b7b" fill="none"/>'
+        f"{''.join(_numbers(shape, wide, high, back))}</svg>"
+    )
+
+
+def _numbers(shape: Sequence[int], wide: float, high: float, back: float) -> Iterator[str]:
+    """Yield the lengths of the dimensions beside the box."""
+    places = [
+        (0, back + high + _MARGIN - 2),
+        (wide + back + 3, high / 2 + 4),
+        (wide + back / 2 + 3, back / 2 + high + 8),
+    ]
+    for length, (x, y) in zip(reversed(shape), places, strict=False):
+        yield f'<text x="{x:.0f}" y="{y:.0f}" fill="currentColor">{length:,}</text>'
+
+
+def _borders(count: int, length: float) -> list[float]:
+    """Return where the borders of `count` chunks are between 0 and 1, or as many as fit."""
+    shown = min(count, max(1, int(length / _BETWEEN)))
+    return [number / shown for number in range(shown + 1)]
+
+
+# -- located -------------------------------------------------------------------------------------
+# Where variables are in the dataset that they come from, and how many bytes they take there.
+
 
 #: Names, or paths below some group, and shapes.
 Wanted: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
@@ -85,7 +157,8 @@ def _paths(there: Iterable[Variable], wanted: Wanted) -> dict[str, str]:
     return found.get(best, {})
 
 
-# -- variables -----------------------------------------------------------------------------------
+# -- storage -------------------------------------------------------------------------------------
+
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
 _UNKNOWN = "source unknown: not read from a dataset, or text (xarray drops its encoding)"
@@ -136,6 +209,15 @@ class StoredVariable:
             None if size is None else math.prod(shape) * size,
         )
 
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of chunks along each dimension; none if there are no chunks."""
+        if self.chunks is None:
+            return ()
+        return tuple(
+            -(-n // max(1, chunk)) for n, chunk in zip(self.shape, self.chunks, strict=True)
+        )
+
     def cells(self, located: Located | None) -> tuple[str, ...]:
         """Return a row of the table, with what the dataset itself says."""
         same = len(self.dimensions) == len(self.shape)
@@ -144,8 +226,7 @@ class StoredVariable:
         chunks = "one piece" if self.source else ""
         if self.chunks:
             lengths = " × ".join(f"{length:,}" for length in self.chunks)
-            grid = grid_of(self.shape, tuple(max(1, length) for length in self.chunks))
-            chunks = f"{math.prod(grid):,} of {lengths}"
+            chunks = f"{math.prod(self.grid):,} of {lengths}"
         path, stored = self.name, None
         if located is not None:
             path, stored = located.places.get(self.name, (self.name, None))
@@ -157,6 +238,10 @@ class StoredVariable:
             "?" if self.nbytes is None else format_size(self.nbytes),
             _bytes_stored(stored) if self.source else "",
         )
+
+    def drawing(self) -> str:
+        """Draw the chunk grid as SVG; ``""`` if there are no chunks."""
+        return chunk_grid_svg(self.shape, self.grid) if self.chunks and all(self.shape) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,24 +278,47 @@ class Storage:
             raise URLError("xarray's object", found)
         return sources[0]
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines()) or "no variables"
-
-    def lines(self) -> Iterator[str]:
-        """Yield a table of the variables for each dataset."""
-        by_source: dict[str, list[StoredVariable]] = {}
+    def by_source(self) -> dict[str, list[StoredVariable]]:
+        """Return the variables by the dataset that they were read from."""
+        found: dict[str, list[StoredVariable]] = {}
         for variable in self.variables:
-            by_source.setdefault(variable.source, []).append(variable)
+            found.setdefault(variable.source, []).append(variable)
+        return found
+
+    def as_text(self) -> str:
+        """Return a table of the variables for each dataset."""
+        lines = []
+        for heading, rows in self._tables():
+            lines += [heading, *aligned([_LABELS, *(cells for _, cells in rows)])]
+        return "\n".join(lines) or "no variables"
+
+    def as_html(self) -> str:
+        """Return the same tables with the chunk grids drawn."""
+        parts = []
+        head = "".join(f"<th>{label}</th>" for label in (*_LABELS, "chunk grid"))
+        for heading, rows in self._tables():
+            body = "".join(
+                f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}"
+                f"<td>{variable.drawing()}</td></tr>"
+                for variable, cells in rows
+            )
+            parts.append(
+                f"<p>{escape(heading)}</p>"
+                f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+            )
+        return "".join(parts) or "<p>no variables</p>"
+
+    def _tables(self) -> Iterator[tuple[str, list[tuple[StoredVariable, tuple[str, ...]]]]]:
+        """Yield a heading for each dataset, and its variables with their cells."""
         # what is not known comes last
-        for source, variables in sorted(by_source.items(), key=lambda item: not item[0]):
+        for source, variables in sorted(self.by_source().items(), key=lambda item: not item[0]):
             located, heading = None, _UNKNOWN
             if source:
                 located = locate(source, [(v.name, v.shape) for v in variables])
                 heading = f"stored in {source}"
             if located is not None:
                 heading += f": {located.format}"
-            yield heading
-            yield from aligned([_LABELS, *(one.cells(located) for one in variables)])
+            yield heading, [(v, v.cells(located)) for v in variables]
 
 
 def _variables(obj: xr.Dataset | xr.DataArray | xr.DataTree) -> Iterator[tuple[str, xr.Variable]]:

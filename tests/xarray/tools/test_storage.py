@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import io
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +156,7 @@ def test_trees_arrays_and_nothing(ds: xr.Dataset) -> None:
     assert "/g/h/s" in str(tree.nczarr)
     assert {v.name for v in Storage.of(ds["t"]).variables} == {"t", "name"}
     assert str(xr.Dataset().nczarr) == "no variables"
+    assert "no variables" in xr.Dataset().nczarr._repr_html_()
 
 
 def test_a_dtype_of_pandas_has_no_size() -> None:
@@ -173,6 +177,55 @@ def test_a_dtype_of_pandas_has_no_size() -> None:
 )
 def test_codecs_in_words(encoding: dict[str, Any], words: str) -> None:
     assert StoredVariable.of("v", xr.Variable("x", [1], encoding=encoding)).codecs == words
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "lines"),
+    [
+        ((7, 10), (2, 5), 5 + 3),
+        ((10**6,), (10,), 2 + 31),  # as many as there is room for
+        ((90, 60, 30), (45, 20, 30), (4 + 2) + (2 + 4) + 3),  # front, top and side, and backwards
+        ((5, 90, 60, 30), (1, 45, 20, 30), 15),  # the last three
+    ],
+)
+def test_chunk_grids_are_drawn(shape: tuple[int, ...], chunks: tuple[int, ...], lines: int) -> None:
+    encoding = {"chunksizes": chunks, "original_shape": shape}
+    data = np.broadcast_to(np.int8(0), shape)
+    dims = [f"d{axis}" for axis in range(len(shape))]
+    drawing = StoredVariable.of("v", xr.Variable(dims, data, encoding=encoding)).drawing()
+    svg = ET.fromstring(drawing)
+    size = svg.attrib["width"], svg.attrib["height"]
+    assert svg.attrib["viewBox"].split() == ["0", "0", *size]  # so that no page cuts it
+    assert svg[1].attrib["d"].count("M") == lines
+    shown = [text.text for text in svg.iter("text")]
+    assert shown == [f"{length:,}" for length in shape[:-4:-1]]
+    for path in svg.iter("path"):  # all of it is inside
+        for x, y in points(path.attrib["d"]):
+            assert 0 <= x <= float(svg.attrib["width"])
+            assert 0 <= y <= float(svg.attrib["height"])
+
+
+def points(path: str) -> Iterator[tuple[float, float]]:
+    """Follow a path of SVG."""
+    x = y = 0.0
+    for step, numbers in re.findall(r"([Mhvl])([^Mhvlz]*)", path):
+        found = [float(number) for number in numbers.split()]
+        along, down = {"h": (found[0], 0), "v": (0, found[0])}.get(step, found)
+        x, y = (along, down) if step == "M" else (x + along, y + down)
+        yield round(x, 3), round(y, 3)
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3)])
+def test_what_has_no_chunks_is_not_drawn(shape: tuple[int, ...]) -> None:
+    encoding = {"chunksizes": (1,) * len(shape), "original_shape": shape}
+    variable = xr.Variable([f"d{n}" for n in shape], np.zeros(shape), encoding=encoding)
+    assert StoredVariable.of("v", variable).drawing() == ""
+
+
+def test_names_are_no_html(ds: xr.Dataset) -> None:
+    ds = ds.rename(t="<b>")
+    assert "<b>" not in ds.nczarr._repr_html_()
+    assert "&lt;b&gt;" in ds.nczarr._repr_html_()
 
 
 @pytest.mark.parametrize("name", ["to_nczarr", "to_cfa", "doctor"])
