@@ -15,7 +15,7 @@ from yarl import URL
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 from nczarr_fsspec.transport import contentrange
-from nczarr_fsspec.transport.bodies import Response, at_most, exactly, is_encoded, pieces, up_to
+from nczarr_fsspec.transport.bodies import Response, at_most, encoding_of, exactly, pieces, up_to
 from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
 from nczarr_fsspec.transport.policy import Clock
 from nczarr_fsspec.transport.recording import MISSING
@@ -121,7 +121,7 @@ def _agreed(response: Response, size: int | None, request: Request) -> FileVersi
 
 async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
     """Return the answer 200: the file from its beginning, whatever range was asked for."""
-    length = None if is_encoded(response) else response.content_length
+    length = None if encoding_of(response) else response.content_length
     tail, shown = request.tail, request.shown
     divides = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     if tail and (length is None or length > tail):
@@ -157,7 +157,7 @@ async def _download(
     """Return all of a file that the server sent though it was asked for a part."""
     assert request.server is not None
     most = request.server.max_whole
-    length = None if is_encoded(response) else response.content_length
+    length = None if encoding_of(response) else response.content_length
     if (length or 0) <= most:
         body = await up_to(response, clock, request.shown, most)
         if len(body) <= most:
@@ -219,7 +219,7 @@ async def _several(response: Response, clock: Clock, request: Request) -> Answer
     stated = content_range(response.headers.get("Content-Range"))
     mark = contentrange.boundary(response.headers.get("Content-Type", ""))
     found: list[contentrange.Part] | None = None
-    if is_encoded(response):
+    if encoding_of(response):
         pass
     elif mark is not None:
         found = contentrange.parts(await up_to(response, clock, request.shown, most), mark)
@@ -247,7 +247,7 @@ def _beyond(response: Response, request: Request) -> Answer:
 
 def _stated(response: Response, shown: str) -> ContentRange | None:
     """Return which range an answer for one says it is; None if it does not say."""
-    if is_encoded(response):
+    if encoding_of(response):
         raise StoreError(shown, "the server compressed a byte range, which cannot be undone")
     if response.headers.get("Content-Type", "").lower().startswith("multipart/byteranges"):
         raise StoreError(shown, "the server sent several byte ranges, asked for one")

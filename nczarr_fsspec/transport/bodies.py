@@ -72,19 +72,15 @@ class Response(Protocol):
     def close(self) -> None: ...
 
 
-def is_encoded(response: Response) -> bool:
-    """Tell whether the body was compressed on its way."""
-    return _encoding(response) != ""
-
-
-def _encoding(response: Response) -> str:
+def encoding_of(response: Response) -> str:
+    """Return how the body was compressed on its way; ``""`` if it was not."""
     words = response.headers.get("Content-Encoding", "").lower().split(",")
     return ", ".join(word for word in map(str.strip, words) if word not in _PLAIN)
 
 
 async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[bytes]:
     """Return the body as it comes, inflated if it was compressed on its way; `clock` watches."""
-    inflater, encoding = None, _encoding(response)
+    inflater, encoding = None, encoding_of(response)
     if encoding:
         if encoding not in _INFLATABLE:
             reason = f"the server compressed it ({encoding:.40}), though it was asked not to"

@@ -12,7 +12,6 @@ import urllib.request
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.cookiejar import Cookie, LoadError, MozillaCookieJar
 from http.cookies import CookieError
 from typing import Any, TypeAlias
@@ -92,14 +91,20 @@ def understood() -> Iterator[None]:
         raise URLError("storage_options", reason) from None
 
 
-@dataclass(frozen=True, slots=True)
 class RequestOptions:
     """What the options of a filesystem say of its requests.
 
+    Parameters
+    ----------
+    session
+        A ClientSession: the connections, and what the user gave to all of them.
+    shared
+        An HTTP filesystem.
+    entries
+        Of the rc files.
+
     Attributes
     ----------
-    session : ClientSession
-        The connections, and what the user gave to all of them.
     given : dict
         Headers of the user, who may change them.
     options, public : dict
@@ -118,22 +123,25 @@ class RequestOptions:
         What hosts gave.
     certificates : Certificates
         TLS, host by host.
-    entries : list of Entry
-        Of the rc files.
     """
 
-    session: Any
-    given: Mapping[str, str]
-    options: dict[str, Any]
-    public: dict[str, Any]
-    params: Any
-    hops: int
-    origins: tuple[str, ...] | None
-    named: bool
-    logins: Logins
-    cookies: Cookies
-    certificates: Certificates
-    entries: list[Entry]
+    def __init__(self, session: Any, shared: SharedFilesystem, entries: list[Entry]) -> None:
+        options: dict[str, Any] = dict(shared.fs.kwargs)
+        ours = {name: options.pop(name, None) for name in HTTP_OPTIONS}
+        self.session, self.entries = session, entries
+        self.given: Mapping[str, str] = options.pop("headers", None) or {}
+        self.params = options.pop("params", None)
+        follow = options.pop("allow_redirects", True)
+        self.hops = int(options.pop("max_redirects", 10)) if follow else 0
+        options["timeout"] = connecting(shared.timeout)
+        options["allow_redirects"] = options["auto_decompress"] = False
+        self.options = options
+        self.public = {name: value for name, value in options.items() if name not in _PRIVATE}
+        self.origins: tuple[str, ...] | None = ours[REDIRECTS_OPTION]
+        self.named = not ours[ADDRESSED_OPTION]
+        self.logins = Logins(ours[LOGINS_OPTION], ours[NETRC_OPTION], entries)
+        self.cookies = Cookies(self.logins.cookies, ours[COOKIES_OPTION])
+        self.certificates = Certificates(entries)
 
     @classmethod
     async def of(cls, shared: SharedFilesystem) -> RequestOptions:
@@ -142,36 +150,9 @@ class RequestOptions:
         found = _known.get(shared)
         entries = login_files.entries
         if found is None or found.session is not session or found.entries is not entries:
-            found = _known[shared] = cls.made(session, shared, entries)
+            found = _known[shared] = cls(session, shared, entries)
             shared.cap(connections(session))
         return found
-
-    @classmethod
-    def made(cls, session: Any, shared: SharedFilesystem, entries: list[Entry]) -> RequestOptions:
-        """Return those of an HTTP filesystem, for a session and entries of rc files."""
-        options: dict[str, Any] = dict(shared.fs.kwargs)
-        ours = {name: options.pop(name, None) for name in HTTP_OPTIONS}
-        given = options.pop("headers", None) or {}
-        params = options.pop("params", None)
-        follow = options.pop("allow_redirects", True)
-        hops = int(options.pop("max_redirects", 10)) if follow else 0
-        options["timeout"] = connecting(shared.timeout)
-        options["allow_redirects"] = options["auto_decompress"] = False
-        logins = Logins(ours[LOGINS_OPTION], ours[NETRC_OPTION], entries)
-        return cls(
-            session=session,
-            given=given,
-            options=options,
-            public={name: value for name, value in options.items() if name not in _PRIVATE},
-            params=params,
-            hops=hops,
-            origins=ours[REDIRECTS_OPTION],
-            named=not ours[ADDRESSED_OPTION],
-            logins=logins,
-            cookies=Cookies(logins.cookies, ours[COOKIES_OPTION]),
-            certificates=Certificates(entries),
-            entries=entries,
-        )
 
     async def ask(
         self, headers: Mapping[str, str], first: URL, target: URL

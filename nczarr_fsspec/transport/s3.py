@@ -105,7 +105,7 @@ class S3Transport(FsspecTransport):
             return await super()._attempt(request, left)
         return await self._asked(request.path, self._sent(request), left)
 
-    async def _sent(self, request: Request) -> Answer:
+    async def _sent(self, request: Request) -> Answer | None:
         """Return the answer to `request`, sent once by s3fs; or raise what that raises."""
         fs = self.shared.fs
         bucket, key, version = fs.split_path(request.path)
@@ -119,7 +119,7 @@ class S3Transport(FsspecTransport):
             try:
                 async with Clock(self.timeout) as clock:
                     clock.body(response.status)
-                    answer = await read_answer(response, clock, request)
+                    return await read_answer(response, clock, request)
             finally:
                 response.close()
         except Exception as error:
@@ -131,8 +131,6 @@ class S3Transport(FsspecTransport):
             if request.ranged and is_beyond(error):  # as in a slice
                 return Answer([b""], FileVersion(size=0) if request.extents else FileVersion())
             raise
-        assert answer is not None  # of a key that is not there, s3fs raises an error
-        return answer
 
     async def _names_below(self, path: str) -> Iterable[str]:
         return await list_below(self.shared.fs, path)

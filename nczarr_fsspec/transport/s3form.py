@@ -36,7 +36,7 @@ from s3fs import S3FileSystem
 from yarl import URL
 
 from nczarr_fsspec.transport.answers import TRANSIENT, read_answer
-from nczarr_fsspec.transport.bodies import is_encoded, up_to
+from nczarr_fsspec.transport.bodies import encoding_of, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout
 from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import Answer, Data, Request, TransientError, range_text
@@ -208,7 +208,7 @@ class Form:
                     if request.server is not None:
                         request.server.arrived("", "", now() - began)
                     clock.body(response.status)
-                    if is_encoded(response):
+                    if encoding_of(response):
                         raise UnusualError
                     if response.status in MISSING and _NO_SUCH_KEY.search(
                         await up_to(response, clock, request.shown, _ERROR_BYTES)

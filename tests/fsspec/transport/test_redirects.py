@@ -100,7 +100,7 @@ def test_who_gets_the_headers(
 
     async def asked() -> Any:
         async with aiohttp.ClientSession() as session:
-            options = RequestOptions.made(session, filesystem, [])
+            options = RequestOptions(session, filesystem, [])
             return (await options.ask({"Range": "bytes=0-1"}, URL(first), URL(target)))[0]
 
     def get(self: Any, url: URL, **options: Any) -> Any:
