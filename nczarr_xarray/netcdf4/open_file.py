@@ -14,6 +14,7 @@ import numpy as np
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.dataset.dataset import Opened
+from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Group
@@ -26,6 +27,7 @@ from nczarr_xarray.netcdf4.variable import Variable
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
     from nczarr_xarray.netcdf4.dataset import Dataset
+    from nczarr_xarray.netcdf4.loops import LoopReader
     from nczarr_xarray.netcdf4.writing import Writer
 
 #: netCDF4-python's names of the formats of files.
@@ -186,7 +188,7 @@ class StoredElements:
         self.classic = opened.hierarchy.generation.startswith("CDF-")
         self.opened = opened
         self.variable = variable
-        self._reader: VariableReader | None = None
+        self._reader: VariableReader | LoopReader | None = None
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
@@ -203,7 +205,13 @@ class StoredElements:
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
         """Return an orthogonal selection; dimensions that integers index are left out."""
         if self._reader is None:
-            self._reader = self.opened.reader(self.variable)
+            reader = self.opened.reader(self.variable)
+            if loop_of(self.opened.store) is None:
+                self._reader = reader
+            else:
+                from nczarr_xarray.netcdf4.loops import LoopReader
+
+                self._reader = LoopReader(reader)
         return self._reader.read(key)
 
     def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
