@@ -36,7 +36,8 @@ def is_private(host: str) -> bool:
     if is_metadata_service(name):
         return True
     if address is not None:
-        return not is_public(address)
+        inner = _innermost(address)
+        return inner.is_multicast or not inner.is_global
     return "." not in name or name.endswith(_PRIVATE_NAMES)
 
 
@@ -52,12 +53,6 @@ def is_metadata_service(host: str) -> bool:
     if any(address in network for network in _METADATA_NETWORKS):
         return True
     return inner.is_link_local or inner in _METADATA_ADDRESSES
-
-
-def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Tell whether an address is one of the public internet."""
-    address = _innermost(address)
-    return address.is_global and not address.is_multicast
 
 
 def literal_address(host: str) -> IPv4Address | IPv6Address | None:
