@@ -47,7 +47,7 @@ class NCZarrAccessor:
     doctor = _Method("nczarr_xarray.tools.doctor")
 
     def __repr__(self) -> str:
-        from nczarr_xarray.tools.storage import Storage
+        from nczarr_xarray.tools.storage_table import Storage
 
         return Storage.of(self.obj).as_text()
 

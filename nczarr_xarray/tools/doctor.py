@@ -20,7 +20,7 @@ from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.predict import Prediction, predict
 from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
-from nczarr_xarray.tools.storage import Storage
+from nczarr_xarray.tools.storage_table import Storage
 from nczarr_xarray.tools.survey import VariableStorage
 
 _HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")

@@ -24,7 +24,7 @@ ELSEWHERE = "it may be sound: read it with a program that has the codec or type"
 def opening(subject: Subject) -> Iterator[Finding]:
     """Find what keeps the dataset from being opened at all."""
     failure = subject.failure
-    if isinstance(failure, FormatError):  # else it is of a writer: see `changes`
+    if isinstance(failure, FormatError):  # else it is of a writer: see `leftovers`
         advice = "nothing of the dataset can be read until this is put right: restore it"
         yield Finding("error", "unreadable", failure.object, failure.reason, advice)
 

@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-from nczarr_xarray.tools.checks import Finding, changes, documents, layout, metadata, objects
-from nczarr_xarray.tools.checks.data import chunks
+from nczarr_xarray.tools.checks import (
+    Finding,
+    chunks,
+    documents,
+    layout,
+    leftovers,
+    metadata,
+    objects,
+)
 from nczarr_xarray.tools.checks.subject import Subject
 
 Tool: TypeAlias = Literal["doctor", "validate"]
@@ -60,14 +67,14 @@ CHECKS = (
     Check(layout.not_consolidated, _DOCTOR, Reads.METADATA),
     Check(layout.fragments, _DOCTOR, Reads.METADATA),
     Check(metadata.opening, _VALIDATE, Reads.METADATA),
-    Check(changes.incomplete, _VALIDATE, Reads.LISTING),
-    Check(changes.journal, _VALIDATE, Reads.LISTING),
-    Check(changes.locks, _VALIDATE, Reads.LISTING),
-    Check(changes.staged, _VALIDATE, Reads.LISTING),
-    Check(changes.work, _VALIDATE, Reads.LISTING),
-    Check(changes.siblings, _VALIDATE, Reads.LISTING),
-    Check(changes.claims, _VALIDATE, Reads.METADATA),
-    Check(changes.temporaries, _VALIDATE, Reads.LISTING),
+    Check(leftovers.incomplete, _VALIDATE, Reads.LISTING),
+    Check(leftovers.journal, _VALIDATE, Reads.LISTING),
+    Check(leftovers.locks, _VALIDATE, Reads.LISTING),
+    Check(leftovers.staged, _VALIDATE, Reads.LISTING),
+    Check(leftovers.work, _VALIDATE, Reads.LISTING),
+    Check(leftovers.siblings, _VALIDATE, Reads.LISTING),
+    Check(leftovers.claims, _VALIDATE, Reads.METADATA),
+    Check(leftovers.temporaries, _VALIDATE, Reads.LISTING),
     Check(metadata.root, _VALIDATE, Reads.LISTING),
     Check(metadata.groups, _VALIDATE, Reads.METADATA),
     Check(metadata.dimensions, _VALIDATE, Reads.LISTING),
@@ -84,7 +91,7 @@ CHECKS = (
     Check(objects.outside, _VALIDATE, Reads.LISTING),
     Check(objects.ends, _VALIDATE, Reads.METADATA),
     Check(objects.fragments, _VALIDATE, Reads.METADATA),
-    Check(chunks, _VALIDATE, Reads.DATA),
+    Check(chunks.undecodable, _VALIDATE, Reads.DATA),
     Check(metadata.obstacles, _VALIDATE, Reads.METADATA),
     Check(metadata.releases, _VALIDATE, Reads.LISTING),
     Check(layout.references, _DOCTOR, Reads.METADATA),

@@ -319,7 +319,7 @@ class CountedTree(Counted):
             if not isinstance(variable.array, ZarrArray):
                 others.append((variable, key))
                 continue
-            from nczarr_xarray.tools.predict.counting_zarr import rounds_of_zarr
+            from nczarr_xarray.tools.predict.counting_zarr3 import rounds_of_zarr
 
             try:
                 reads.append(rounds_of_zarr(self, variable.array, key))

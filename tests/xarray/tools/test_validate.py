@@ -21,7 +21,7 @@ import pytest
 import xarray as xr
 import zarr
 
-import nczarr_xarray.tools.checks.data
+import nczarr_xarray.tools.checks.chunks
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
 from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.changes.resumption import WORK
@@ -275,7 +275,7 @@ def test_chunks_that_are_decoded_together_are_bounded(monkeypatch: pytest.Monkey
         return found
 
     monkeypatch.setattr(Opened, "read_many", counted)
-    monkeypatch.setattr(nczarr_xarray.tools.checks.data, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(nczarr_xarray.tools.checks.chunks, "BATCH_BYTES", 1000)
     values = xr.Dataset({"v": (("y", "x"), np.ones((50, 60)))})
     target: Objects = {}
     to_nczarr(values, target, encoding={"v": {"chunks": (5, 6)}})

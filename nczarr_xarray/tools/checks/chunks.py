@@ -33,7 +33,7 @@ _BATCH = 1 << 10
 Box = tuple[slice, ...]
 
 
-def chunks(subject: Subject) -> Iterator[Finding]:
+def undecodable(subject: Subject) -> Iterator[Finding]:
     """Find chunks that cannot be decoded."""
     batch: list[tuple[Variable, tuple[Index, ...] | None]] = []
     nbytes = 0
@@ -128,7 +128,7 @@ def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
                 yield box_of(at, array.chunk_shape, array.shape)
     elif isinstance(array, FileChunks):
         grid = grid_of(array.shape, array.chunk_shape)
-        with suppress(NCZarrError):  # `files.ends` has it
+        with suppress(NCZarrError):  # `objects.ends` has it
             for ids, starts, _ in subject.extents(array):
                 for number in ids[starts >= 0].tolist():
                     at = position_of(number, grid)

@@ -20,7 +20,7 @@ import nczarr_xarray
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.registry import GENERATIONS
-from nczarr_xarray.tools.storage import Storage, StoredVariable
+from nczarr_xarray.tools.storage_table import Storage, StoredVariable
 
 
 @pytest.fixture
