@@ -95,14 +95,20 @@ class NewTree(Change):
             except OSError as error:
                 reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
                 raise StoreError(path, reason) from error
-            _keep_out(path, partial)
+            remove_leftovers(path)
+            for other, owner in leftovers(path):
+                if other != partial:
+                    raise conflict(path, owner, "is writing to it")
             _mark(tree.staged)
             if not os.path.isdir(path):
                 return tree
             with suppress(OSError):
                 keep_access(path, partial)
-            if not _entries(path):
-                return tree
+            try:
+                if not os.listdir(path):
+                    return tree
+            except OSError as error:
+                raise StoreError(path, f"cannot be listed: {error.strerror}") from error
             old = DirectoryWriter(path, follow_symlinks=follow_symlinks)
             return replace(tree, old=Edit.begin(old))
 
@@ -121,7 +127,9 @@ class NewTree(Change):
         self, removed: frozenset[str], expected: int | None, pending: Incomplete | None
     ) -> None:
         staged = self.staged
-        _check_mark(self.path, self.partial)
+        if pending_in(staged) is None:  # it was removed, and late blocks have made it anew
+            remove_partial(self.partial)
+            raise StoreError(self.path, OVER)
         if self.pack is not None:
             self.pack(self.partial, removed)
             remove_partial(self.partial)
@@ -194,7 +202,9 @@ class NewObjects(Change):
                 raise ConflictError(
                     store.url, "another writer has written a dataset just now; look at it first"
                 )
-            if not _can_go_on(store, mark, resumption):
+            # work to continue is that of a process that has ended here
+            left_by_dead = mark is not None and mark.owner.has_left(mark.name)
+            if not (left_by_dead and resumption is not None and resumption.continues(store)):
                 _clear(store, [key for key in left if key != ROOT])
             store.put(INCOMPLETE, Incomplete(Owner.here(), name=lock.transaction).dump())
             store.put(ROOT, COVER)
@@ -229,15 +239,6 @@ class NewObjects(Change):
         self.lock.release()
 
 
-def _can_go_on(
-    store: WritableStore, mark: Incomplete | None, resumption: Resumption | None
-) -> bool:
-    """Tell whether a store holds work to continue, of a process that has ended here."""
-    if mark is None or resumption is None or not mark.owner.has_left(mark.name):
-        return False
-    return resumption.continues(store)
-
-
 def _clear(store: WritableStore, keys: Iterable[str]) -> None:
     """Remove those of `keys` that belong to a dataset or are left of an export.
 
@@ -253,13 +254,6 @@ def _clear(store: WritableStore, keys: Iterable[str]) -> None:
 def _mark(tree: WritableStore) -> None:
     """Put a mark into a tree that is being written, by which it is told from what is left of it."""
     tree.put(INCOMPLETE, Incomplete(Owner.here()).dump())
-
-
-def _check_mark(url: str, partial: str) -> None:
-    """Raise `StoreError` if a tree was removed, and late blocks have made it anew."""
-    if pending_in(DirectoryWriter(partial)) is None:
-        remove_partial(partial)
-        raise StoreError(url, OVER)
 
 
 def _take_over(path: str, ours: str, resumption: Resumption) -> bool:
@@ -281,26 +275,11 @@ def _give_up(partial: str, resumption: Resumption | None) -> None:
     AT_WORK.discard(os.path.basename(partial))
 
 
-def _keep_out(path: str, ours: str) -> None:
-    """Raise `ConflictError` if another process is writing to `path`."""
-    remove_leftovers(path)
-    for other, owner in leftovers(path):
-        if other != ours:
-            raise conflict(path, owner, "is writing to it")
-
-
 def can_be_renamed(path: str) -> bool:
     """Tell whether a directory can be renamed to `path`, as far as that can be checked."""
     if not os.path.isdir(path):
         return True
     return not os.path.ismount(path) and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
-
-
-def _entries(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError as error:
-        raise StoreError(path, f"cannot be listed: {error.strerror}") from error
 
 
 def refuse_foreign(url: str, keys: Iterable[str]) -> None:

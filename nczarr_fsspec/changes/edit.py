@@ -84,11 +84,14 @@ class Lock:
         AT_WORK.add(lock.transaction)
         with on_error(lock.release):
             store.put(lock.key, json.dumps(document).encode())
-            staged = _staged(store)  # before the locks: each lock was put first
+            # before the locks: each lock was put first
+            (staged,) = store.reader().list_many([STAGED])
+            if isinstance(staged, StoreError):
+                raise staged
             locks = {key.rpartition("/")[2] for key in store.keys_below(WRITERS)}
             for other in locks - {lock.transaction}:
                 lock._give_way_to(other, boxes)
-            for transaction in staged - locks:
+            for transaction in (staged or frozenset()) - locks:
                 forget(store, transaction)
         return lock
 
@@ -130,14 +133,6 @@ def conflict(url: str, owner: Owner, does: str) -> ConflictError:
         writer = "another export of this process"
         advice = "wait for it; or compute it, if it is delayed; or, to give it up"
     return ConflictError(url, f"{writer} {does}; {advice}, call nczarr_xarray.recover")
-
-
-def _staged(store: WritableStore) -> frozenset[str]:
-    """Return the names of the changes that have staged objects."""
-    (names,) = store.reader().list_many([STAGED])
-    if isinstance(names, StoreError):
-        raise names
-    return names or frozenset()
 
 
 def _overlap(one: Boxes, other: object) -> bool:

@@ -14,7 +14,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
@@ -175,7 +175,9 @@ class JSONReferences(References):
             return json.dumps(value).encode()
         if isinstance(value, (list, tuple)):
             try:
-                return part(*self._expanded(value))
+                if value and isinstance(value[0], str):
+                    value = (self._expand(value[0]), *value[1:])
+                return part(*value)
             except FormatError as error:
                 raise StoreError(self._named(key), error.reason) from None
             except (TypeError, ValueError):
@@ -185,10 +187,6 @@ class JSONReferences(References):
             f"is {json.dumps(value, default=repr):.80}, which is no reference: a text, [url] or "
             "[url, offset, size] is",
         )
-
-    def _expanded(self, value: Sequence[Any]) -> Sequence[Any]:
-        address = value[0] if value else None
-        return (self._expand(address), *value[1:]) if isinstance(address, str) else value
 
     def _expand(self, address: str) -> str:
         """Return an address with texts in place of its templates."""

@@ -70,63 +70,37 @@ class DirectoryWriter(WritableStore):
         return DirectoryStore(self.path, follow_symlinks=self._inside.follow)
 
     def put(self, key: str, data: Buffer) -> None:
-        path = self._inside.path(check_key(key))
-        try:
-            if not self.atomic:
-                _replace(path, partial(_write_all, data))
-                return
-            with whole_file(path, _beside(path)) as new:
-                _write(new, data)
-        except (OSError, UnicodeEncodeError) as error:
-            raise self._not_written(path, error) from error
+        self._write(key, partial(self._put, partial(_write_all, data)))
 
     def put_range(self, key: str, part: FileRange) -> None:
-        path = self._inside.path(check_key(key))
-        try:
-            if not self.atomic:
-                _replace(path, part.append_to)
-                return
-            with whole_file(path, _beside(path)) as new:
-                _fill(new, part.append_to)
-        except (OSError, UnicodeEncodeError) as error:
-            if isinstance(error, StoreError):  # of what is copied
-                raise
-            raise self._not_written(path, error) from error
+        self._write(key, partial(self._put, part.append_to))
+
+    def _put(self, write: Callable[[int], None], path: str) -> None:
+        if not self.atomic:
+            _replace(path, write)
+            return
+        with whole_file(path, _beside(path)) as new:
+            _fill(new, write)
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
-        path = self._inside.path(check_key(key))
-        try:
-            with _held_folder(path), whole_file(path, _beside(path)) as new:
-                fill(new)
-        except (OSError, UnicodeEncodeError) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise self._not_written(path, error) from error
+        self._write(key, partial(_put_file, fill))
 
     def create(self, key: str, data: Buffer) -> bool:
+        return self._write(key, partial(_create, data))
+
+    def _write(self, key: str, write: Callable[[str], T]) -> T:
+        """Call a function that writes the file of a key; what fails is a `StoreError`.
+
+        Folders that were made for the file are removed then.
+        """
         path = self._inside.path(check_key(key))
-        if os.path.lexists(path):
-            return False
-        temporary = _beside(path)
         try:
-            _write(temporary, data)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return _is_link(temporary, path)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                if not rename_to_new(temporary, path):
-                    _write(path, data)
-            finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(temporary)
-        except FileExistsError:
-            return False
+            return write(path)
+        except StoreError:  # of what is copied
+            raise
         except (OSError, UnicodeEncodeError) as error:
-            raise self._not_written(path, error) from error
-        return True
+            self._prune([os.path.dirname(path)])
+            raise _failure(path, "written", error) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         folders = set()
@@ -205,11 +179,6 @@ class DirectoryWriter(WritableStore):
         path, follow = self._inside.prefix + prefix, self._inside.follow
         return DirectoryWriter(path, atomic=False, follow_symlinks=follow)
 
-    def _not_written(self, path: str, error: OSError | UnicodeEncodeError) -> StoreError:
-        """Return the error for a file that cannot be written; remove the folders made for it."""
-        self._prune([os.path.dirname(path)])
-        return _failure(path, "written", error)
-
     def _prune(self, folders: Iterable[str]) -> None:
         """Remove those of `folders` that are empty, and what becomes empty above them."""
         for folder in folders:
@@ -237,9 +206,33 @@ def _held_folder(path: str) -> Iterator[None]:
             os.unlink(holder)
 
 
-def _write(path: str, data: Buffer) -> None:
-    """Write a new file as a whole, or leave none."""
-    _fill(path, partial(_write_all, data))
+def _put_file(fill: Callable[[str], None], path: str) -> None:
+    with _held_folder(path), whole_file(path, _beside(path)) as new:
+        fill(new)
+
+
+def _create(data: Buffer, path: str) -> bool:
+    """Write a file unless there is one; tell whether it was written."""
+    if os.path.lexists(path):
+        return False
+    temporary, write = _beside(path), partial(_write_all, data)
+    try:
+        _fill(temporary, write)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return _is_link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if not rename_to_new(temporary, path):
+                _fill(path, write)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _write_all(data: Buffer, descriptor: int) -> None:
@@ -308,7 +301,9 @@ def _rename(old: str, new: str) -> None:
 
 def _remove_link(old: str, new: str) -> None:
     """Remove what was renamed, if it is still there: a link is, if `new` was one to its file."""
-    if os.path.lexists(old) and not _in_one_folder(old, new):
+    if not os.path.lexists(old):
+        return
+    if not os.path.samefile(os.path.dirname(old), os.path.dirname(new)):  # or they may be one path
         with suppress(FileNotFoundError):
             os.unlink(old)
 
@@ -321,11 +316,6 @@ def _is_link(one: str, other: str) -> bool:
     with suppress(OSError):
         return os.path.samefile(one, other)
     return False
-
-
-def _in_one_folder(one: str, other: str) -> bool:
-    """Tell whether two paths may be one, in another spelling."""
-    return os.path.samefile(os.path.dirname(one), os.path.dirname(other))
 
 
 def _make_folder(path: str) -> None:

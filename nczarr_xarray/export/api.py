@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
@@ -14,7 +15,6 @@ from nczarr_fsspec.changes.edit import OVER
 from nczarr_fsspec.changes.leftovers import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import ExportError, StoreError, URLError
-from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.places.names import says_file
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.backend.compat import dataarray_to_dataset
@@ -390,16 +390,13 @@ class NetCDFTarget:
             self._give_up(task)
             return
         with task.or_nothing():
-            self._check_lasts(task)
+            change = task.change
+            if self._delayed and isinstance(change, NewObjects) and not change.is_there():
+                # a pickled copy of this has ended the export
+                raise StoreError(change.staged.url, OVER)
             task.complete()
         if self._delayed:  # who computes it once more must not write into what is there since
             self._shut()
-
-    def _check_lasts(self, task: WriteTask) -> None:
-        """Raise `StoreError` if a pickled copy of this has ended the export."""
-        change = task.change
-        if self._delayed and isinstance(change, NewObjects) and not change.is_there():
-            raise StoreError(change.staged.url, OVER)
 
     def _shut(self) -> None:
         for chunk_writer in self._chunk_writers:
@@ -449,54 +446,31 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bo
     StoreError
         If the store cannot be changed.
     """
-    place = _master_place(target, storage_options)
-    claimed = place is not None and _claim_is_cleared(place)
-    abandoned = place is not None and place.remove_abandoned()
-    if place is not None and not place.is_tree and (claimed or _names_a_file(place)):
-        return _recover_file(place) or claimed or abandoned
+    place = None
+    with suppress(URLError):  # else it is nothing that can have fragments beside it
+        place = MasterPlace.find(target, storage_options)
+    left = []
+    if place is not None:
+        try:
+            left.append(clear_claim(place))
+        except StoreError as error:  # of a key that is our own business
+            raise type(error)(place.url, error.reason) from error
+        left.append(place.remove_abandoned())
+        is_folder = os.path.isdir(place.folder + place.name)  # a tree may have any name
+        names_a_file = says_file(place.name, place.mode) and not is_folder
+        if not place.is_tree and (left[0] or names_a_file):
+            if isinstance(place.store, DirectoryWriter):
+                path = os.path.realpath(os.path.join(place.store.path, place.name))
+                left.append(remove_leftovers(path, alive=True))
+            return any(left)
     destination = find_destination(target, storage_options)
-    path, store = destination.path, destination.store
-    found = [
-        claimed or abandoned,
-        path is not None and remove_leftovers(os.path.realpath(path), alive=True),
-        store is not None and recover_store(store),
-        store is not None and _remove_temporaries(store),
-    ]
-    return any(found)
-
-
-def _master_place(target: Any, storage_options: Mapping[str, Any] | None) -> MasterPlace | None:
-    try:
-        return MasterPlace.find(target, storage_options)
-    except URLError:  # nothing that can have fragments beside it
-        return None
-
-
-def _claim_is_cleared(place: MasterPlace) -> bool:
-    try:
-        return clear_claim(place)
-    except StoreError as error:  # of a key that is our own business
-        raise type(error)(place.url, error.reason) from error
-
-
-def _names_a_file(place: MasterPlace) -> bool:
-    is_folder = os.path.isdir(place.folder + place.name)  # a tree may have any name
-    return says_file(place.name, place.mode) and not is_folder
-
-
-def _recover_file(place: MasterPlace) -> bool:
-    """Remove what any writer of a file of this machine left beside it."""
-    store = place.store
-    if not isinstance(store, DirectoryWriter):
-        return False
-    path = os.path.join(store.path, place.name)
-    return remove_leftovers(os.path.realpath(path), alive=True)
-
-
-def _remove_temporaries(store: WritableStore) -> bool:
-    """Remove the files of a directory that are not complete."""
-    if not isinstance(store, DirectoryWriter):
-        return False
-    found = [key for key, _ in store.temporaries()]
-    store.delete(found)
-    return bool(found)
+    store = destination.store
+    if destination.path is not None:
+        left.append(remove_leftovers(os.path.realpath(destination.path), alive=True))
+    if store is not None:
+        left.append(recover_store(store))
+    if isinstance(store, DirectoryWriter):
+        temporaries = [key for key, _ in store.temporaries()]
+        store.delete(temporaries)
+        left.append(bool(temporaries))
+    return any(left)

@@ -126,6 +126,12 @@ class Gated:
     def __dask_tokenize__(self) -> tuple[str, str]:
         return type(self).__name__, self._name
 
+    def write(
+        self, values: np.ndarray, first: tuple[int, ...], *, threads: int | None = None
+    ) -> int:
+        """Write the block that begins at `first`; return how many objects were put."""
+        raise NotImplementedError
+
     def shut(self) -> None:
         """Write nothing more in this process; return when the last write has ended."""
         self.gate.shut()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -202,7 +201,7 @@ class Existing:
         The root's documents are always among them: see `nczarr_fsspec.changes.edit`.
         """
         root = self.group_documents("")
-        found = dict(sorted(self.changed.items(), key=_leaves_first))
+        found = dict(sorted(self.changed.items(), key=lambda item: -item[0].count("/")))
         for key, data in root.items():
             found[key] = found.pop(key, data)
         (old,) = self.opened.keys.get_many([CONSOLIDATED])
@@ -247,7 +246,3 @@ def _release(opened: Opened) -> frozenset[str]:
             variable.error = None
             found.append(variable.path.strip("/"))
     return frozenset(found)
-
-
-def _leaves_first(item: tuple[str, Any]) -> int:
-    return -item[0].count("/")

@@ -90,7 +90,9 @@ def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
     change = begin_edit(request.target)
     with on_error(change.abort):
-        existing = _still_there(request)  # read again, under the lock
+        existing = Existing.open(request.target)  # read again, under the lock
+        if existing is None:
+            raise DatasetNotFoundError(request.url, "was removed just now; write it anew")
         with existing.opened:
             profile = _profile_there(existing, request)
             there = existing.skeleton(replaced)
@@ -116,13 +118,6 @@ def _profile_there(existing: Existing, request: WriteRequest) -> Profile:
     return replace(
         existing.profile, array_dimensions=asked.array_dimensions, portable=asked.portable
     )
-
-
-def _still_there(request: WriteRequest) -> Existing:
-    existing = Existing.open(request.target)
-    if existing is None:
-        raise DatasetNotFoundError(request.url, "was removed just now; write it anew")
-    return existing
 
 
 def _outdated(
@@ -215,7 +210,11 @@ def _note_changes(
         if existing.group(group.path) is None or (replaced and is_below(group.path, replaced)):
             existing.change(group_documents(group, profile, None))
             parent = path.rpartition("/")[0]
-            _refuse_variable(existing, f"/{parent}", group.name, replaced)
+            around = existing.group(f"/{parent}")
+            goes = replaced and is_below(f"/{parent}", replaced)
+            if around is not None and not goes and group.name in around.variables:
+                reason = f"{around.variables[group.name].path} is a variable already"
+                raise ExportError(existing.url, reason)
             above = existing.group_documents(parent)
             existing.change(emit.add_children(above, parent, groups=[group.name]))
             continue
@@ -227,13 +226,6 @@ def _note_changes(
         before = existing.group_documents(path)
         attributes = _with_old_coordinates(group, existing)
         existing.change(emit.set_attributes(before, path, attributes, profile))
-
-
-def _refuse_variable(existing: Existing, parent: str, name: str, replaced: str | None) -> None:
-    """Raise `ExportError` if a new group has the name of a variable that stays."""
-    above = None if replaced and is_below(parent, replaced) else existing.group(parent)
-    if above is not None and name in above.variables:
-        raise ExportError(existing.url, f"{above.variables[name].path} is a variable already")
 
 
 def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:

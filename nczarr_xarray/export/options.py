@@ -31,10 +31,6 @@ SubarrayShape: TypeAlias = "Mapping[Hashable, int] | Sequence[int]"
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
 FragmentFormat = Literal["netCDF3", "netCDF4", "NCZarr"]
 
-#: How fragments are called: as by S3netCDF4 2, or as by 0.1, whose brackets fsspec takes for
-#: wildcards.
-Naming = Literal["s3nc2", "seed"]
-
 FileKind: TypeAlias = Literal["netCDF3", "netCDF4"]
 
 #: What S3netCDF4 calls a format of masters -> what such a file is.
@@ -174,7 +170,6 @@ def check_classic(url: str, format: str | None, version: str | None) -> None:  #
 DEFAULT_SIZE = "50MB"
 
 _FRAGMENT_FORMATS = ("netCDF3", "netCDF4", "NCZarr")
-_NAMINGS = ("s3nc2", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +196,15 @@ class CfaOptions:
     region: RegionLike | None = None
     encoding: Mapping[Any, Any] | None = None
     unlimited_dims: Iterable[Hashable] | None = None
-    naming: Naming = "s3nc2"
     relative: bool | None = None
     encoded: bool = False
     more_along: Hashable | None = None
-
-    @property
-    def master_kind(self) -> FileKind:
-        """What a new master is that is a file."""
-        return MASTER_FORMATS[self.format]
 
     def check(self, url: str) -> None:
         """Raise `ExportError` for values without a meaning, and for contradictions."""
         known = (
             ("format", self.format, tuple(MASTER_FORMATS)),
             ("fragment_format", self.fragment_format, (None, *_FRAGMENT_FORMATS)),
-            ("naming", self.naming, _NAMINGS),
         )
         for option, value, words in known:
             if value not in words:

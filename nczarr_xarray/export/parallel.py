@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrError, StoreError
-from nczarr_xarray.export.chunk_writer import check_block
+from nczarr_xarray.export.chunk_writer import Gated, check_block
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
@@ -34,16 +34,7 @@ PATIENCE = 60.0
 Written = tuple[str, Any]
 
 
-class BlockWriter(Protocol):
-    """Writes blocks of one array. Picklable, safe in threads."""
-
-    def write(
-        self, values: np.ndarray, first: tuple[int, ...], *, threads: int | None = None
-    ) -> int:
-        """Write the block that begins at `first`; return how many objects were put."""
-
-
-def write_blocks(path: str, data: Any, writer: BlockWriter, *, counted: bool) -> Any:
+def write_blocks(path: str, data: Any, writer: Gated, *, counted: bool) -> Any:
     """Return dask's array whose blocks write those of `data`, and give the number of chunks put.
 
     A block of the result is computed by writing one block of the data.
@@ -159,7 +150,7 @@ def not_shared(url: str, said: str) -> StoreError:
 
 def _write_block(
     values: Any,
-    writer: BlockWriter,
+    writer: Gated,
     path: str,
     lengths: tuple[tuple[int, ...], ...],
     starts: list[list[int]],

@@ -132,7 +132,8 @@ def room(
         writer.in_flight = min(writer.in_flight, max(2 * new, free // (2 * max(1, COPIES))))
         coded = COPIES * (processors() * old + writer.in_flight)
     coded += _coming(source, old, free)
-    least = PROGRAM_BYTES + coded + 2 * max(_part_bytes(source), new)
+    smallest = math.prod(cut_to(source.shape, source.grid)) * source.itemsize
+    least = PROGRAM_BYTES + coded + 2 * max(smallest, new)
     _check(source, chunk_shape, memory, least)
     return (free - coded) // 2
 
@@ -178,11 +179,6 @@ def _chunk_bytes(source: StoredSource, chunk_shape: Sequence[int]) -> tuple[int,
         for chunk, whole in ((lengths, shape), (chunk_shape, source.shape))
     )
     return old, new
-
-
-def _part_bytes(source: StoredSource) -> int:
-    """Return the bytes of the smallest part that is read."""
-    return math.prod(cut_to(source.shape, source.grid)) * source.itemsize
 
 
 def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -48,10 +48,10 @@ from nczarr_xarray.formats.nczarr.documents import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.formats.registry import describes_array
-from nczarr_xarray.model import ChunkedArray, grid_of
+from nczarr_xarray.model import grid_of
 
 if TYPE_CHECKING:
-    import xarray as xr
+    pass
 
 
 #: A variable to write, and the writer of its data.
@@ -140,7 +140,10 @@ class WriteTask:
             ]
             arrays = [writer.array for _, writer in lazy]
             pending = {one.path: math.prod(grid_of(one.shape, one.chunk_shape)) for one in arrays}
-            last = {one.path: last_chunk(one) for one in arrays}
+            last = {  # in the farthest corner
+                one.path: one.chunk_name(tuple(n - 1 for n in grid_of(one.shape, one.chunk_shape)))
+                for one in arrays
+            }
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.mark = mark if pending else None
             self.finish()
@@ -214,7 +217,11 @@ class WriteTask:
             for step, first in zip(steps, starts, strict=True)
             if not isinstance(step.item.source, StoredSource) and not self.notes.is_done(first)
         ]
-        with _in_turn(left):
+        with ExitStack() as reading:
+            if left:  # only data of xarray have need of it
+                from nczarr_xarray.backend.compat import in_turn
+
+                reading.enter_context(in_turn(left))
             for step, first in zip(steps, starts, strict=True):
                 self._run(step, first, self.notes, progress)
 
@@ -287,15 +294,6 @@ def _end_template(template: WritableStore | None, _: object) -> None:
         complete_template(template)
 
 
-def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
-    """Do as `in_turn`, of which only data of xarray have need."""
-    if not variables:
-        return nullcontext()
-    from nczarr_xarray.backend.compat import in_turn
-
-    return in_turn(variables)
-
-
 def need_dask() -> None:
     """Raise `ImportError` if dask is not installed."""
     try:
@@ -312,11 +310,6 @@ def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
         -(-(start + size) // chunk) - start // chunk
         for start, size, chunk in zip(writer.start, shape, writer.array.chunk_shape, strict=True)
     )
-
-
-def last_chunk(array: ChunkedArray) -> str:
-    """Return the key of the chunk in the farthest corner of an array."""
-    return array.chunk_name(tuple(n - 1 for n in grid_of(array.shape, array.chunk_shape)))
 
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.storage import netcdf_type
-from nczarr_xarray.export.options import FragmentFormat, Naming
+from nczarr_xarray.export.options import FragmentFormat
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import (
     DATA_CONVENTIONS,
@@ -312,7 +312,7 @@ class MasterPlace(FilePlace):
         """Name, in the folder of fragments, of the object that keeps other writers out."""
         return f".{self.name}{_CLAIM}"
 
-    def names(self, kind: FragmentFormat, naming: Naming, *, replaces: bool = False) -> Names:
+    def names(self, kind: FragmentFormat, *, replaces: bool = False) -> Names:
         """Return what names new fragments, while this writer has its claim.
 
         Masters of other names may have the same folder. A writer of one may have chosen names
@@ -328,7 +328,7 @@ class MasterPlace(FilePlace):
         taken = self.taken()
         claims = {name for name in taken if name.startswith(".") and name.endswith(_CLAIM)}
         apart = replaces or claims - {self.claim_name} or any(map(_APART.search, taken))
-        return Names(self.stem, kind, naming, taken, apart=bool(apart))
+        return Names(self.stem, kind, taken, apart=bool(apart))
 
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""
@@ -388,8 +388,6 @@ class Names:
         Begin of all names.
     kind
         What the fragments are.
-    naming
-        How they are called.
     taken
         Names that are in the folder.
     apart
@@ -398,7 +396,6 @@ class Names:
 
     stem: str
     kind: FragmentFormat
-    naming: Naming
     taken: set[str]
     apart: bool
 
@@ -418,12 +415,9 @@ class Names:
         suffix = SUFFIXES[self.kind]
         variable = _UNSAFE.sub("_", variable)
         names = []
-        for number, position in enumerate(np.ndindex(grid)):
-            if self.naming == "seed":
-                names.append(f"{self.stem}_{variable}_[{number}]")
-            else:
-                at = [str(a + b) for a, b in zip(first, position, strict=True)]
-                names.append(".".join([self.stem, variable, *at]))
+        for position in np.ndindex(grid):
+            at = [str(a + b) for a, b in zip(first, position, strict=True)]
+            names.append(".".join([self.stem, variable, *at]))
         if self.apart or any(name + suffix in self.taken for name in names):
             word = uuid.uuid4().hex[:8]
             names = [f"{name}.{word}" for name in names]

@@ -5,24 +5,22 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.changes.edit import OVER
 from nczarr_fsspec.changes.recovery import Succession
-from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ConflictError, NCZarrError, StoreError, on_error
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
 from nczarr_xarray.export.cfa.content import Content, file_bytes, items
 from nczarr_xarray.export.cfa.existing_master import referred_keys
-from nczarr_xarray.export.cfa.fragment_writer import Flow
+from nczarr_xarray.export.cfa.fragment_writer import Flow, FragmentWriter
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
 from nczarr_xarray.export.options import FileKind, WriteOptions
@@ -33,6 +31,9 @@ from nczarr_xarray.export.write_task import plan_contents
 
 #: Fragments that are made and sent at a time, to a store that does not answer at once.
 AT_A_TIME = 16
+
+#: Where the data of a fragment begin, and these.
+Block: TypeAlias = "tuple[tuple[int, ...], np.ndarray]"
 
 
 class Draft(NamedTuple):
@@ -179,13 +180,13 @@ class CfaTask:
         for flow in eager:
             fragment = _nbytes(flow) // max(1, math.prod(flow.divided.grid))
             many = max(2, min(AT_A_TIME, IN_FLIGHT_BYTES // max(1, fragment)))
-            many = min(self.place.store.parallel, many)
-            if many > 1:
-                _write_together(flow, many, progress)
-                continue
-            for first, values in _blocks(flow):
-                flow.writer.write(values, first)
-                progress.advance(values.nbytes)
+            flow.writer.each(
+                _blocks(flow),  # one thread reads, while others write
+                partial(_write, flow.writer),
+                threads=min(self.place.store.parallel, many),
+                done=lambda block: progress.advance(block[1].nbytes),
+                within=nullcontext(),
+            )
 
     def _write_lazy(self, progress: Progress) -> None:
         """Write the fragments of dask's arrays, each where its block is computed."""
@@ -227,28 +228,12 @@ def _nbytes(flow: Flow) -> int:
     return int(source.nbytes)
 
 
-def _write_together(flow: Flow, many: int, progress: Progress) -> None:
-    """Write fragments in several threads, while this one reads the next ones."""
-    waiting: deque[tuple[Future[int], int]] = deque()
-
-    def settle_first() -> None:
-        future, nbytes = waiting.popleft()
-        future.result()
-        progress.advance(nbytes)
-
-    with (
-        WaitingThreads(many, thread_name_prefix="nczarr-fragment") as pool,
-        on_error(lambda: [future.cancel() for future, _ in waiting]),
-    ):
-        for first, values in _blocks(flow):
-            if len(waiting) == many:
-                settle_first()
-            waiting.append((pool.submit(flow.writer.write, values, first), values.nbytes))
-        while waiting:
-            settle_first()
+def _write(writer: FragmentWriter, block: Block) -> int:
+    first, values = block
+    return writer.write(values, first)
 
 
-def _blocks(flow: Flow) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+def _blocks(flow: Flow) -> Iterator[Block]:
     """Yield the data of each fragment, with their position; they are read now."""
     source = flow.divided.item.source
     assert isinstance(source, xr.Variable)

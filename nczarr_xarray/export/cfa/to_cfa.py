@@ -25,10 +25,10 @@ from nczarr_xarray.export.form.encode import Options, without_extension_types
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.form.storage import netcdf_text
 from nczarr_xarray.export.options import (
+    MASTER_FORMATS,
     CfaOptions,
     FragmentFormat,
     Mode,
-    Naming,
     RegionLike,
     SubarrayShape,
     largest_fragment,
@@ -58,7 +58,6 @@ def to_cfa(
     *,
     encoding: Mapping[Any, Any] | None = None,
     unlimited_dims: Iterable[Hashable] | None = None,
-    naming: Naming = "s3nc2",
     relative: bool | None = None,
     create: bool = False,
     callback: Callback | None = None,
@@ -107,9 +106,6 @@ def to_cfa(
         By variable, with the names of netCDF4 or of Zarr.
     unlimited_dims
         Names of unlimited dimensions of the master.
-    naming
-        How fragments are called: ``"s3nc2"`` (``data.tas.0.1.2.nc``) or ``"seed"``
-        (``data_tas_[5].nc``), as by S3netCDF4 2 or 0.1.
     relative
         Whether the master states addresses relative to itself, so that both can be moved
         together. By default it does, except in CFA-0.4, whose readers need absolute ones.
@@ -154,7 +150,6 @@ def to_cfa(
         region=region,
         encoding=encoding,
         unlimited_dims=unlimited_dims,
-        naming=naming,
         relative=relative,
         more_along=more_along,
     )
@@ -202,7 +197,7 @@ def plan_new(
         If something cannot be written, or must not be replaced.
     """
     dialect = dialect_called(request.version or OLDEST, place.url)
-    kind = request.master_kind
+    kind = MASTER_FORMATS[request.format]
     if kind == "netCDF3" and place.is_tree:
         raise ExportError(
             place.url, "is named like a tree, and a CFA3 master is one file: name it .nca"
@@ -224,7 +219,7 @@ def plan_new(
     def draft() -> Draft:
         members = parts.members()
         old = removable_keys(place) if replaces else []
-        names = place.names(fragments, request.naming, replaces=bool(old))
+        names = place.names(fragments, replaces=bool(old))
         flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
         tables = []
         for flow in flows:

@@ -138,7 +138,9 @@ class Change:
                 assert member.values is not None
                 values = np.concatenate([member.values, values], axis)
                 self.members[item.variable.name] = self._grown(member, values)
-        self._add_attributes(update.dataset)
+        # its other attributes stay
+        given = {key: value for key, value in update.dataset.attrs.items() if key != "Conventions"}
+        self.attributes |= group_attributes(PROFILE, "/", given, self.existing.url)
 
     def _append_fragments(self, item: Item, start: tuple[int, ...], axis: int) -> None:
         variable, array = self.aggregations[item.variable.name]
@@ -236,18 +238,13 @@ class Change:
         array = replace(array, shape=tuple(d.size for d in dimensions))
         return replace(variable, dimensions=dimensions, array=array)
 
-    def _add_attributes(self, dataset: xr.Dataset) -> None:
-        """Give the aggregation the attributes of the new values; its others stay."""
-        given = {name: value for name, value in dataset.attrs.items() if name != "Conventions"}
-        self.attributes |= group_attributes(PROFILE, "/", given, self.existing.url)
-
     def draft(self) -> Draft:
         """Return what is to be written."""
         place = self.existing.place
         coordinates = frozenset(self.update.stored.coords)
         members = [*self.members.values()]
         parts = Parts(coordinates, plain_conventions(self.attributes))
-        names = place.names("netCDF4", self.request.naming)
+        names = place.names("netCDF4")
         flows: list[Flow] = []
         tables: list[Fragments] = []
         everything = [*members]
@@ -273,8 +270,9 @@ class Change:
                 )
                 flows.append(flow)
                 relative = self.request.relative
-                if relative is None:
-                    relative = _is_relative(fragments)
+                if relative is None:  # as the others are, if there are any
+                    known = next(filter(None, fragments.addresses.tolist()), None)
+                    relative = None if known is None else not is_absolute(known)
                 new = table_of(place, flow, self.dialect, relative=relative)
                 fragments = fragments.with_block(new, piece.first)
             tables.append(fragments)
@@ -283,12 +281,6 @@ class Change:
         master = Content(attributes, everything, self.dimensions.values())
         gone = self.existing.removable(keys_in(place, tables))
         return Draft(self.existing.kind, master, flows, gone)
-
-
-def _is_relative(fragments: Fragments) -> bool | None:
-    """Tell whether the addresses of a table are relative; None if there are none."""
-    first = next((address for address in fragments.addresses.tolist() if address), None)
-    return None if first is None else not is_absolute(first)
 
 
 def _narrowed(dataset: xr.Dataset, stored: Group) -> xr.Dataset:

@@ -201,7 +201,10 @@ def _quantized(opened: Opened, wanted: Mapping[str, Quantization]) -> Opened:
         how = wanted.get(variable.path)
         if how is None or variable.array is None:
             return variable
-        _check_quantization(variable.path, variable.dtype, how)
+        try:
+            check_quantization(variable.dtype, *how)
+        except FormatError as error:
+            raise UsageError(variable.path, f"cannot be quantized: {error}") from error
         name = QUANTIZE_ATTRIBUTES[how.mode]
         said = Attribute(name, "int", np.array([how.digits], np.int32))
         reader = opened.reader(variable)
@@ -215,10 +218,3 @@ def _quantized(opened: Opened, wanted: Mapping[str, Quantization]) -> Opened:
 
 def _derived(variable: Variable, array: DerivedArray) -> Variable:
     return replace(variable, array=array, padding=None)
-
-
-def _check_quantization(path: str, dtype: np.dtype, wanted: Quantization) -> None:
-    try:
-        check_quantization(dtype, *wanted)
-    except FormatError as error:
-        raise UsageError(path, f"cannot be quantized: {error}") from error

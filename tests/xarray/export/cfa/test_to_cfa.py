@@ -253,12 +253,6 @@ def test_names_are_safe_in_addresses(name: str, folder: str, tmp_path: Path) -> 
     assert place.stem == folder
 
 
-def test_names_of_the_first_s3netcdf4(tmp_path: Path) -> None:
-    sample().nczarr.to_cfa(tmp_path / "m.nca", naming="seed", max_object_size=900)
-    assert "m_tas_[0].nc" in names(tmp_path / "m")
-    same(read(tmp_path / "m.nca"), by_netcdf(sample(), tmp_path / "x.nc"))
-
-
 def test_shapes_that_are_asked_for(tmp_path: Path) -> None:
     target = tmp_path / "m.nca"
     sample().nczarr.to_cfa(target, subarray_shape={"time": 3, "lon": 100})
@@ -408,7 +402,6 @@ def test_in_memory(tmp_path: Path) -> None:
         ({"format": "CFA3", "fragment_format": "netCDF4"}, "CFA3 has no netCDF-4 fragments"),
         ({"cfa_version": "0.5"}, "as CFA version '0.5'; write one of 0.4, 0.6.2, 1.13"),
         ({"fragment_format": "PP"}, "fragment_format is 'PP'"),
-        ({"naming": "mine"}, "naming is 'mine'"),
         ({"mode": "a"}, "mode is 'a'; it is one of w-, w"),
         ({"append_dim": "time", "region": "auto"}, "exclude each other"),
         (
@@ -524,12 +517,11 @@ def test_existing_is_kept_or_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("naming", ["s3nc2", "seed"])
 @pytest.mark.parametrize("change", ["replace", "other variables", "shorter", "region"])
-def test_names_of_fragments_do_not_come_back(change: str, naming: Any, tmp_path: Path) -> None:
+def test_names_of_fragments_do_not_come_back(change: str, tmp_path: Path) -> None:
     """Readers who opened an aggregation before it was changed twice must not read new values."""
     target = tmp_path / "a.nca"
-    how = {"subarray_shape": {"t": 2}, "naming": naming}
+    how: Any = {"subarray_shape": {"t": 2}}
 
     def steps(value: float, count: int = 4, name: str = "v") -> xr.Dataset:
         return xr.Dataset({name: (("t", "x"), np.full((count, 5), value))})
@@ -801,21 +793,19 @@ def test_files_that_were_aggregated_stay(change: Any, files: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "naming"),
-    each_once(["m.nca", "ü#1 %.nca", "m.nczarr"], KINDS, ["s3nc2", "seed"]),
+    ("name", "kind"),
+    each_once(["m.nca", "ü#1 %.nca", "m.nczarr"], KINDS),
 )
-def test_fragments_that_are_not_needed_go(
-    name: str, kind: Any, naming: Any, tmp_path: Path
-) -> None:
+def test_fragments_that_are_not_needed_go(name: str, kind: Any, tmp_path: Path) -> None:
     target, data = tmp_path / name, sample()[["tas", "words", "lat"]]
-    options: Any = {"max_object_size": 300, "naming": naming, "fragment_format": kind}
+    options: Any = {"max_object_size": 300, "fragment_format": kind}
     data.nczarr.to_cfa(target, **options)
     (folder,) = (path for path in tmp_path.iterdir() if path != target)
     before = names(folder)
     part = data.isel(time=slice(0, 2)).drop_vars(
         ["lat", "lon", "height", "lat_bnds"], errors="ignore"
     )
-    part.nczarr.to_cfa(target, region={"time": slice(0, 2)}, naming=naming, fragment_format=kind)
+    part.nczarr.to_cfa(target, region={"time": slice(0, 2)}, fragment_format=kind)
     assert len(names(folder)) == len(before)
     assert {*names(folder)} != {*before}
     data.nczarr.to_cfa(target, mode="w")
