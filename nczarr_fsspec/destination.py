@@ -118,12 +118,12 @@ class Destination:
         StoreError
             If it cannot be written; the old archive stays.
         """
-        from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+        from nczarr_fsspec.stores.write_fsspec import open_writer
 
         fs = self.place.fs
         assert fs is not None
         folder, name = _divided(self.place.path)
-        with closing(FsspecWriter(fs, folder, limits=self.place.limits)) as store:
+        with closing(open_writer(fs, folder, None, self.place.limits)) as store:
             store.put_file(name, fill)
 
 
@@ -299,13 +299,13 @@ def _beside_object(
     above, name = _divided(place.path.rstrip("/"))
     if not name or not (above or parse_url(target).target_protocol in HOSTLESS):
         raise URLError(shown, "names no object")
-    from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+    from nczarr_fsspec.stores.write_fsspec import open_writer
 
     folder = shown.rstrip("/").rpartition("/")[0]
     written = target.partition("#")[0].rstrip("/").rpartition("/")[0]
     if folder != written or folder.startswith("http"):
         folder = fs.unstrip_protocol(above)
-    store = FsspecWriter(fs, above, folder, place.limits)
+    store = open_writer(fs, above, folder, place.limits)
     return store, name, shown, target, f"{folder}/"
 
 
@@ -404,9 +404,9 @@ def _at(place: Place) -> Destination:
         raise _ambiguous(shown, f"{shown}#mode=nczarr")
     if says_zip(path, mode):
         return Destination("zip", shown, place)
-    from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+    from nczarr_fsspec.stores.write_fsspec import open_writer
 
-    return Destination("objects", shown, place, FsspecWriter(fs, path, shown, place.limits))
+    return Destination("objects", shown, place, open_writer(fs, path, shown, place.limits))
 
 
 def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:

@@ -273,10 +273,10 @@ class Place:
             if not fs.exists(path):
                 raise DatasetNotFoundError(self.shown, "there is no such file or directory")
             if not fs.isfile(path):
-                from nczarr_fsspec.stores.fsspec import SyncFsspecStore
+                from nczarr_fsspec.stores.mapping import MappingStore, MemoryFiles
 
                 _refuse_file_modes(self.shown, mode)
-                return self._bounded(SyncFsspecStore(fs, path, self.shown))
+                return self._bounded(MappingStore(MemoryFiles(fs, path), self.shown))
         elif not says_file(name, mode):
             return self._tree(partial(self.open_file, index_cache))
         try:

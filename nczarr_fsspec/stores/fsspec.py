@@ -12,10 +12,9 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import ALL, RemoteStore, check_key
 from nczarr_fsspec.transport import open_transport
-from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, RequestLimits
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request, moment
 
@@ -141,33 +140,3 @@ def _seconds(header: str) -> float | None:
     """Return the time that a header states."""
     found = moment(header)
     return None if found is None else found.timestamp()
-
-
-class SyncFsspecStore(LocalStore):
-    """Keys are the paths below one root of a filesystem that answers at once (``memory``)."""
-
-    def __init__(self, fs: AbstractFileSystem, root: str, url: str | None = None) -> None:
-        self._fs = fs
-        self._root = root
-        self.url = url or describe(fs, root)
-
-    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        path = join(self._root, check_key(key))
-        try:
-            data: bytes = self._fs.cat_file(path, start=part.start, end=part.stop)
-        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
-            if is_absent(error, path):
-                return None
-            fail(self._fs, path, error)
-        if most is not None and part == ALL and len(data) > most:
-            raise too_large(describe(self._fs, path), most)
-        return data
-
-    def list(self, prefix: str) -> frozenset[str]:
-        path = join(self._root, check_key(prefix)) if prefix else self._root
-        try:
-            return names_below(path, self._fs.ls(path, detail=False))
-        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
-            if is_absent(error, path):
-                return frozenset()
-            fail(self._fs, path, error)

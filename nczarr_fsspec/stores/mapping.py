@@ -82,6 +82,39 @@ class MappingStore(LocalStore):
         return (key.removeprefix(prefix) for key in keys if key.startswith(prefix))
 
 
+class MemoryFiles(MutableMapping[str, Any]):
+    """The files below one root of fsspec's filesystem in memory, by their keys. Picklable.
+
+    Parameters
+    ----------
+    fs
+        A `MemoryFileSystem`.
+    root
+        Without protocol.
+    """
+
+    def __init__(self, fs: Any, root: str) -> None:
+        self._fs = fs
+        self._start = f"/{root.strip('/')}/".replace("//", "/")
+
+    def __getitem__(self, key: str) -> memoryview:
+        found: memoryview = self._fs.store[self._start + key].getbuffer()
+        return found
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        self._fs.pipe_file(self._start + key, value)
+
+    def __delitem__(self, key: str) -> None:
+        del self._fs.store[self._start + key]
+
+    def __iter__(self) -> Iterator[str]:
+        start = self._start
+        return (path[len(start) :] for path in tuple(self._fs.store) if path.startswith(start))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class MappingWriter(WritableStore):
     """Keys and bytes of any mapping that can be changed.
 

@@ -8,7 +8,6 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsspec import AbstractFileSystem
@@ -17,11 +16,13 @@ from nczarr_fsspec.concurrency import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, WritableStore, check_key, creating, is_safe_name
 from nczarr_fsspec.local_files import temporary_file
-from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
+from nczarr_fsspec.stores.fsspec import FsspecStore
+from nczarr_fsspec.stores.mapping import MappingWriter, MemoryFiles
 from nczarr_fsspec.stores.ownership import temporary_name, writer_of
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
     EXPIRED,
+    describe,
     how_to_log_in,
     is_async,
     keys_number,
@@ -56,18 +57,27 @@ PARTS_AT_A_TIME = 8
 MOST_PARTS = 10_000
 
 
+def open_writer(
+    fs: AbstractFileSystem, root: str, url: str | None, limits: RequestLimits
+) -> WritableStore:
+    """Return what writes below one root of a filesystem; parameters as of `FsspecWriter`."""
+    if kind_of(fs) == "memory":
+        return MappingWriter(MemoryFiles(fs, root), url or describe(fs, root))
+    return FsspecWriter(fs, root, url, limits)
+
+
 class FsspecWriter(WritableStore):
     """Keys are the paths below one root of a filesystem.
 
-    Object stores and ``memory`` replace an object at once and never hold a
+    Object stores replace an object at once and never hold a
     part of one: S3 drops an upload that is cut off, and one in several parts
     is aborted. Protocols for files, such as SFTP, write in place, but for
     whole files (`put_file`) where there is a rename: these get a name of
     their own first.
 
     `create` is atomic among all clients of an S3 service that knows
-    conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), in this
-    process for ``memory``, and elsewhere a look before a put.
+    conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), and
+    elsewhere a look before a put.
 
     Parameters
     ----------
@@ -109,8 +119,6 @@ class FsspecWriter(WritableStore):
         return self._transport.timeout.whole
 
     def reader(self) -> KeyStore:
-        if kind_of(self.fs) == "memory":
-            return SyncFsspecStore(self.fs, self.root, self.url)
         return FsspecStore(self.fs, self.root, self.url, self._transport.limits)
 
     def put(self, key: str, data: Buffer) -> None:
@@ -128,12 +136,9 @@ class FsspecWriter(WritableStore):
 
     def upload(self, key: str, path: str) -> None:
         """Store the content of a local file under `key`, without holding all of it in memory."""
-        if kind_of(self.fs) == "memory":  # all of it will be in memory
-            self.put(key, Path(path).read_bytes())
-        else:
-            # what is not there, the filesystem says
-            nbytes = os.path.getsize(path) if os.path.exists(path) else 0
-            self._keys.run_each(partial(self._put_file, path, nbytes), [self._path(key)])
+        # what is not there, the filesystem says
+        nbytes = os.path.getsize(path) if os.path.exists(path) else 0
+        self._keys.run_each(partial(self._put_file, path, nbytes), [self._path(key)])
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -367,8 +372,7 @@ class FsspecWriter(WritableStore):
         except (StoreError, NotImplementedError):
             raise
         except Exception:  # FTP's errors are not Python's
-            alone = is_async(self.fs) or kind_of(self.fs) == "memory"
-            if alone or not await self._has_folder(path.rpartition("/")[0]):
+            if is_async(self.fs) or not await self._has_folder(path.rpartition("/")[0]):
                 raise
             await self._call(method, *args, **kwargs)
 

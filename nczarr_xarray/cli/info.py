@@ -44,7 +44,7 @@ _STORES = {
     "ZipStore": "zip archive",
     "RemoteZipStore": "zip archive, read by byte ranges",
     "FsspecStore": "objects",
-    "SyncFsspecStore": "objects",
+    "MappingStore": "objects",
     "DataFile": "one file",
     "LocalReferences": "kerchunk references",
     "RemoteReferences": "kerchunk references",

@@ -49,7 +49,7 @@ from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.stores.directory import SMALL
-from nczarr_fsspec.stores.fsspec import SyncFsspecStore
+from nczarr_fsspec.stores.mapping import MemoryFiles
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.builders.archives import DATASET, HOSTILE, write_zip
 from tests.support.builders.trees import write_tree
@@ -96,7 +96,7 @@ def _http(folder: Path) -> Iterator[KeyStore]:
 @contextmanager
 def _memory(folder: Path) -> Iterator[KeyStore]:
     with memory_tree("contract") as fs:
-        yield SyncFsspecStore(fs, "/contract")
+        yield MappingStore(MemoryFiles(fs, "/contract"))
 
 
 @contextmanager
@@ -488,14 +488,14 @@ class TestFilesystems:
                 raise error
 
         fs = Failing(password="hunter22")
-        for store in (FsspecStore(fs, "/d"), SyncFsspecStore(fs, "/d")):
-            (got,), (listed,) = store.get_many(["x"]), store.list_many(["g"])
-            for result in (got, listed):
-                assert isinstance(result, StoreError)
-                assert result.__cause__ is None
-                assert result.__suppress_context__
-                with pytest.raises(StoreError, match=reason):
-                    raise result
+        store = FsspecStore(fs, "/d")
+        (got,), (listed,) = store.get_many(["x"]), store.list_many(["g"])
+        for result in (got, listed):
+            assert isinstance(result, StoreError)
+            assert result.__cause__ is None
+            assert result.__suppress_context__
+            with pytest.raises(StoreError, match=reason):
+                raise result
 
     def test_a_memory_of_its_own(self, tmp_path: Path) -> None:
         fs = own_memory()
@@ -610,7 +610,7 @@ class TestResolve:
     def test_memory(self, tmp_path: Path) -> None:
         with memory_tree("resolve") as fs:
             store = open_keystore("memory://resolve#mode=nczarr")
-            assert isinstance(store, SyncFsspecStore)
+            assert isinstance(store, MappingStore)
             assert (store.url, store.get("v/0.0")) == ("memory://resolve", CHUNK)
             fs.pipe_file("/resolve/archive", write_zip(tmp_path / "d.zip").read_bytes())
             archive = open_keystore("memory://resolve/archive")
@@ -643,7 +643,7 @@ class TestResolve:
                 DirFileSystem("/", fs=fs).get_mapper("mapper"),
             ):
                 store = open_keystore(target)
-                assert isinstance(store, SyncFsspecStore)
+                assert isinstance(store, MappingStore)
                 assert store.get_many(["v/0.0", "nope"]) == [CHUNK, None]
         with Server({"/d/v/0.0": CHUNK}) as server:
             store = open_keystore(fsspec.get_mapper(f"{server.url}/d"))

@@ -47,7 +47,7 @@ from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.local_files import FileRange
 from nczarr_fsspec.stores import write_directory, write_fsspec
-from nczarr_fsspec.stores.mapping import MappingWriter
+from nczarr_fsspec.stores.mapping import MappingWriter, MemoryFiles
 from nczarr_fsspec.stores.ownership import Owner, writer_of
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
@@ -80,7 +80,12 @@ def _new_directory(folder: Path, _: Any) -> Iterator[WritableStore]:
 
 @contextmanager
 def _memory(folder: Path, _: Any) -> Iterator[WritableStore]:
-    yield FsspecWriter(fsspec.filesystem("memory"), "/writable")
+    yield MappingWriter(MemoryFiles(fsspec.filesystem("memory"), "/writable"))
+
+
+@contextmanager
+def _synchronous(folder: Path, _: Any) -> Iterator[WritableStore]:
+    yield FsspecWriter(fsspec.filesystem("memory"), "/synchronous")
 
 
 @contextmanager
@@ -114,6 +119,7 @@ KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
     "directory": _directory,
     "new-directory": _new_directory,
     "memory": _memory,
+    "synchronous": _synchronous,
     "files-through-fsspec": _files_through_fsspec,
     "s3": _s3,
     "mapping": _mapping,
@@ -1312,7 +1318,7 @@ class TestDestination:
     def test_objects(self) -> None:
         found = open_destination("memory://dest/d#mode=nczarr")
         assert (found.kind, found.url, found.path) == ("objects", "memory://dest/d", None)
-        assert isinstance(found.store, FsspecWriter)
+        assert isinstance(found.store, MappingWriter)
         found.store.put("v/0", b"1")
         fs = fsspec.filesystem("memory")
         assert fs.cat_file("/dest/d/v/0") == b"1"

@@ -33,7 +33,7 @@ from nczarr_fsspec import (
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.stores.fsspec import SyncFsspecStore
+from nczarr_fsspec.stores.mapping import MemoryFiles
 from nczarr_fsspec.transport import open_transport
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray import to_nczarr
@@ -258,7 +258,7 @@ def test_objects_of_any_store_are_bounded(store: str, tmp_path: Path) -> None:
     memory.pipe({"/d/x": content, "/d/empty": b""})
     opened: Any = {
         "fsspec": lambda: FsspecStore(Plain(), f"{tmp_path}/d"),
-        "memory": lambda: SyncFsspecStore(memory, "/d"),
+        "memory": lambda: MappingStore(MemoryFiles(memory, "/d")),
         "mapping": lambda: MappingStore({"x": content, "empty": b""}),
         "directory": lambda: DirectoryStore(tmp_path / "d"),
         "zip": lambda: ZipStore(tmp_path / "d.zip"),

@@ -19,6 +19,7 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
 from nczarr_fsspec.changes.create import NewObjects
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
@@ -327,10 +328,10 @@ def test_what_was_cut_off_is_not_read(
 ) -> None:
     """In an object store the root comes last, and a mark stays if the writer dies."""
     root = f"memory://cut{tmp_path}"
-    put = FsspecWriter.put
+    put = MappingWriter.put
     count = 0
 
-    def fails(self: FsspecWriter, key: str, data: Any) -> None:
+    def fails(self: MappingWriter, key: str, data: Any) -> None:
         nonlocal count
         count += 1
         if count > 20:
@@ -338,7 +339,7 @@ def test_what_was_cut_off_is_not_read(
         put(self, key, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FsspecWriter, "put", fails)
+        patch.setattr(MappingWriter, "put", fails)
         patch.setattr(NewObjects, "abort", lambda _: None)  # a dead process cleans nothing up
         assert main(["copy", str(cube), root, "--format", "Zarr3"]) == 1
     with pytest.raises(StoreError, match=r"unfinished|not complete|missing"):

@@ -16,6 +16,7 @@ import xarray as xr
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.changes.journal import PRIVATE
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 
 SMALL, LARGE = 20, 160
@@ -174,7 +175,7 @@ def test_a_change_of_one_step_makes_as_many_requests_whatever_the_size(
 
     counts = []
     for count in (SMALL, LARGE):
-        target = f"memory://costs-{change.__name__}-{count}/data"
+        target = FsspecWriter(MemoryFileSystem(), f"/costs-{change.__name__}-{count}/data")
         write(target, count)
         found.clear()
         with monkeypatch.context() as patch:

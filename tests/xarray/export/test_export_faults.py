@@ -22,7 +22,6 @@ from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.open import find_destination
@@ -126,7 +125,7 @@ def test_a_template_that_was_put_into_place_in_part(
         raise StoreError("d", "is out of reach")
 
     with monkeypatch.context() as patch:
-        patch.setattr(FsspecWriter, "move", fail)  # the root's document is there, as a cover
+        patch.setattr(MappingWriter, "move", fail)  # the root's document is there, as a cover
         with pytest.raises(StoreError, match="is out of reach"):
             target.write(lazy, encoding=CHUNKS, compute=False)
     target.write(lazy, "w", encoding=CHUNKS, compute=False)
