@@ -15,6 +15,7 @@ import pytest
 
 from nczarr_fsspec.changes.resumption import BETWEEN
 from nczarr_fsspec.stores.fsspec import FsspecStore
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
@@ -154,6 +155,9 @@ def test_little_is_sent_at_a_time(
     note_threads(monkeypatch, threads)
     monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
     monkeypatch.setattr(steps, "processors", lambda: 1)
+    monkeypatch.setattr(
+        MappingWriter, "parallel", 64
+    )  # as object stores, which do not answer at once
     codec = ["--compress", "zlib:2"] if chunks else []
     place = f"memory://little{tmp_path}"
     copy(source, f"{place}/y", "--var", "v", *chunks, *codec)

@@ -76,7 +76,7 @@ def small_parts() -> Iterator[list[str]]:
         patch.setattr(steps, "COPIES", 0)
         # (another kind puts a range as it puts anything else)
         for kind, name in (
-            (DirectoryWriter, "put"), (DirectoryWriter, "put_range"), (FsspecWriter, "put")
+            (DirectoryWriter, "put"), (DirectoryWriter, "put_range"), (MappingWriter, "put")
         ):  # fmt: skip
             put_of_kind = getattr(kind, name)
 

@@ -189,7 +189,7 @@ def test_a_change_of_one_step_makes_as_many_requests_whatever_the_size(
     assert few == many
     assert few["cat_file"] < 60
     assert few["pipe_file"] < 15
-    assert few["ls"] + few["find"] <= 5
+    assert few["ls"] + few["find"] <= 6
 
 
 def test_an_append_reads_what_it_must_of_a_coordinate() -> None:
