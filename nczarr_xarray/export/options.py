@@ -200,6 +200,11 @@ class CfaOptions:
     encoded: bool = False
     more_along: Hashable | None = None
 
+    @property
+    def master_kind(self) -> FileKind:
+        """What a new master is that is a file."""
+        return MASTER_FORMATS[self.format]
+
     def check(self, url: str) -> None:
         """Raise `ExportError` for values without a meaning, and for contradictions."""
         known = (

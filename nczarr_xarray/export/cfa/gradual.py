@@ -179,7 +179,7 @@ class GradualAggregation:
                 self._old = removable_keys(self.place)
             else:
                 self.place.must_be_new()
-            names = self.place.names(self.kind, "s3nc2", replaces=bool(self._old))
+            names = self.place.names(self.kind, replaces=bool(self._old))
         self._claim, self._names = claim, names
         return claim, names
 

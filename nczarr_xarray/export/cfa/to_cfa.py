@@ -25,7 +25,6 @@ from nczarr_xarray.export.form.encode import Options, without_extension_types
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.form.storage import netcdf_text
 from nczarr_xarray.export.options import (
-    MASTER_FORMATS,
     CfaOptions,
     FragmentFormat,
     Mode,
@@ -197,7 +196,7 @@ def plan_new(
         If something cannot be written, or must not be replaced.
     """
     dialect = dialect_called(request.version or OLDEST, place.url)
-    kind = MASTER_FORMATS[request.format]
+    kind = request.master_kind
     if kind == "netCDF3" and place.is_tree:
         raise ExportError(
             place.url, "is named like a tree, and a CFA3 master is one file: name it .nca"
