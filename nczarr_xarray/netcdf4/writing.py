@@ -431,7 +431,7 @@ class TreeWriter(Writer):
             if key == ROOT and not change.staged.stamps:
                 data = stamped(data)
             change.staged.put(key, data)
-        change.commit(sorted(self.removed - final.keys()))
+        change.commit(sorted(self.removed - final.keys() - made.keys()))
 
     def _check_others(self) -> None:
         """Raise `ExportError` if another writer has changed the metadata."""

@@ -381,6 +381,24 @@ def test_variables_are_renamed_with_their_chunks(target: Path) -> None:
     assert not (target.is_dir() and (target / "v").exists())
 
 
+def test_a_variable_is_renamed_that_does_not_fit_into_memory(tmp_path: Path) -> None:
+    target = tmp_path / "a.nczarr"
+    for mode in ("w", "a"):
+        with ours.Dataset(target, mode, memory_limit=40_000) as nc:
+            if mode == "w":
+                nc.createDimension("t", None)
+                nc.createDimension("x", 1000)
+                nc.createVariable("v", "i4", ("t", "x"), chunksizes=(1, 1000))
+                for step in range(50):
+                    nc["v"][step] = step
+            nc.renameVariable("v", "w")
+            nc["w"][3, 0] = -3
+            nc.renameVariable("w", "v")
+        with ours.Dataset(target) as nc:
+            assert nc["v"][:, 1].tolist() == list(range(50))
+            assert nc["v"][2:5, 0].tolist() == [2, -3, 4]
+
+
 def test_what_is_not_closed_is_stored_when_python_ends(tmp_path: Path) -> None:
     target = tmp_path / "a.nczarr"
     code = (
