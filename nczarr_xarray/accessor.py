@@ -52,7 +52,7 @@ class NCZarrAccessor:
         return Storage.of(self.obj).as_text()
 
     def _repr_html_(self) -> str:
-        from nczarr_xarray.tools.storage import Storage
+        from nczarr_xarray.tools.storage_table import Storage
 
         return Storage.of(self.obj).as_html()
 
