@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.api import to_nczarr as to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
     from nczarr_xarray.tools.compare import compare as compare
+    from nczarr_xarray.tools.copy import copy as copy
     from nczarr_xarray.tools.doctor import doctor as doctor
     from nczarr_xarray.tools.trace import trace as trace
     from nczarr_xarray.tools.upgrade import upgrade as upgrade
@@ -71,6 +72,7 @@ _MODULES = {
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.dataset": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],
+    "nczarr_xarray.tools.copy": ["copy"],
     "nczarr_xarray.tools.trace": ["trace"],
     "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],

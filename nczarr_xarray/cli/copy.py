@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import URLError, UsageError
-from nczarr_fsspec.places.names import is_within
 from nczarr_fsspec.text import parse_size
 from nczarr_xarray.cli.arguments import (
     ByName,
@@ -17,14 +16,13 @@ from nczarr_xarray.cli.arguments import (
     opening,
     shows_progress,
 )
-from nczarr_xarray.cli.compare import announced, verify
+from nczarr_xarray.cli.compare import show
 from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
-from nczarr_xarray.export.copy.request import FORMATS, find_kind, refuse_options
+from nczarr_xarray.export.copy.request import FORMATS
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 from nczarr_xarray.formats.nczarr.spellings import COMPAT
 
 if TYPE_CHECKING:
-    from nczarr_xarray.export.copy.selection import Quantization, Selection
     from nczarr_xarray.model import CodecConfig
 
 
@@ -35,7 +33,6 @@ def add_selection(parser: Parser) -> None:
         "NAME",
         "copy this variable, with its coordinates and whatever else it names, and nothing "
         "else; in a group: group/name",
-        type=_path,
         default=[],
     )
     parser.add_argument(
@@ -62,17 +59,6 @@ def add_selection(parser: Parser) -> None:
     )
 
 
-def selection(args: argparse.Namespace) -> Selection:
-    """Return what is copied."""
-    from nczarr_xarray.export.copy.selection import Selection
-
-    return Selection(tuple(args.var), args.slice, args.quantize, args.fixed)
-
-
-def _path(name: str) -> str:
-    return f"/{name.strip('/')}"
-
-
 def _slice(text: str) -> list[tuple[str, slice]]:
     name, _, numbers = text.rpartition("=")
     parts = numbers.split(":")
@@ -86,9 +72,8 @@ def _slice(text: str) -> list[tuple[str, slice]]:
     return [(name, slice(start, stop, step))]
 
 
-def _quantization(text: str) -> list[tuple[str, Quantization]]:
+def _quantization(text: str) -> list[tuple[str, tuple[str, int]]]:
     from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES
-    from nczarr_xarray.export.copy.selection import Quantization
 
     name, _, how = text.rpartition("=")
     mode, colon, digits = how.rpartition(":")
@@ -98,7 +83,7 @@ def _quantization(text: str) -> list[tuple[str, Quantization]]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not VAR=[MODE:]DIGITS, with a MODE of {modes}"
         )
-    return [(_path(name), Quantization(mode, int(digits)))]
+    return [(name, (mode, int(digits)))]
 
 
 def add_copy(new: NewParser) -> None:
@@ -213,30 +198,29 @@ def _format(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Copy; return 1 if the copy is compared, and differs (errors are raised)."""
-    from nczarr_xarray.export.copy.request import CopyRequest
     from nczarr_xarray.export.options import CopyOptions
+    from nczarr_xarray.tools.copy import copy
 
-    kind, word = find_kind(args.target, args.format)
-    options = CopyOptions(**{one.name: getattr(args, one.name) for one in fields(CopyOptions)})
-    refuse_options(kind, options)
-    if is_within(args.target, args.source):
-        raise UsageError(args.target, f"is within {args.source}: choose a place outside of it")
-    wanted = selection(args)
-    request = CopyRequest(
-        args.source,
-        args.target,
-        word,
-        opening(args, args.source_options),
-        wanted,
-        target_options=args.target_options or None,
-        overwrite=args.overwrite,
-        shown=shows_progress(args),
-        tell=print,
-        options=options,
-    )
-    with in_terms_of_options(), announced() as lost:
-        kind.copy(request)
-    return verify(args, wanted, word, kind.says, lost)
+    options = {one.name: getattr(args, one.name) for one in fields(CopyOptions)}
+    with in_terms_of_options():
+        comparison = copy(
+            args.source,
+            args.target,
+            format=args.format,
+            overwrite=args.overwrite,
+            variables=args.var,
+            slices=args.slice,
+            quantize=args.quantize,
+            verify=args.verify,
+            **opening(args, args.source_options),
+            target_options=args.target_options or None,
+            progress=shows_progress(args),
+            **options,
+        )
+    if comparison is None or comparison.equal:
+        return 0
+    show(comparison)
+    return 1
 
 
 def _number(text: str) -> int:
@@ -263,17 +247,9 @@ def _size(text: str) -> int:
 
 
 def _codecs(text: str) -> tuple[CodecConfig, ...]:
-    if text == "none":
-        return ()
-    from nczarr_xarray.codecs.registry import keywords
+    from nczarr_xarray.tools.copy import codecs_called
 
-    words = {id_: word for id_, word in keywords().items() if word.level == "level"}
-    name, _, level = text.partition(":")
-    name = next((id_ for id_, word in words.items() if word.name == name), name)
-    if name not in words:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(words)}, none")
-    levels = words[name].levels
-    if not (level or "4").isdecimal() or int(level or 4) not in levels:
-        reason = f"the level of {name} is from {levels[0]} to {levels[-1]}"
-        raise argparse.ArgumentTypeError(reason)
-    return ({"id": "shuffle", "elementsize": 0}, {"id": name, "level": int(level or 4)})
+    try:
+        return codecs_called(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
