@@ -31,7 +31,7 @@ from nczarr_xarray.chunks.plan import (
     Window,
 )
 from nczarr_xarray.chunks.scatter import Scatter, allocate
-from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys
+from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys, fetch_together
 from nczarr_xarray.chunks.strides import (
     FAR_APART,
     PART_SHARE,
@@ -102,7 +102,7 @@ class Grid:
                 return None  # which `GridRead` knows how to read
             return result.reshape(block.kept)
         room = self.scatter.room_for(task, None, result) if self.is_direct and there else None
-        if room is None or not source.fetch_together(table, room, self.bound):
+        if room is None or not fetch_together(source, table, room, self.bound):
             self.take(source, table, number, task, None, result, known)
         return result.reshape(block.kept)
 

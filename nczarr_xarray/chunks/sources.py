@@ -1,14 +1,15 @@
 """What brings the bytes of chunks: the keys of a store, or one file, at hand or far away.
 
-An array locates its chunks (`ChunkTable`); a source fetches them. How many bytes and requests may
-be in flight is the business of the store or file below.
+An array locates its chunks (`ChunkTable`); a source fetches them. Of a `LocalSource`, a caller has
+them when the call returns; of a `RemoteSource`, many are on their way at a time, and its coroutines
+run on its loop. How many bytes and requests may be in flight is the business of the store or file
+below.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -53,8 +54,13 @@ class File(Protocol):
     async def read_data(self, starts: Any, stops: Any, receive: Any) -> None: ...
 
 
-class LocalSource(ABC):
-    """Chunks at hand: a caller has them when the call returns.
+class LocalKeys:
+    """The keys of a store on this machine.
+
+    Parameters
+    ----------
+    document
+        As of `RemoteKeys`.
 
     Attributes
     ----------
@@ -64,106 +70,12 @@ class LocalSource(ABC):
 
     joins = False
 
-    @abstractmethod
-    def locate(self, locating: Locating) -> ChunkTable:
-        """Run `Array.locate`."""
-
-    @abstractmethod
-    def fetch(self, table: ChunkTable, bound: ChunkBound) -> Sequence[EncodedChunk]:
-        """Fetch the chunks of a table, all of which exist as far as it says."""
-
-    @abstractmethod
-    def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
-        """Put one chunk of a table where it goes.
-
-        Parameters
-        ----------
-        room
-            Writable bytes, as many as the chunk should have.
-
-        Returns
-        -------
-        False if the chunk is missing, or has another number of bytes.
-        """
-
-    def fetch_together(self, table: ChunkTable, room: memoryview, bound: ChunkBound) -> bool:
-        """Do as `fetch_into` does for the only chunk of a table, with several threads.
-
-        False if the chunk is not large, or cannot be read so: `fetch_into` finds out why.
-        """
-        found = self.ranges(table, bound) if len(room) >= _LARGE else None
-        there = None if found is None else next(found)
-        if there is None or there.size != len(room):
-            return False
-        descriptor, begin, read = there.descriptor, there.start, [0]
-
-        def take(starts: list[int]) -> None:
-            parts = ((begin + start, room[start : start + _PART]) for start in starts)
-            read.append(sum(read_into(descriptor, *part) for part in parts))
-
-        starts = range(0, len(room), _PART)
-        try:
-            share(take, starts, _PART)
-        except OSError:
-            return False
-        return sum(read) == len(room)
-
-    @abstractmethod
-    def ranges(self, table: ChunkTable, bound: ChunkBound) -> Iterator[FileRange | None] | None:
-        """Return where files have what `fetch` would fetch; None if no file has it.
-
-        One range for each chunk, None for a missing one: they are copied from file to file.
-        """
-
-    def divides(self, table: ChunkTable) -> bool:
-        """Tell whether a part of a chunk of the table costs less than all of it."""
-        return True
-
-    @abstractmethod
-    def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
-        """Return what decoded chunks are remembered as.
-
-        That is their numbers. Where it costs little, it includes what changes when a chunk is
-        written anew.
-        """
-
-
-class RemoteSource(ABC):
-    """Chunks of which many are on their way at a time; coroutines run on the source's loop."""
-
-    @abstractmethod
-    async def locate(self, locating: Locating) -> ChunkTable:
-        """Run `Array.locate`."""
-
-    @abstractmethod
-    async def fetch(self, table: ChunkTable, bound: ChunkBound, receive: Receive) -> None:
-        """Fetch the chunks of a table, and hand each over as soon as it is there.
-
-        Parameters
-        ----------
-        receive
-            Awaited with some rows of the table and what is stored there.
-        """
-
-    async def divides(self, table: ChunkTable) -> bool:
-        """Tell whether a part of a chunk of the table costs less than all of it."""
-        return True
-
-
-class LocalKeys(LocalSource):
-    """The keys of a store on this machine.
-
-    Parameters
-    ----------
-    document
-        As of `RemoteKeys`.
-    """
-
     def __init__(self, store: LocalStore, document: Document | None) -> None:
         self._store = store
         self._presence = Presence(store, *(() if document is None else (document,)))
 
     def locate(self, locating: Locating) -> ChunkTable:
+        """Run `Array.locate`."""
         table = at_once(locating)
         if len(table.start) >= _MANY:
             present = self._store.present(_keys(table))
@@ -174,6 +86,7 @@ class LocalKeys(LocalSource):
         return table
 
     def fetch(self, table: ChunkTable, bound: ChunkBound) -> Sequence[EncodedChunk]:
+        """Fetch the chunks of a table, all of which exist as far as it says."""
         get, wanted, most = self._store.get, _keys_and_parts(table), bound.stored
         found: list[EncodedChunk] = []
         if len(wanted) < 2 or wanted[0][1] == ALL:
@@ -186,10 +99,25 @@ class LocalKeys(LocalSource):
         return found
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
+        """Put one chunk of a table where it goes.
+
+        Parameters
+        ----------
+        room
+            Writable bytes, as many as the chunk should have.
+
+        Returns
+        -------
+        False if the chunk is missing, or has another number of bytes.
+        """
         assert table.source is not None
         return self._store.get_into(table.source[row], room) == len(room)
 
     def ranges(self, table: ChunkTable, bound: ChunkBound) -> Iterator[FileRange | None] | None:
+        """Return where files have what `fetch` would fetch; None if no file has it.
+
+        One range for each chunk, None for a missing one: they are copied from file to file.
+        """
         found = self._store.ranges(_keys_and_parts(table), bound.stored)
         return None if found is None else self._checked(found)
 
@@ -202,14 +130,20 @@ class LocalKeys(LocalSource):
             at_once(self._presence.check())
 
     def divides(self, table: ChunkTable) -> bool:
+        """Tell whether a part of a chunk of the table costs less than all of it."""
         return self._store.divides(_keys(table))
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
+        """Return what decoded chunks are remembered as.
+
+        That is their numbers. Where it costs little, it includes what changes when a chunk is
+        written anew.
+        """
         stamp = self._store.stamp
         return [(number, stamp(key)) for number, key in zip(ids, _keys(table), strict=True)]
 
 
-class RemoteKeys(RemoteSource):
+class RemoteKeys:
     """The keys of a store behind a network.
 
     Parameters
@@ -224,9 +158,17 @@ class RemoteKeys(RemoteSource):
         self._watch = None if document is None else document.watch
 
     async def locate(self, locating: Locating) -> ChunkTable:
+        """Run `Array.locate`."""
         return at_once(locating)
 
     async def fetch(self, table: ChunkTable, bound: ChunkBound, receive: Receive) -> None:
+        """Fetch the chunks of a table, and hand each over as soon as it is there.
+
+        Parameters
+        ----------
+        receive
+            Awaited with some rows of the table and what is stored there.
+        """
         store, gate, keys = self._store, self._store.gate(), _keys_and_parts(table)
         numbers, coming, lacking = iter(range(len(keys))), len(keys), False
         most, nbytes = bound
@@ -294,11 +236,12 @@ class RemoteKeys(RemoteSource):
         return found
 
     async def divides(self, table: ChunkTable) -> bool:
+        """Tell whether a part of a chunk of the table costs less than all of it."""
         return await self._store.divides(_keys(table))
 
 
-class LocalFile(LocalSource):
-    """One file on this machine.
+class LocalFile:
+    """One file on this machine; methods as of `LocalKeys`.
 
     Attributes
     ----------
@@ -335,12 +278,15 @@ class LocalFile(LocalSource):
             return None
         return self.bytes.ranges(*_bounds(table))
 
+    def divides(self, table: ChunkTable) -> bool:
+        return True
+
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         return ids
 
 
-class RemoteFile(RemoteSource):
-    """One file behind a network; `size` are its bytes."""
+class RemoteFile:
+    """One file behind a network, of `size` bytes; methods as of `RemoteKeys`."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -356,6 +302,38 @@ class RemoteFile(RemoteSource):
         else:
             data = _inline(table)
             await receive(np.arange(len(data)), data)
+
+    async def divides(self, table: ChunkTable) -> bool:
+        return True
+
+
+LocalSource: TypeAlias = LocalKeys | LocalFile
+RemoteSource: TypeAlias = RemoteKeys | RemoteFile
+
+
+def fetch_together(
+    source: LocalSource, table: ChunkTable, room: memoryview, bound: ChunkBound
+) -> bool:
+    """Do as `LocalKeys.fetch_into` does for the only chunk of a table, with several threads.
+
+    False if the chunk is not large, or cannot be read so: `fetch_into` finds out why.
+    """
+    found = source.ranges(table, bound) if len(room) >= _LARGE else None
+    there = None if found is None else next(found)
+    if there is None or there.size != len(room):
+        return False
+    descriptor, begin, read = there.descriptor, there.start, [0]
+
+    def take(starts: list[int]) -> None:
+        parts = ((begin + start, room[start : start + _PART]) for start in starts)
+        read.append(sum(read_into(descriptor, *part) for part in parts))
+
+    starts = range(0, len(room), _PART)
+    try:
+        share(take, starts, _PART)
+    except OSError:
+        return False
+    return sum(read) == len(room)
 
 
 def source_of(store: KeyStore | File, document: Document | None) -> LocalSource | RemoteSource:
