@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -43,6 +43,11 @@ if TYPE_CHECKING:
 
 #: What functions are told to replace what is there.
 OVERWRITE = "overwrite=True replaces it"
+_IN_FRONT = "a cache, or an archive in a chain, cannot be written; name the place itself"
+_PLAIN_HTTP = (
+    "plain HTTP is for reading; if this is an S3 service add #mode=s3, or write to a local path "
+    "and upload that"
+)
 _NO_MODE: frozenset[str] = frozenset()
 _TREE = frozenset({"nczarr"})
 
@@ -84,8 +89,17 @@ class Destination:
         archive = self.open_archive()
         if archive is None:
             return []
+        found, pending = [], [below]
         with closing(archive):
-            return [*_keys_of(archive, below)]
+            while pending:
+                above = pending.pop()
+                (names,) = archive.list_many([above])
+                if isinstance(names, StoreError):
+                    raise names
+                pending += [f"{above}/{name}" if above else name for name in names or ()]
+                if not names and above != below:  # what has nothing below it is a key itself
+                    found.append(above)
+        return found
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
         """Return the archive that is there now; None if there is none.
@@ -264,19 +278,6 @@ class FilePlace:
         return found is not None or (here and bool(self.store.keys_below(self.name)))
 
 
-def _keys_of(store: KeyStore, prefix: str) -> Iterator[str]:
-    """Yield the keys below one; what has nothing below it is a key itself."""
-    pending = [prefix]
-    while pending:
-        above = pending.pop()
-        (names,) = store.list_many([above])
-        if isinstance(names, StoreError):
-            raise names
-        pending += [f"{above}/{name}" if above else name for name in names or ()]
-        if not names and above != prefix:
-            yield above
-
-
 def _beside_path(place: Place, target: str) -> tuple[WritableStore, str, str, str, str]:
     """Return the folder of a local path, and the name, url, target and folder of a `FilePlace`."""
     path = os.path.abspath(from_home(place.path))
@@ -323,10 +324,10 @@ def _named_place(text: str, storage_options: Mapping[str, Any] | None, *, as_tre
         reason = "mode=bytes names one classic or HDF5 file"
         raise _single_file(url.text.partition("#")[0], reason)
     if url.protocol != "file" and url.target_protocol in ("http", "https"):
-        raise _plain_http(url.text.partition("#")[0])
+        raise URLError(url.text.partition("#")[0], _PLAIN_HTTP)
     place = Place.of(text, storage_options)
     if "bytes" in (link.partition("://")[0] for link in url.base.split("::")[:-1]):
-        raise _in_front(place.shown)  # which `Place` looks through
+        raise URLError(place.shown, _IN_FRONT)  # which `Place` looks through
     if place.fs is not None:
         _refuse_readonly(place.fs, place.shown)
     return place
@@ -414,9 +415,9 @@ def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
     from nczarr_fsspec.transport.filesystems import is_in_front, protocols
 
     if is_in_front(fs):
-        raise _in_front(shown)
+        raise URLError(shown, _IN_FRONT)
     if "https" in protocols(fs):
-        raise _plain_http(shown)
+        raise URLError(shown, _PLAIN_HTTP)
 
 
 def _at_path(place: Place) -> Destination:
@@ -449,20 +450,6 @@ def _at_path(place: Place) -> Destination:
         raise DatasetExistsError(shown, f"{reason} ends in .zip")
     store = DirectoryWriter(path, follow_symlinks=place.follow_symlinks)
     return Destination("directory", shown, place, store)
-
-
-def _in_front(shown: str) -> URLError:
-    return URLError(
-        shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
-    )
-
-
-def _plain_http(shown: str) -> URLError:
-    return URLError(
-        shown,
-        "plain HTTP is for reading; if this is an S3 service add #mode=s3, or write to a local "
-        "path and upload that",
-    )
 
 
 def _ambiguous(shown: str, tree: str) -> URLError:

@@ -134,21 +134,16 @@ class KeptFileBytes(RegularFileBytes):
             with open(descriptor, "wb", closefd=False) as file:
                 file.writelines(_parts(remote))
 
-        try:
-            number = self._cache.open(self._name, remote.size, fill)
-        finally:
-            remote.close()
-        return Descriptor(number)
-
-    def _ready(self) -> Descriptor:
-        opened = self._opened
-        if opened is None:
-            with self._opening:  # for the remote file is closed when it has been fetched
-                opened = self._opened
-                if opened is None:
-                    opened = self._open()  # its name says that it is the same version
-                    self.validator = opened.validator
-                    self._keep(opened)
+        with self._opening:  # for the remote file is closed when it has been fetched
+            opened = self._opened
+            if opened is None:
+                try:
+                    number = self._cache.open(self._name, remote.size, fill)
+                finally:
+                    remote.close()
+                opened = Descriptor(number)
+                self.validator = opened.validator  # its name says that it is the same version
+                self._keep(opened)
         return opened
 
 
