@@ -23,7 +23,7 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from http.cookiejar import Cookie, CookieJar
 from netrc import NetrcParseError, netrc
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from yarl import URL
@@ -299,23 +299,12 @@ def _value(entries: Sequence[Entry], key: str, target: URL, *, everywhere: bool)
     return find(entries, key, places, everywhere=everywhere)
 
 
-class _Settings(NamedTuple):
-    """What makes a TLS context."""
-
-    cafile: str | None
-    capath: str | None
-    certificate: str | None
-    key: str | None
-    secret: str | None
-    validates: bool
-
-
 class Certificates:
     """TLS of hosts as rc files have it: whom to trust, and which certificate to show."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = [entry for entry in entries if entry.key.startswith("HTTP.SSL.")]
-        self._made: dict[_Settings, ssl.SSLContext] = {}
+        self._made: dict[tuple[str | None, ...], ssl.SSLContext] = {}
 
     def context(self, target: URL, *, everywhere: bool) -> ssl.SSLContext | None:
         """Return the TLS context for `target`; None for the usual one. Parameters as `password`.
@@ -332,36 +321,31 @@ class Certificates:
             return _value(self._entries, f"HTTP.SSL.{key}", target, everywhere=everywhere) or None
 
         certificate, key = value("CERTIFICATE"), value("KEY")
-        settings = _Settings(
-            value("CAINFO", everywhere=True),
-            value("CAPATH", everywhere=True),
-            certificate or key,
-            key,
-            value("KEYPASSWORD"),
-            not any((value(key) or "").lower() in _OFF for key in ("VALIDATE", "VERIFYPEER")),
-        )
-        if settings == _Settings(None, None, None, None, None, True):
+        off = (name for name in ("VALIDATE", "VERIFYPEER") if (value(name) or "").lower() in _OFF)
+        cafile, capath = value("CAINFO", everywhere=True), value("CAPATH", everywhere=True)
+        settings = cafile, capath, certificate or key, key, value("KEYPASSWORD"), next(off, None)
+        if not any(settings):
             return None
         if settings not in self._made:
-            self._made[settings] = _context(settings)
+            self._made[settings] = _context(*settings)
         return self._made[settings]
 
 
-def _context(settings: _Settings) -> ssl.SSLContext:
+def _context(*settings: str | None) -> ssl.SSLContext:
     cafile, capath, certificate, key = (name and os.path.expanduser(name) for name in settings[:4])
+    secret, unchecked = settings[4:]
     try:
         made = ssl.create_default_context(cafile=cafile, capath=capath)
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise StoreError(
             cafile or capath or "", f"is no file of certificates (HTTP.SSL.CAINFO): {_why(error)}"
         ) from None
-    if not settings.validates:
+    if unchecked:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
     if certificate:
-        secret = settings.secret or ""  # or it would be asked for at the terminal
-        try:
-            made.load_cert_chain(certificate, key, secret)
+        try:  # without a password, one would be asked for at the terminal
+            made.load_cert_chain(certificate, key, secret or "")
         except (OSError, ValueError) as error:
             reason = f"is no certificate with its key (HTTP.SSL.CERTIFICATE): {_why(error)}"
             raise StoreError(certificate, reason) from None

@@ -315,20 +315,14 @@ def http_options(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
             if found is not None:
                 options.setdefault(option, found)
         agent = lookup(entries, "HTTP.USERAGENT", url)
-        if agent and not _names_agent(given):
+        named = {*headers, *((given.get("client_kwargs") or {}).get("headers") or {})}
+        if agent and "user-agent" not in map(str.lower, named):
             headers["User-Agent"] = agent
         limits = {name: lookup(entries, key, url) for name, key in _TIMEOUTS.items()}
         seconds = {name: _seconds(_TIMEOUTS[name], text) for name, text in limits.items() if text}
         if seconds:
             options.setdefault(TIMEOUT_OPTION, seconds)
     return options | {"headers": headers} if headers else options
-
-
-def _names_agent(given: Mapping[str, Any]) -> bool:
-    places = given, given.get("client_kwargs") or {}
-    return any(
-        name.lower() == "user-agent" for place in places for name in place.get("headers") or {}
-    )
 
 
 def _seconds(key: str, text: str) -> float | None:

@@ -102,8 +102,12 @@ class Timeout:
         """
         if isinstance(value, Timeout):
             return value
-        if not isinstance(value, Mapping):
-            value = _of_aiohttp(value) if hasattr(value, "sock_read") else {"whole": value}
+        if hasattr(value, "sock_read"):
+            connect = value.sock_connect or value.connect
+            limits = {"connect": connect, "first_byte": value.sock_read, "whole": value.total}
+            value = {name: limit for name, limit in limits.items() if limit}
+        elif not isinstance(value, Mapping):
+            value = {"whole": value}
         names = [field.name for field in fields(cls)]
         if unknown := [str(name) for name in value if name not in names]:
             reason = f"{TIMEOUT_OPTION} has no {', '.join(unknown)}; it has {', '.join(names)}"
@@ -170,16 +174,6 @@ class RequestLimits:
 DEFAULT_LIMITS = RequestLimits()
 #: the storage options that are limits
 LIMIT_OPTIONS = tuple(field.name for field in fields(RequestLimits))
-
-
-def _of_aiohttp(value: Any) -> dict[str, float]:
-    """Return the limits of a ``ClientTimeout`` that are set."""
-    given = {
-        "connect": value.sock_connect or value.connect,
-        "first_byte": value.sock_read,
-        "whole": value.total,
-    }
-    return {name: limit for name, limit in given.items() if limit}
 
 
 class Clock:
