@@ -93,7 +93,8 @@ class ByteRangeFile(io.BufferedIOBase):
         if isinstance(self._source, LocalBytes):
             return bytes(self._source.read(start, stop))
         if stop - start >= DIRECT:
-            return b"".join(self._fetch(_pieces(start, stop)))
+            pieces = [Extent(at, min(at + PIECE, stop)) for at in range(start, stop, PIECE)]
+            return b"".join(self._fetch(pieces))
         return self._read_blocks(start, stop)
 
     def read(self, size: int | None = -1, /) -> bytes:
@@ -189,10 +190,6 @@ class ByteRangeFile(io.BufferedIOBase):
         assert self._reader is not None
         starts, stops = np.array(extents, dtype=np.int64).T
         return self._reader.read_all(starts, stops)
-
-
-def _pieces(start: int, stop: int) -> list[Extent]:
-    return [Extent(at, min(at + PIECE, stop)) for at in range(start, stop, PIECE)]
 
 
 def _restore(source: LocalBytes | RemoteBytes, path: str, position: int) -> ByteRangeFile:

@@ -169,8 +169,8 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
 
 def keys_number(fs: AbstractFileSystem) -> int:
     """Return the number of the credentials in use, if a function renews them; else 0."""
-    number: int = getattr(getattr(fs, "session", None), "number", 0)
-    return number
+    renewing = getattr(getattr(fs, "session", None), "renewing", None)
+    return 0 if renewing is None else int(renewing.number)
 
 
 def renewed(fs: AbstractFileSystem, error: Exception, number: int) -> bool:
@@ -181,8 +181,10 @@ def renewed(fs: AbstractFileSystem, error: Exception, number: int) -> bool:
     number
         What `keys_number` was before the request.
     """
-    expired = getattr(getattr(fs, "session", None), "expired", None)  # of `RenewedSession`
-    return expired is not None and s3_code(error) in _EXPIRED and bool(expired(number))
+    renewing = getattr(getattr(fs, "session", None), "renewing", None)  # of `RenewedSession`
+    if renewing is None or s3_code(error) not in _EXPIRED:
+        return False
+    return bool(renewing.expired(number))
 
 
 def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import warnings
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -83,13 +83,18 @@ class FsspecTransport(Transport):
     async def _read(self, request: Request) -> Answer:
         path, extents, version = request.path, request.extents or (), request.version
         if request.extents is None and not request.tail:
-            return Answer([await self._whole(request)], FileVersion())
+            most = request.most
+            data = await self.shared.read(path, *(() if most is None else (0, most + 1)))
+            if most is not None and len(data) > most:
+                raise too_large(request.shown, most)
+            return Answer([data], FileVersion())
         if version is None or version.size < 0:
             opening = request.server is not None or not extents
             version = await self._version(path) if opening else FileVersion()
         if request.tail:
             extents = [Extent(max(0, version.size - request.tail), version.size)]
-        parts = await self._parts(path, extents)
+        read = self.shared.read
+        parts = [await read(path, low, None if high >= END else high) for low, high in extents]
         if request.server is not None and extents and not is_in_front(self.shared.fs):
             # an answer that was asked for before these bytes had come proves nothing
             now = await request.server.asking.ask(partial(self._version, path), after=True)
@@ -98,20 +103,6 @@ class FsspecTransport(Transport):
             if version.size >= 0 and len(part) != max(0, min(stop, version.size) - start):
                 raise TransientError(f"{len(part)} bytes came of {start}-{stop - 1}")
         return Answer(parts, version)
-
-    async def _whole(self, request: Request) -> bytes:
-        most = request.most
-        limits = () if most is None else (0, most + 1)
-        data = await self.shared.read(request.path, *limits)
-        if most is not None and len(data) > most:
-            raise too_large(request.shown, most)
-        return data
-
-    async def _parts(self, path: str, extents: Sequence[Extent]) -> list[bytes]:
-        return [
-            await self.shared.read(path, start, None if stop >= END else stop)
-            for start, stop in extents
-        ]
 
     async def _version(self, path: str) -> FileVersion:
         if isinstance(self.shared.fs, CachingFileSystem):

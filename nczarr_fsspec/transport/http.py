@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
 from ipaddress import IPv6Address
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -56,7 +57,6 @@ class HTTPTransport(Transport):
     def __init__(self, recipe: AbstractFileSystem, limits: RequestLimits = DEFAULT_LIMITS) -> None:
         super().__init__(recipe, limits)
         login_files.read(recipe.kwargs.get(NETRC_OPTION))
-        self._divided = "", "", ""  # the last root, and what `_divided` makes of it
 
     def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:
         given = recipe.kwargs.get(TIMEOUT_OPTION, recipe.client_kwargs.get(TIMEOUT_OPTION))
@@ -68,10 +68,7 @@ class HTTPTransport(Transport):
 
     def join(self, root: str, key: str) -> str:
         """Return the URL of `key`: each segment encoded, the query of `root` kept at the end."""
-        last, base, query = self._divided
-        if root != last:
-            base, query = _divided(root)
-            self._divided = root, base, query
+        base, query = _divided(root)
         return f"{base}{quote(key, safe='/', errors='surrogatepass')}{query}"
 
     def throttle(self, path: str) -> Throttle:
@@ -236,6 +233,7 @@ def _legal(url: str) -> URL:
     return found if found.raw_host in (host.lower(), None) else found.with_host(host.lower())
 
 
+@lru_cache(maxsize=8)  # every chunk passes here
 def _divided(root: str) -> tuple[str, str]:
     """Cut a URL in two: up to a slash at the end of the path, and the query."""
     parts = urlsplit(root)

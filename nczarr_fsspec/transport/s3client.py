@@ -257,23 +257,20 @@ class RenewedSession(AioSession):  # type: ignore[misc]  # aiobotocore has no ty
         super().__init__()
         use_shared_descriptions(self)
         self._source = source
-        self._credentials = _Renewed(source)
-
-    @property
-    def number(self) -> int:
-        """How many times they were asked for."""
-        return self._credentials.number
-
-    def expired(self, number: int) -> bool:
-        """Ask for others, as S3 says that those which were the `number`-th have expired."""
-        return self._credentials.expired(number)
+        self._credentials = self.renewing = _Renewed(source)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return session_of, (self._source,)
 
 
 class _Renewed(AioCredentials):  # type: ignore[misc]
-    """Credentials that are asked for when they are needed, by one request for all that wait."""
+    """Credentials that are asked for when they are needed, by one request for all that wait.
+
+    Attributes
+    ----------
+    number : int
+        How many times they were asked for.
+    """
 
     method = "function"
     account_id = None
@@ -286,6 +283,7 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
         self.number = 0
 
     def expired(self, number: int) -> bool:
+        """Ask for others, as S3 says that those which were the `number`-th have expired."""
         if not callable(self._source):
             return False
         if number == self.number:
