@@ -394,7 +394,7 @@ class NetCDFTarget:
             if self._delayed and isinstance(change, NewObjects) and not change.is_there():
                 # a pickled copy of this has ended the export
                 raise StoreError(change.staged.url, OVER)
-            task.complete()
+            task.finish()
         if self._delayed:  # who computes it once more must not write into what is there since
             self._shut()
 

@@ -103,8 +103,10 @@ class WriteTask:
             for _, writer in self.flows:
                 writer.lasts = self.change.is_there
 
-    def finish(self) -> None:
-        """Put the metadata of groups and make all of it valid."""
+    def finish(self, written: Iterable[Written] = ()) -> None:
+        """Put the metadata of groups and make all of it valid, if all is there that was written."""
+        if written:
+            self.check(written)
         of_arrays = frozenset(documents_of_arrays(self.documents))
         for key, document in self.documents.items():
             if key not in of_arrays:
@@ -125,7 +127,7 @@ class WriteTask:
             self.write_eager(progress)
             writes = self.writes()
             sizes = [Step(*flow).nbytes for flow in self.flows if flow[0].is_lazy]
-            self.complete(compute(writes, sizes, progress) if writes else ())
+            self.finish(compute(writes, sizes, progress) if writes else ())
 
     def start(self, progress: Progress) -> Any:
         """Write now what needs no dask; return the rest as a ``dask.delayed``."""
@@ -156,18 +158,12 @@ class WriteTask:
         """Return the writing of dask's arrays, and what follows, as one ``dask.delayed``."""
         from dask.delayed import delayed
 
-        end = end or self.without_data().complete  # the data are in the graph of dask
+        end = end or self.without_data().finish  # the data are in the graph of dask
         return delayed(end, pure=False)(optimized(self.writes()))
 
     def without_data(self) -> WriteTask:
         """Return a copy without the data, which is cheap to send to a worker."""
         return replace(self, flows=())
-
-    def complete(self, written: Iterable[Written] = ()) -> None:
-        """Put the metadata and make everything valid."""
-        if written:
-            self.check(written)
-        self.finish()
 
     def check(self, written: Iterable[Written]) -> None:
         """Raise `StoreError` if chunks are missing that dask's workers have put.
@@ -340,6 +336,9 @@ def plan_contents(
     resumption: Resumption | None = None,
     memory: int | None = None,
     before: Callable[[], None] | None = None,
+    *,
+    stated: Mapping[str, bytes] | None = None,
+    flows: Callable[[Change], Sequence[Flow]] | None = None,
 ) -> WriteTask:
     """Plan the writing of a whole dataset that has been checked.
 
@@ -351,11 +350,14 @@ def plan_contents(
         Bytes that the program may take, if they are limited.
     before
         As of `WriteTask`.
+    stated, flows
+        The documents, and what returns the items with the writers of their arrays, if they are not
+        those of Zarr 2.
     """
-    found = documents(contents.root, profile, WRITER)
-    if options.consolidated:
-        found[CONSOLIDATED] = consolidate(found)
-    skip_fill = options.write_empty_chunks is not True
+    if stated is None:
+        stated = documents(contents.root, profile, WRITER)
+        if options.consolidated:
+            stated[CONSOLIDATED] = consolidate(stated)
     replace_old = options.mode == "w"
     # the store for dask's arrays, if others may write parts of the dataset before it is complete;
     # what is there stays until everything that replaces it has been written
@@ -364,54 +366,21 @@ def plan_contents(
         finish_journal(template)  # of a dead writer: else its template, half in place, looks whole
         if holds_dataset(target):
             template = None
-    return plan_documents(
-        contents,
-        found,
-        target,
-        partial(flows_of, contents, skip_fill=skip_fill, but_lazy=template is not None),
-        replace=replace_old,
-        template=template,
-        resumption=resumption,
-        memory=memory,
-        before=before,
-    )
-
-
-def plan_documents(
-    contents: Contents,
-    found: Mapping[str, bytes],
-    target: Destination,
-    flows: Callable[[Change], Sequence[Flow]],
-    *,
-    replace: bool,
-    template: WritableStore | None = None,
-    resumption: Resumption | None = None,
-    memory: int | None = None,
-    before: Callable[[], None] | None = None,
-) -> WriteTask:
-    """Plan the writing of a whole dataset whose documents are given; see `plan_contents`.
-
-    Parameters
-    ----------
-    flows
-        Returns the items with the writers of their arrays.
-    replace
-        Whether an existing dataset is replaced.
-    template
-        As of `WriteTask`.
-    """
     change, removed, foreign = begin_new(
         target,
-        replace=replace,
+        replace=replace_old,
         template=template is not None,
-        resumption=resumption and planned(resumption, found, contents.items),
+        resumption=resumption and planned(resumption, stated, contents.items),
     )
+    if flows is None:
+        skip_fill, but_lazy = options.write_empty_chunks is not True, template is not None
+        flows = partial(flows_of, contents, skip_fill=skip_fill, but_lazy=but_lazy)
     with on_error(change.abort):
         arrays = [item.array.path for item in contents.items]
         groups = (group.path.strip("/") for group in contents.root.walk())
         check_clashes(target.url, foreign, arrays, groups)
         return WriteTask(
-            change, flows(change), found, removed, template=template, before=before, memory=memory
+            change, flows(change), stated, removed, template=template, before=before, memory=memory
         )
 
 

@@ -30,7 +30,7 @@ from nczarr_xarray.export.form.lacking import (
 from nczarr_xarray.export.form.storage import kept_codecs, netcdf_text, stored_as
 from nczarr_xarray.export.options import CopyOptions, WriteOptions
 from nczarr_xarray.export.write_target import decide
-from nczarr_xarray.export.write_task import Flow, WriteTask, plan_documents
+from nczarr_xarray.export.write_task import Flow, WriteTask, plan_contents
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.spellings import PURE, Profile
@@ -60,7 +60,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     """
     resumption = request.resumption(opened)
     options = WriteOptions(mode=request.mode, pure=True, storage_options=request.target_options)
-    target, _, _ = decide(request.target, options)
+    target, profile, options = decide(request.target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False, json=True)
     contents, found = contents_of(
@@ -86,15 +86,17 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
             found.append((item, writer))
         return found
 
-    task = plan_documents(
+    before = opened.refuse_changed
+    task = plan_contents(
         contents,
-        documents,
         target,
-        flows,
-        replace=request.overwrite,
-        resumption=resumption,
-        memory=request.memory,
-        before=opened.refuse_changed,
+        profile,
+        options,
+        resumption,
+        request.memory,
+        before,
+        stated=documents,
+        flows=flows,
     )
     with task.or_nothing():
         lacking.tell(target.url)

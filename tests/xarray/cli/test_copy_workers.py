@@ -88,7 +88,7 @@ def test_what_is_sent_can_be_pickled(cube: Path, tmp_path: Path) -> None:
             for step in pickle.loads(pickle.dumps(steps)):
                 assert step.can_be_sent
                 assert sum(step.run(part, lambda _: None) for part in range(step.parts)) > 0
-            task.complete()
+            task.finish()
     with (
         xr.open_dataset(tmp_path / "y", engine="nczarr") as ours,
         xr.open_dataset(cube, engine="nczarr") as theirs,
