@@ -11,8 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.summary import Summary
-from nczarr_xarray.formats.cfa.dialect import Scoped
-from nczarr_xarray.formats.cfa.table import column, constant
+from nczarr_xarray.formats.cfa.dialect import Scoped, column, constant
 from nczarr_xarray.model import (
     Attribute,
     Dimension,

@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import ExportError, UnsupportedError
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, is_index
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.export.form.storage import netcdf_type
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
     fill_of,
     missing_in,
     read_as,

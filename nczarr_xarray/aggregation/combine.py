@@ -44,7 +44,7 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
     PACKING,
     column,
     missing_in,

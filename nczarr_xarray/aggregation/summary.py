@@ -15,8 +15,16 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.dataset.units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.formats.cfa.dialect import LOCATING, Scoped, named, text_in, with_needed
-from nczarr_xarray.formats.cfa.table import missing_numbers, packing_of, stated_numbers
+from nczarr_xarray.formats.cfa.dialect import (
+    LOCATING,
+    Scoped,
+    missing_numbers,
+    named,
+    packing_of,
+    stated_numbers,
+    text_in,
+    with_needed,
+)
 from nczarr_xarray.model import Attribute, Dimension, Group, Hierarchy, Variable, described
 
 # -- labels --------------------------------------------------------------------------------------

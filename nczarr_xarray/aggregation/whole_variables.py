@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.referenceformat import Part
-from nczarr_xarray.formats.cfa.table import column, constant
+from nczarr_xarray.formats.cfa.dialect import column, constant
 from nczarr_xarray.model import (
     ChunkedArray,
     ChunkTable,

@@ -4,6 +4,8 @@ Plugins broke in the past because these names moved; if one moves again, this
 is the only module to mend.
 """
 
+# ruff: noqa: PLC0414 - what others import from here is imported as itself
+
 from __future__ import annotations
 
 import inspect
@@ -19,72 +21,33 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 import xarray as xr
-from xarray import Index, Variable
-from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
+from xarray import Index as Index
+from xarray import Variable as Variable
+from xarray.backends import AbstractDataStore as AbstractDataStore
+from xarray.backends import BackendArray as BackendArray
+from xarray.backends import BackendEntrypoint as BackendEntrypoint
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
-from xarray.backends.common import NONE_VAR_NAME, ensure_dtype_not_object
-from xarray.backends.store import StoreBackendEntrypoint
-from xarray.backends.writers import WRITEABLE_STORES
-from xarray.coding.strings import (
-    CharacterArrayCoder,
-    EncodedStringCoder,
-    StackedBytesArray,
-    check_vlen_dtype,
-)
+from xarray.backends.common import NONE_VAR_NAME as NONE_VAR_NAME
+from xarray.backends.common import ensure_dtype_not_object as ensure_dtype_not_object
+from xarray.backends.store import StoreBackendEntrypoint as StoreBackendEntrypoint
+from xarray.backends.writers import WRITEABLE_STORES as WRITEABLE_STORES
+from xarray.coding import times
+from xarray.coding.strings import CharacterArrayCoder as CharacterArrayCoder
+from xarray.coding.strings import EncodedStringCoder as EncodedStringCoder
+from xarray.coding.strings import StackedBytesArray
+from xarray.coding.strings import check_vlen_dtype as check_vlen_dtype
 from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
-from xarray.coding.times import (
-    _encode_cf_datetime_within_map_blocks as encode_datetimes,
-)
-from xarray.coding.times import (
-    _encode_cf_timedelta_within_map_blocks as encode_timedeltas,
-)
-from xarray.coding.times import (
-    infer_calendar_name,
-)
+from xarray.coding.times import infer_calendar_name as infer_calendar_name
 from xarray.coding.variables import BoolTypeArray
-from xarray.conventions import cf_encoder, encode_dataset_coordinates
-from xarray.core.indexing import (
-    ExplicitIndexer,
-    ExplicitlyIndexed,
-    LazilyIndexedArray,
-    MemoryCachedArray,
-    VectorizedIndexer,
-)
+from xarray.conventions import cf_encoder as cf_encoder
+from xarray.conventions import encode_dataset_coordinates as encode_dataset_coordinates
+from xarray.core.indexing import ExplicitIndexer as ExplicitIndexer
+from xarray.core.indexing import ExplicitlyIndexed, MemoryCachedArray
+from xarray.core.indexing import LazilyIndexedArray as LazilyIndexedArray
+from xarray.core.indexing import VectorizedIndexer as VectorizedIndexer
 
-__all__ = [
-    "NONE_VAR_NAME",
-    "TO_ZARR_IGNORES_COMPRESSOR",
-    "VLEN_STRING",
-    "WRITEABLE_STORES",
-    "AbstractDataStore",
-    "BackendArray",
-    "BackendEntrypoint",
-    "CharacterArrayCoder",
-    "EncodedStringCoder",
-    "ExplicitIndexer",
-    "Index",
-    "LazilyIndexedArray",
-    "PreferredChunks",
-    "StoreBackendEntrypoint",
-    "Variable",
-    "VectorizedIndexer",
-    "cf_encoder",
-    "check_vlen_dtype",
-    "dataarray_to_dataset",
-    "encode_dataset_coordinates",
-    "encode_datetimes",
-    "encode_timedeltas",
-    "ensure_dtype_not_object",
-    "holds_missing",
-    "in_memory",
-    "in_turn",
-    "infer_calendar_name",
-    "load_asynchronously",
-    "loads_in_turn",
-    "named_as_stored",
-    "netcdf4_lock",
-    "stored_array",
-]
+encode_datetimes = times._encode_cf_datetime_within_map_blocks
+encode_timedeltas = times._encode_cf_timedelta_within_map_blocks
 
 
 class _AsyncStackedBytes(StackedBytesArray):

@@ -10,6 +10,7 @@ import numpy as np
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR, PreferredChunks
 from nczarr_xarray.codecs.registry import WORDS, as_zarr, codec, netcdf_filters, of_zarr3
 from nczarr_xarray.dataset.dataset import attribute_value
+from nczarr_xarray.formats.cfa.dialect import read_as
 from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable, element_of
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
@@ -29,11 +30,8 @@ def odd_packing(variable: Variable) -> list[Attribute]:
     A factor and an offset are one number, as is a fill value whose sign ``_Unsigned`` changes.
     """
     names = ["scale_factor", "add_offset"]
-    if "_Unsigned" in variable.attributes:
-        from nczarr_xarray.formats.cfa.table import read_as  # which most datasets do not need
-
-        if read_as(variable) != variable.dtype.newbyteorder("="):
-            names.append("_FillValue")
+    if "_Unsigned" in variable.attributes and read_as(variable) != variable.dtype.newbyteorder("="):
+        names.append("_FillValue")
     stated = [variable.attributes[name] for name in names if name in variable.attributes]
     return [a for a in stated if not (isinstance(a.value, np.ndarray) and a.value.size == 1)]
 

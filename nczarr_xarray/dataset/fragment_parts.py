@@ -13,8 +13,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.pieces import BoundingBox, Division
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.dataset.units import Convert, conversion
-from nczarr_xarray.formats.cfa.dialect import text_in
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
     missing_in,
     missing_numbers,
     packing_attributes,
@@ -23,6 +22,7 @@ from nczarr_xarray.formats.cfa.table import (
     stated_marks,
     stated_numbers,
     taken_for_missing,
+    text_in,
 )
 from nczarr_xarray.model import (
     FragmentArray,

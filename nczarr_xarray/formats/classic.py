@@ -20,6 +20,7 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_xarray.formats.rounds import read
 from nczarr_xarray.model import (
     NC_DTYPES,
+    NC_NUMBERS,
     Attribute,
     Dimension,
     FileStrides,
@@ -37,19 +38,8 @@ from nczarr_xarray.model import (
 #: them in the older versions, too.
 _TYPES = {
     number: (name, NC_DTYPES[name].newbyteorder(">"))
-    for number, name in (
-        (1, "byte"),
-        (2, "char"),
-        (3, "short"),
-        (4, "int"),
-        (5, "float"),
-        (6, "double"),
-        (7, "ubyte"),
-        (8, "ushort"),
-        (9, "uint"),
-        (10, "int64"),
-        (11, "uint64"),
-    )
+    for number, name in NC_NUMBERS.items()
+    if name != "string"
 }
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
 #: Bytes of a header, at most: 100,000 variables with many attributes take less.

@@ -16,75 +16,26 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_xarray.model.arrays import (
-    Array,
-    ChunkedArray,
-    ChunkIndex,
-    ChunkTable,
-    CodecConfig,
-    Conversion,
-    FileChunks,
-    FileStrides,
-    LibraryArray,
-    Selections,
-    box_of,
-    grid_of,
-    position_of,
-)
-from nczarr_xarray.model.fragments import (
-    FragmentArray,
-    FragmentMapping,
-    FragmentOpener,
-    FragmentPlace,
-    Fragments,
-    assembled,
-    in_a_row,
-)
-
-__all__ = [
-    "NC_DEFAULT_FILL",
-    "NC_DTYPES",
-    "NC_TYPES",
-    "AmbiguousNameError",
-    "Array",
-    "Attribute",
-    "ChangedError",
-    "ChunkIndex",
-    "ChunkTable",
-    "ChunkedArray",
-    "CodecConfig",
-    "Conversion",
-    "Dimension",
-    "EnumType",
-    "FileChunks",
-    "FileStrides",
-    "FragmentArray",
-    "FragmentMapping",
-    "FragmentOpener",
-    "FragmentPlace",
-    "Fragments",
-    "Group",
-    "HarmlessError",
-    "Hierarchy",
-    "LibraryArray",
-    "Selections",
-    "UndecodableError",
-    "Variable",
-    "assembled",
-    "box_of",
-    "bytes_of",
-    "described",
-    "element_of",
-    "grid_of",
-    "in_a_row",
-    "is_below",
-    "join",
-    "nearness",
-    "position_of",
-    "readable",
-    "sequence_of",
-    "text_of",
-]
+from nczarr_xarray.model.arrays import Array as Array
+from nczarr_xarray.model.arrays import ChunkedArray as ChunkedArray
+from nczarr_xarray.model.arrays import ChunkIndex as ChunkIndex
+from nczarr_xarray.model.arrays import ChunkTable as ChunkTable
+from nczarr_xarray.model.arrays import CodecConfig as CodecConfig
+from nczarr_xarray.model.arrays import Conversion as Conversion
+from nczarr_xarray.model.arrays import FileChunks as FileChunks
+from nczarr_xarray.model.arrays import FileStrides as FileStrides
+from nczarr_xarray.model.arrays import LibraryArray as LibraryArray
+from nczarr_xarray.model.arrays import Selections as Selections
+from nczarr_xarray.model.arrays import box_of as box_of
+from nczarr_xarray.model.arrays import grid_of as grid_of
+from nczarr_xarray.model.arrays import position_of as position_of
+from nczarr_xarray.model.fragments import FragmentArray as FragmentArray
+from nczarr_xarray.model.fragments import FragmentMapping as FragmentMapping
+from nczarr_xarray.model.fragments import FragmentOpener as FragmentOpener
+from nczarr_xarray.model.fragments import FragmentPlace as FragmentPlace
+from nczarr_xarray.model.fragments import Fragments as Fragments
+from nczarr_xarray.model.fragments import assembled as assembled
+from nczarr_xarray.model.fragments import in_a_row as in_a_row
 
 #: netCDF type name -> numpy type; ``char`` is one byte, ``string`` has no fixed size.
 NC_DTYPES: dict[str, np.dtype] = {
@@ -102,10 +53,24 @@ NC_DTYPES: dict[str, np.dtype] = {
     "string": np.dtype(object),
 }
 
+#: netCDF's names of types, by their numbers in files.
+NC_NUMBERS = {
+    1: "byte", 2: "char", 3: "short", 4: "int", 5: "float", 6: "double",
+    7: "ubyte", 8: "ushort", 9: "uint", 10: "int64", 11: "uint64", 12: "string",
+}  # fmt: skip
+
 #: netCDF types of numbers, by numpy's code of the type without its byte order (``"i4"``).
 NC_TYPES: dict[str, str] = {
     dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"
 }
+
+#: Attributes that netCDF-C hides or computes, in whatever format.
+NC_HIDDEN = frozenset(
+    {
+        *("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "_Netcdf4Coordinates"),
+        *("_Netcdf4Dimid", "_nc3_strict", "_Format", "_IsNetcdf4", "_SuperblockVersion", "_Codecs"),
+    }
+)
 
 #: The fill values of netcdf.h, used by netCDF where the user chose none.
 NC_DEFAULT_FILL: dict[str, int | float | str | bytes] = {

@@ -298,19 +298,12 @@ class ChunkedArray(Array):
     async def locate(self, ids: np.ndarray) -> ChunkTable:
         grid = grid_of(self.shape, self.chunk_shape)
         if len(ids) <= len(_FEW.start):
-            keys = [self._key(number, grid) for number in ids.tolist()]
+            keys = [self.chunk_name(position_of(number, grid)) for number in ids.tolist()]
             columns = _FEW.of(slice(len(ids)))
         else:
             keys = self._keys(ids, grid)
             columns = _whole_objects(len(ids))
         return columns._replace(source=np.array(keys, object))
-
-    def _key(self, number: int, grid: tuple[int, ...]) -> str:
-        names = []
-        for count in reversed(grid):
-            number, at = divmod(number, count)
-            names.append(str(at))
-        return f"{self.path}/{self.separator.join(names[::-1]) or '0'}"
 
     def _keys(self, ids: np.ndarray, grid: tuple[int, ...]) -> list[str]:
         if not grid:

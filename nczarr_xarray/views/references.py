@@ -24,8 +24,8 @@ from nczarr_fsspec.places.url import parse_url, redact
 from nczarr_fsspec.stores.referenceformat import inline_text
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import ChunkTable, Variable
-from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.store import FileKeys, open_view
+from nczarr_xarray.views.zarr_tree import ArrayView
 
 #: Bytes of a chunk that may be part of the references, at most.
 INLINE_BYTES = 500

@@ -30,8 +30,7 @@ from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, 
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr
 from nczarr_xarray.model import Hierarchy
-from nczarr_xarray.views.file_arrays import ArrayView
-from nczarr_xarray.views.zarr_tree import Tree
+from nczarr_xarray.views.zarr_tree import ArrayView, Tree
 
 if TYPE_CHECKING:
     from zarr.abc.store import Store
@@ -49,7 +48,7 @@ class FileKeys(KeyStore):
     hierarchy
         Of the whole file.
     scattered
-        See `nczarr_xarray.views.file_arrays.view_of`.
+        See `nczarr_xarray.views.zarr_tree.view_of`.
 
     Attributes
     ----------
@@ -239,7 +238,7 @@ def open_view(target: Any, options: OpenOptions, *, scattered: bool = True) -> K
     Parameters
     ----------
     scattered
-        See `nczarr_xarray.views.file_arrays.view_of`.
+        See `nczarr_xarray.views.zarr_tree.view_of`.
     """
     of_file = partial(keys_of_file, scattered=scattered)
     return open_either(target, options, _keys_of_tree, of_file)

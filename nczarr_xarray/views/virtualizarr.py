@@ -28,10 +28,9 @@ from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
-from nczarr_xarray.views.file_arrays import ArrayView, view_in_chunks
 from nczarr_xarray.views.references import inlined
 from nczarr_xarray.views.store import FileKeys, keys_of_file
-from nczarr_xarray.views.zarr_tree import Tree
+from nczarr_xarray.views.zarr_tree import ArrayView, Tree, view_in_chunks
 
 if TYPE_CHECKING:
     from obspec_utils.registry import ObjectStoreRegistry

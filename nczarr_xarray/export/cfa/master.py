@@ -24,12 +24,15 @@ from nczarr_xarray.export.options import FragmentFormat
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import (
     DATA_CONVENTIONS,
+    PACKING,
     Encoded,
     Term,
     WritableDialect,
+    packing_attributes,
+    read_as,
+    stated_numbers,
     text_in,
 )
-from nczarr_xarray.formats.cfa.table import PACKING, packing_attributes, read_as, stated_numbers
 from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,

@@ -23,7 +23,7 @@ from nczarr_xarray.export.form.classic import (
 from nczarr_xarray.export.form.encode import Options
 from nczarr_xarray.export.netcdf_file import left_out
 from nczarr_xarray.export.options import SubarrayShape
-from nczarr_xarray.formats.cfa.table import column, constant
+from nczarr_xarray.formats.cfa.dialect import column, constant
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Fragments, Variable

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Scoped, Term, text_in
-from nczarr_xarray.formats.cfa.table import column, constant, count_of, dimensions_of, marks_of
+from nczarr_xarray.formats.cfa.dialect import (
+    Scoped,
+    Term,
+    column,
+    constant,
+    count_of,
+    dimensions_of,
+    marks_of,
+    text_in,
+)
 from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Variable
 
 ATTRIBUTES = frozenset({"aggregated_dimensions", "aggregated_data"})
@@ -50,14 +58,12 @@ def names_of(scoped: Scoped, *, fold: bool) -> dict[str, str]:
     pairs, whole = _pairs(scoped.variable)
     if not whole:
         text = scoped.text("aggregated_data")
-        raise FormatError(
-            scoped.variable.path, f"has the aggregated_data {text!r:.200}, not 'keyword: name ...'"
-        )
+        raise scoped.error(f"has the aggregated_data {text!r:.200}, not 'keyword: name ...'")
     names: dict[str, str] = {}
     for key, name in pairs:
         term = key.lower() if fold else key
         if term in names:
-            raise FormatError(scoped.variable.path, f"has {key!r} twice in aggregated_data")
+            raise scoped.error(f"has {key!r} twice in aggregated_data")
         names[term] = name
     return names
 
@@ -74,8 +80,7 @@ def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable
     for key, name in names.items():
         variable = scoped.sibling(name)
         if variable is None or variable is scoped.variable:
-            raise FormatError(
-                scoped.variable.path,
+            raise scoped.error(
                 f"names the variable {name!r:.200} in aggregated_data ({key}), there is none",
             )
         variables[key] = variable
@@ -111,54 +116,40 @@ def borders_of(scoped: Scoped, sizes: np.ndarray, variable: Variable) -> Borders
     FormatError
         If they are not those of the aggregated dimensions.
     """
-    path = scoped.variable.path
+
+    def wrong(reason: str) -> FormatError:
+        return FormatError(variable.path, reason)
+
     names = scoped.text("aggregated_dimensions")
     if names is None:
-        raise FormatError(path, "has aggregated_data, and no text aggregated_dimensions")
+        raise scoped.error("has aggregated_data, and no text aggregated_dimensions")
     dimensions = dimensions_of(scoped, "aggregated_dimensions", names.split())
     if sizes.dtype.kind not in "iu":
-        raise FormatError(variable.path, f"holds {sizes.dtype}; sizes of fragments are integers")
+        raise wrong(f"holds {sizes.dtype}; sizes of fragments are integers")
     if not dimensions:
         if sizes.size != 1:
-            raise FormatError(path, f"is one value, and {variable.path} has {sizes.size} sizes")
+            raise scoped.error(f"is one value, and {variable.path} has {sizes.size} sizes")
         return Borders((), (), ())
     if sizes.ndim != 2 or len(sizes) != len(dimensions):
-        raise FormatError(
-            variable.path,
-            f"has the shape {sizes.shape}; one row for each of the dimensions "
-            f"{names.split()} of {path} is expected",
-        )
+        expected = f"one row for each of the dimensions {names.split()} of {scoped.variable.path}"
+        raise wrong(f"has the shape {sizes.shape}; {expected} is expected")
     none = [mark for mark in marks_of(variable) if not isinstance(mark, (str, bytes))]
     starts, stops = [], []
     for row, dimension in zip(sizes, dimensions, strict=True):
-        lengths = row[: _filled(row, none)]
-        beyond = row[len(lengths) :]
-        wrong = lengths[(lengths <= 0) | (lengths > dimension.size)]
-        # each is at most the length, so that sums can be taken of as many as fit into it
-        if wrong.size or len(lengths) > dimension.size or not np.isin(beyond, none).all():
-            shown = f"{int(wrong[0])}" if wrong.size else f"{row[:8].tolist()}"
-            raise FormatError(
-                variable.path,
-                f"has the sizes {shown} along {dimension.name!r}, "
-                f"which has the length {dimension.size}",
+        missing = np.append(np.isin(row, none), True)
+        filled = int(np.argmax(missing))
+        lengths, along = row[:filled], repr(dimension.name)
+        odd = lengths[(lengths <= 0) | (lengths > dimension.size)]
+        if odd.size or filled > dimension.size or not missing[filled:].all():
+            shown = f"{int(odd[0])}" if odd.size else f"{row[:8].tolist()}"
+            raise wrong(
+                f"has the sizes {shown} along {along}, which has the length {dimension.size}"
             )
-        ends = np.cumsum(lengths.astype(np.float64))
-        total = int(ends[-1]) if len(ends) else 0
-        if total != dimension.size:
-            raise FormatError(
-                variable.path,
-                f"has sizes along {dimension.name!r} whose sum is {total}, not {dimension.size}",
-            )
-        exact = np.cumsum(lengths.astype(np.int64))
-        starts.append(exact - lengths.astype(np.int64))
-        stops.append(exact)
+        if (total := sum(lengths.tolist())) != dimension.size:
+            raise wrong(f"has sizes along {along} whose sum is {total}, not {dimension.size}")
+        stops.append(np.cumsum(lengths, dtype=np.int64))
+        starts.append(stops[-1] - lengths.astype(np.int64))
     return Borders(dimensions, tuple(starts), tuple(stops))
-
-
-def _filled(row: np.ndarray, none: list[Any]) -> int:
-    """Return how many of the sizes come before the first that is missing."""
-    missing = np.isin(row, none)
-    return int(np.argmax(missing)) if missing.any() else len(row)
 
 
 def whole(
@@ -175,11 +166,8 @@ def whole(
         count = count_of(scoped, borders.grid, 0)
         return np.broadcast_to(values, (count,))
     if values.shape != borders.grid:
-        raise FormatError(
-            variable.path,
-            f"has the shape {values.shape}, and {scoped.variable.path} the fragments "
-            f"{borders.grid}",
-        )
+        fragments = f"{scoped.variable.path} the fragments {borders.grid}"
+        raise FormatError(variable.path, f"has the shape {values.shape}, and {fragments}")
     return values.reshape(-1)
 
 
@@ -318,12 +306,11 @@ def grid_of(
     FormatError
         If the partitions are not a grid: naming one that is at fault.
     """
-    path = scoped.variable.path
 
     def check(wrong: np.ndarray, what: Callable[[int, int], str]) -> None:
         if wrong.any():
             row, axis = (int(at) for at in np.argwhere(wrong)[0])
-            raise FormatError(path, f"{named(row)} {what(row, axis)}")
+            raise scoped.error(f"{named(row)} {what(row, axis)}")
 
     sizes = np.array([dimension.size for dimension in dimensions], np.int64)
     begins, ends = bounds[..., 0], bounds[..., 1]
@@ -346,14 +333,13 @@ def grid_of(
         if differs.any():
             row = int(np.argmax(differs))
             other = named(int(first[inverse[row]]))
-            raise FormatError(
-                path, f"{named(row)} has another place along {dimension.name!r} than {other}"
+            raise scoped.error(
+                f"{named(row)} has another place along {dimension.name!r} than {other}"
             )
         overlap = low[1:] < high[:-1]
         if overlap.any():
             at = int(np.argmax(overlap))
-            raise FormatError(
-                path,
+            raise scoped.error(
                 f"{named(int(first[at + 1]))} overlaps {named(int(first[at]))}, or comes before "
                 f"it, along {dimension.name!r}",
             )
@@ -371,7 +357,7 @@ def grid_of(
     if (ordered[1:] == ordered[:-1]).any():
         twice = ordered[1:][ordered[1:] == ordered[:-1]][0]
         one, other = np.flatnonzero(numbers == twice)[:2].tolist()
-        raise FormatError(path, f"{named(other)} has the index of {named(one)}")
+        raise scoped.error(f"{named(other)} has the index of {named(one)}")
     more = f" and {len(gaps) - 4} more" if len(gaps) > 4 else ""
     gap = f"no fragment holds {', '.join(gaps[:4])}{more}" if gaps else ""
     return PartitionGrid(tuple(starts), tuple(stops), numbers, count, gap)

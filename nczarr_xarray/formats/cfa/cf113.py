@@ -22,8 +22,11 @@ from nczarr_xarray.formats.cfa.borders import (
     variables_of,
     whole,
 )
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped, Term
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
+    Decoded,
+    Encoded,
+    Scoped,
+    Term,
     array_of,
     column,
     constant,
@@ -67,8 +70,7 @@ class Cf113:
         names = names_of(scoped, fold=False)
         spelling = next((one for one in _SETS if one.keys() == names.keys()), None)
         if spelling is None:
-            raise FormatError(
-                scoped.variable.path,
+            raise scoped.error(
                 f"has the keywords {', '.join(names)!r:.200} in aggregated_data; 'map, uris, "
                 "identifiers' or 'map, unique_values' are expected",
             )
@@ -91,8 +93,7 @@ class Cf113:
             found = whole(scoped, identifiers, borders, terms["identifiers"], scalar=True).tolist()
             for number, (address, name) in enumerate(zip(addresses, found, strict=True)):
                 if address is not None and name is None:
-                    raise FormatError(
-                        scoped.variable.path,
+                    raise scoped.error(
                         f"has no identifier of a variable in {address!r:.200} (fragment {number})",
                     )
             names = column([name or "" for name in found])

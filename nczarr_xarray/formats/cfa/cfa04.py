@@ -21,10 +21,12 @@ from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.formats.cfa import cfa04_json
 from nczarr_xarray.formats.cfa.borders import grid_of
 from nczarr_xarray.formats.cfa.cfa04_json import Mappings, read_table
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
     DIMENSIONS_ATTRIBUTES,
     MOST_TEXT,
+    Decoded,
+    Encoded,
+    Scoped,
     array_of,
     column,
     dimensions_of,
@@ -64,9 +66,7 @@ class Cfa04:
         try:
             fragments, gaps = _Table(scoped, dimensions, listed).fragments()
         except RecursionError:
-            raise FormatError(
-                scoped.variable.path, "has an attribute cfa_array that is nested too deeply"
-            ) from None
+            raise scoped.error("has an attribute cfa_array that is nested too deeply") from None
         array = array_of(scoped, dimensions, fragments, packing_of(scoped.variable), gaps)
         return Decoded(dimensions, array, _ATTRIBUTES)
 

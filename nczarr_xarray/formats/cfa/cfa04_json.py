@@ -11,8 +11,7 @@ from typing import Any
 
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_fsspec.places.address import is_absolute
-from nczarr_xarray.formats.cfa.dialect import Encoded
-from nczarr_xarray.formats.cfa.table import is_netcdf, names_in_text, refuse
+from nczarr_xarray.formats.cfa.dialect import Encoded, is_netcdf, names_in_text, refuse
 from nczarr_xarray.model import Dimension, FragmentMapping, Fragments
 
 # -- the document ---------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.cfa.borders import grid_of
-from nczarr_xarray.formats.cfa.dialect import Decoded, Scoped
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
     DIMENSIONS_ATTRIBUTES,
+    Decoded,
+    Scoped,
     array_of,
     dimensions_of,
     listed_dimensions,
@@ -40,37 +40,33 @@ class Cfa05:
         group = _group(scoped)
         lacking = [name for name in _NEEDED if name not in group.variables]
         if lacking:
-            raise FormatError(
-                scoped.variable.path, f"needs {', '.join(lacking)} in the group {group.path}"
-            )
+            raise scoped.error(f"needs {', '.join(lacking)} in the group {group.path}")
         names = [*_NEEDED, *(name for name in _OTHERS if name in group.variables)]
         return {name: group.variables[name] for name in names}
 
     def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of the variables of the group."""
-        path = scoped.variable.path
         attribute, listed = listed_dimensions(scoped)
         dimensions = dimensions_of(scoped, attribute, listed)
         terms = self.terms(scoped)
         location = np.asarray(values["location"])
         ndim = len(dimensions)
         if location.dtype.kind not in "iu" or location.shape[-2:] != (ndim, 2):
-            raise FormatError(
-                path,
+            raise scoped.error(
                 f"has locations of the shape {location.shape} ({location.dtype}), "
                 f"integers of (..., {ndim}, 2) are expected",
             )
         shape = location.shape[:-2]
         axes = _axes(scoped, dimensions, listed, values, terms)
         if len(shape) != len(axes):
-            raise FormatError(path, f"has a matrix of {len(shape)} dimensions, not {len(axes)}")
+            raise scoped.error(f"has a matrix of {len(shape)} dimensions, not {len(axes)}")
         columns = {}
         for name in ("file", "ncvar", "format"):
             if name in terms:
                 lines = texts(values[name], terms[name])
                 if lines.shape not in ((), shape):
-                    raise FormatError(
-                        path, f"has {name} of the shape {lines.shape}, and locations of {shape}"
+                    raise scoped.error(
+                        f"has {name} of the shape {lines.shape}, and locations of {shape}"
                     )
                 columns[name] = np.broadcast_to(lines, shape).reshape(-1)
         bounds = location.reshape(-1, ndim, 2).astype(np.int64)
@@ -92,7 +88,7 @@ class Cfa05:
         addresses[grid.places] = files[rows]
         for at, row in enumerate(rows.tolist()):
             if files[row] is not None and columns["ncvar"][row] is None:
-                raise FormatError(path, f"{named(at)} has no ncvar")
+                raise scoped.error(f"{named(at)} has no ncvar")
         names, formats = (
             [text or "" for text in columns[name][rows].tolist()] if name in columns else [""]
             for name in ("ncvar", "format")
@@ -114,9 +110,7 @@ def _group(scoped: Scoped) -> Group:
     groups = (group.find(name) for group in above)
     group = next((group for group in groups if group is not None), None) if name else None
     if group is None or group is scoped.root:
-        raise FormatError(
-            scoped.variable.path, f"names the group {name!r} in cfa_group, there is none"
-        )
+        raise scoped.error(f"names the group {name!r} in cfa_group, there is none")
     return group
 
 
@@ -133,7 +127,5 @@ def _axes(
     found = texts(values["pmdimensions"], terms["pmdimensions"]).reshape(-1).tolist()
     names = [name for text in found if text for name in text.replace(",", " ").split()]
     if len(set(names)) != len(names) or not set(names) <= set(listed):
-        raise FormatError(
-            scoped.variable.path, f"has the pmdimensions {names!r:.200}, and the data {listed}"
-        )
+        raise scoped.error(f"has the pmdimensions {names!r:.200}, and the data {listed}")
     return [listed.index(name) for name in names]

@@ -18,9 +18,11 @@ from nczarr_xarray.formats.cfa.borders import (
     text_term,
     variables_of,
 )
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Scoped, text_in
-from nczarr_xarray.formats.cfa.table import (
+from nczarr_xarray.formats.cfa.dialect import (
     MOST_TEXT,
+    Decoded,
+    Encoded,
+    Scoped,
     array_of,
     column,
     constant,
@@ -28,6 +30,7 @@ from nczarr_xarray.formats.cfa.table import (
     is_netcdf,
     names_in_text,
     refuse,
+    text_in,
     texts,
 )
 from nczarr_xarray.model import FragmentPlace, Fragments, Variable
@@ -57,7 +60,7 @@ class Cfa062:
         """Find the variables of the terms; those of other keywords are not looked at."""
         names = names_of(scoped, fold=True)
         if "address" not in names:
-            raise FormatError(scoped.variable.path, "has no address in aggregated_data")
+            raise scoped.error("has no address in aggregated_data")
         return variables_of(scoped, {key: names[key] for key in _KEYWORDS if key in names})
 
     def decode(self, scoped: Scoped, values: Mapping[str, np.ndarray]) -> Decoded:
@@ -198,8 +201,7 @@ def _places(
     beside = Scoped(address, scoped.root.find(address.group) or scoped.root, scoped.root)
     for at, (file, name) in enumerate(zip(files, names, strict=True)):
         if file is not None and name is None:
-            raise FormatError(
-                scoped.variable.path,
+            raise scoped.error(
                 f"has no address of a variable in {file!r:.200} (fragment {at // tries})",
             )
         if file is None and name is not None:  # a variable of the master, if there is another

@@ -17,7 +17,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.datatypes import Datatype, decode_datatype
-from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
+from nczarr_xarray.formats.hdf5.heaps import read_dense, resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
     Dataspace,
     SharedMessages,
@@ -27,7 +27,7 @@ from nczarr_xarray.formats.hdf5.messages import (
 )
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, bits_of, is_plain, value_type
 from nczarr_xarray.formats.rounds import caught, together
-from nczarr_xarray.model import Attribute, text_of
+from nczarr_xarray.model import NC_HIDDEN, Attribute, text_of
 
 
 @dataclass(slots=True)  # not frozen, because that is slow to create: there are thousands
@@ -45,14 +45,10 @@ class H5Attribute:
 
 
 #: Attributes that hold structure of HDF5 and netCDF-C; `_NCProperties` is handled separately.
-HIDDEN = frozenset(
-    {
-        "CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "_Netcdf4Coordinates",
-        "_Netcdf4Dimid", "_nc3_strict", "_NCProperties", "_Format", "_IsNetcdf4",
-        "_SuperblockVersion", "_ARRAY_DIMENSIONS", "_Codecs", "_nczarr_superblock",
-        "_nczarr_group", "_nczarr_array", "_nczarr_attr",
-    }
-)  # fmt: skip
+HIDDEN = NC_HIDDEN | {
+    *("_NCProperties", "_ARRAY_DIMENSIONS", "_nczarr_superblock", "_nczarr_group"),
+    *("_nczarr_array", "_nczarr_attr"),
+}
 
 
 def count_of(attribute: H5Attribute) -> int:
@@ -91,28 +87,15 @@ async def read_heap_values(
     -------
     For each attribute its elements' bytes, or why they cannot be read.
     """
-    groups = [
-        [number for number, one in enumerate(wanted) if one.size == size]
-        for size in {one.size for one in wanted}
-    ]
-    found = await together(_read_group(frame, [wanted[n] for n in group]) for group in groups)
-    results: dict[int, list[bytes] | FormatError] = {}
-    for group, values in zip(groups, found, strict=True):
-        results.update(zip(group, values, strict=True))
-    return [results[number] for number in range(len(wanted))]
-
-
-async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes] | FormatError]:
-    """Return the elements of variable length of attributes whose elements have one size."""
     parts = [bytes(one.data[: one.count * (frame.offset_size + 8)]) for one in wanted]
-    size, count = wanted[0].size, sum(one.count for one in wanted)
-    everything = await caught(resolve_vlen(frame, b"".join(parts), count, size))
+    sizes = np.repeat([one.size for one in wanted], [one.count for one in wanted])
+    everything = await caught(resolve_vlen(frame, b"".join(parts), sizes))
     if isinstance(everything, list):
         elements = iter(everything)
         return [list(itertools.islice(elements, one.count)) for one in wanted]
     # one is damaged: read them one by one to find it
     found = await together(
-        caught(resolve_vlen(frame, part, one.count, size))
+        caught(resolve_vlen(frame, part, np.full(one.count, one.size)))
         for part, one in zip(parts, wanted, strict=True)
     )
     return [one if isinstance(one, list) else FormatError(one.object, one.reason) for one in found]
@@ -257,8 +240,6 @@ async def _read_dense(header: oh.Header) -> list[tuple[oh.Body, int]]:
     storage = decode_dense(header.cursor(info, "attribute information"), 2)
     if storage.heap is None or storage.tree is None:
         return []
-    from nczarr_xarray.formats.hdf5.heaps import read_dense
-
     what = f"{header.what}, attributes"
     heap, _, records = await read_dense(header.frame, storage.heap, storage.tree, _RECORDS, what)
     if records and len(records[0]) < _RECORD.size:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -200,14 +201,16 @@ class HDF5ChunkIndex(ABC):
             np.where(missing, -1, address + frame.base), np.where(missing, 0, size), mask
         )
 
-    def pick(self, chunks: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Return those of `chunks`, in any order, that have `numbers`; others are missing.
+    def pick(self, parts: Iterable[Any], numbers: np.ndarray) -> np.ndarray:
+        """Return those `CHUNK`s, in any order, that have `numbers`; others are missing.
 
         Raises
         ------
         FormatError
             If a chunk is there twice.
         """
+        # (as bytes: numpy compares structured types again for each array that it joins)
+        chunks = np.frombuffer(b"".join(parts), dtype=CHUNK)
         known = chunks["number"]
         if len(known) == len(numbers) and (known == numbers).all():  # all of them, in order
             return chunks
@@ -230,7 +233,7 @@ class NoIndex(HDF5ChunkIndex):
     """Nothing has been written: no chunk exists."""
 
     async def find(self, ids: np.ndarray) -> np.ndarray:
-        return self.pick(np.empty(0, dtype=CHUNK), ids)
+        return self.pick([], ids)
 
 
 class SingleIndex(HDF5ChunkIndex):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, verify
-from nczarr_xarray.formats.hdf5.btree2 import unsigned
+from nczarr_xarray.formats.hdf5.btrees import unsigned
 from nczarr_xarray.formats.hdf5.chunkindex import CHUNK, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.rounds import together
 
@@ -140,11 +140,6 @@ def element_numbers(grid: ChunkGrid, ids: np.ndarray, growing: int = 0) -> np.nd
     return numbers
 
 
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return several arrays of `CHUNK` as one."""
-    return np.concatenate([np.empty(0, dtype=CHUNK), *parts])
-
-
 def is_set(bits: bytes | memoryview, number: int) -> bool:
     """Return one bit of a page bitmap, which begins with the highest bit of its first byte."""
     return bool(bits[number >> 3] << (number & 7) & 0x80)
@@ -185,13 +180,13 @@ class FixedArrayIndex(ArrayIndex):
         header = await self._header()
         numbers = element_numbers(self.grid, ids)
         if header.block is None:
-            return self.pick(joined([]), numbers)
+            return self.pick([], numbers)
         if numbers.max() >= header.count:
             raise self.grid.error(f"its chunk index has {header.count} elements")
         head = self.head(b"FADB")
         if header.count <= header.page:
             block = Block(header.block, 0, header.count, head)
-            return self.pick(joined(await self.blocks([block], header.entry)), numbers)
+            return self.pick(await self.blocks([block], header.entry), numbers)
         return self.pick(await self._pages(header, head, numbers), numbers)
 
     async def _header(self) -> _FixedHeader:
@@ -208,7 +203,9 @@ class FixedArrayIndex(ArrayIndex):
         self.memory.keep("header", header, BLOCK_BYTES)
         return header
 
-    async def _pages(self, header: _FixedHeader, head: bytes, numbers: np.ndarray) -> np.ndarray:
+    async def _pages(
+        self, header: _FixedHeader, head: bytes, numbers: np.ndarray
+    ) -> list[np.ndarray]:
         """Return the elements of all pages that hold `numbers`.
 
         Only the head of the block states whether a page was ever written. To save
@@ -240,7 +237,7 @@ class FixedArrayIndex(ArrayIndex):
             if is_set(written, block.first // page)
         ]
         fresh = self.parse([block for block, _ in read], [data for _, data in read], entry)
-        return joined([*(part for part in known if part is not None), *fresh])
+        return [*(part for part in known if part is not None), *fresh]
 
 
 # -- extensible ----------------------------------------------------------------------------------
@@ -319,7 +316,7 @@ class ExtensibleArrayIndex(ArrayIndex):
         numbers = element_numbers(self.grid, ids, self._growing)
         index = await self._index(header)
         if index is None:
-            return self.pick(joined([]), numbers)
+            return self.pick([], numbers)
         there = (numbers >= header.inline) & (numbers < header.length)
         behind = np.unique(numbers[there]) - header.inline
         starts = np.array([one.elements for one in header.supers])
@@ -329,7 +326,7 @@ class ExtensibleArrayIndex(ArrayIndex):
             for number in np.unique(order).tolist()
         )
         blocks = (block for part in found for block in part)
-        return self.pick(joined([index.inline, *blocks]), numbers)
+        return self.pick([index.inline, *blocks], numbers)
 
     async def _header(self) -> _ExtensibleHeader:
         known: _ExtensibleHeader | None = self.memory.get("header")

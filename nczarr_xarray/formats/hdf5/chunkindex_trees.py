@@ -17,12 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigned
+from nczarr_xarray.formats.hdf5.btrees import BTree2, Child, read_nodes1, read_tree2, unsigned
 from nczarr_xarray.formats.hdf5.chunkindex import CHUNK, HUGE, ChunkGrid, HDF5ChunkIndex
-from nczarr_xarray.formats.rounds import all_of
 
-#: Children of a version 1 node unless the superblock states a number: the bytes to read.
-_USUAL_CHILDREN = 64
 #: Bytes that a cached node takes besides its arrays.
 _NODE_BYTES = 500
 
@@ -87,8 +84,7 @@ class _TreeIndex(HDF5ChunkIndex):
             nodes = await self._nodes(wanted)
             found.extend(node.chunks for node in nodes)
             wanted = [pointer for node in nodes for pointer in node.touching(ids)]
-        # (as bytes: numpy compares structured types again for each array that it joins)
-        return self.pick(np.frombuffer(b"".join(found), dtype=CHUNK), ids)
+        return self.pick(found, ids)
 
     async def _nodes(self, pointers: list[_Pointer]) -> list[_Node]:
         known: list[Any] = [self.memory.get(pointer.address) for pointer in pointers]
@@ -205,7 +201,7 @@ class BTree1Index(_TreeIndex):
         None if the index is another one: it is damaged, or has chunks beyond the present shape.
         """
         grid, rank = self.grid, len(self.grid.shape)
-        ((level, entries),) = await self._parts([_Pointer(self.address, -1, 0, 0)])
+        ((level, entries),) = await self._parts([self.address], -1)
         if level or len(entries) != 2 * self._entry.itemsize:
             return None
         layout = grid.frame.layout(f"II{rank + 1}QA")
@@ -216,7 +212,7 @@ class BTree1Index(_TreeIndex):
 
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
         grid = self.grid
-        parts = await self._parts(pointers)
+        parts = await self._parts([one.address for one in pointers], pointers[0].level)
         entries = np.frombuffer(b"".join(part for _, part in parts), dtype=self._entry)
         scaled = entries["offset"][:, :-1].copy()
         for axis, length in enumerate(grid.chunk_shape):
@@ -265,40 +261,11 @@ class BTree1Index(_TreeIndex):
         numbers = tuple(node.chunks["number"].tolist())
         return Leaf(self.address, layout, _common(fields), numbers, math.prod(grid.counts))
 
-    async def _parts(self, pointers: Sequence[_Pointer]) -> list[tuple[int, bytes]]:
+    async def _parts(self, addresses: Sequence[int], level: int) -> list[tuple[int, bytes]]:
         """Return the level of each node, and its entries with the last key as one more entry."""
-        frame, size = self.grid.frame, self._entry.itemsize
-        layout = frame.layout("4sBBHAA")
-        head, usual = layout.size, layout.size + (_USUAL_CHILDREN + 1) * size - frame.offset_size
-        for pointer in pointers:
-            frame.within(pointer.address, head, self._called(pointer))
-        blocks = await all_of(frame.read_some(p.address, usual, head) for p in pointers)
-        found: list[tuple[int, int]] = []
-        longer: list[int] = []
-        for i, (pointer, block) in enumerate(zip(pointers, blocks, strict=True)):
-            signature, kind, level, count, _, _ = layout.unpack_from(block)
-            if signature != b"TREE":
-                reason = f"begins with {signature!r}, not b'TREE'"
-                raise frame.error(self._called(pointer), reason)
-            if kind != 1 or pointer.level not in (-1, level):
-                raise frame.error(self._called(pointer), f"is of type {kind} and level {level}")
-            end = head + (count + 1) * size - frame.offset_size
-            found.append((level, end))
-            if end > len(block):
-                frame.within(pointer.address, end, self._called(pointer))
-                longer.append(i)
-        if longer:
-            whole = await all_of(frame.read(pointers[i].address, found[i][1]) for i in longer)
-            for i, block in zip(longer, whole, strict=True):
-                blocks[i] = block
-        rest = bytes(frame.offset_size)
-        return [
-            (level, b"".join((block[head:end], rest)))
-            for (level, end), block in zip(found, blocks, strict=True)
-        ]
-
-    def _called(self, pointer: _Pointer) -> str:
-        return f"{self.grid.path}, node at {pointer.address} of its chunk index"
+        frame, key_size = self.grid.frame, self._entry.itemsize - self.grid.frame.offset_size
+        known = None if level < 0 else level
+        return await read_nodes1(frame, addresses, 1, key_size, known, self.grid.path)
 
 
 class BTree2Index(_TreeIndex):
@@ -327,7 +294,7 @@ class BTree2Index(_TreeIndex):
     async def find(self, ids: np.ndarray) -> np.ndarray:
         tree, _ = await self._tree()
         if tree.root is None:
-            return self.pick(np.empty(0, dtype=CHUNK), ids)
+            return self.pick([], ids)
         chunks = math.prod(self.grid.counts)
         root = _Pointer(tree.root.address, tree.depth, 0, chunks, tree.root.size)
         return await self.search(root, ids)

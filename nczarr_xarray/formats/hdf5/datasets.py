@@ -196,7 +196,7 @@ def name_of(one: Filter) -> str:
 
 
 _COMPACT, _CONTIGUOUS, _CHUNKED, _VIRTUAL = range(4)
-#: Bytes of a chunk before filters, up to layout version 4.
+#: Bytes of a chunk before filters, at most, up to layout version 4.
 _LARGEST_CHUNK = (1 << 32) - 1
 _INDEXES: dict[int, Literal["single", "implicit", "fixed", "extensible", "btree2"]] = {
     1: "single",
@@ -223,60 +223,52 @@ def decode_layout(cursor: Cursor, space: Dataspace, type_: Datatype) -> Layout:
         If it does not.
     """
     version = cursor.uint(1)
-    size = math.prod(space.shape) * type_.size if space.shape is not None else 0
-    if version in (1, 2):
-        return _decode_old(cursor, space, type_, size)
-    if version not in (3, 4, 5):
+    if not 1 <= version <= 5:
         raise cursor.error(f"has version {version}, known are 1 to 5")
+    size = math.prod(space.shape) * type_.size if space.shape is not None else 0
+    old = version < 3
+    rank = cursor.uint(1) if old else 0
     kind = cursor.uint(1)
+    address: Address = None
+    if old:
+        cursor.take(5)
+        address = None if kind == _COMPACT else cursor.address()
+        cursor.take(0 if kind == _CHUNKED else 4 * rank)  # the shape, as in the dataspace
     if kind == _COMPACT:
-        return _compact(cursor, cursor.uint(2), size)
-    if kind == _CONTIGUOUS:
-        address, stored = cursor.address(), cursor.length()
-        if address is not None and stored < size:
+        stored = cursor.uint(4 if old else 2)
+        if stored < size:
             raise cursor.error(f"{stored} bytes are stored, {size} are needed")
+        return CompactLayout(cursor.take(stored)[:size])
+    if kind == _CONTIGUOUS:
+        if not old:
+            address, stored = cursor.address(), cursor.length()
+            if address is not None and stored < size:
+                raise cursor.error(f"{stored} bytes are stored, {size} are needed")
         return ContiguousLayout(address, size)
-    if kind == _VIRTUAL:
+    if kind == _VIRTUAL and not old:
         return OtherLayout("it is a virtual dataset", (cursor.address(), cursor.uint(4)))
     if kind != _CHUNKED:
-        raise cursor.error(f"is of class {kind}, known are 0 to 3")
+        raise cursor.error(f"is of class {kind}, known are 0 to {2 if old else 3}")
     if version > 3:
-        return _decode_chunked(cursor, space, type_, version)
-    rank, address = cursor.uint(1), cursor.address()
-    return _with_tree(cursor, rank, address, space, type_)
+        layout = _with_index(cursor)
+    else:  # the index is a version 1 B-tree
+        if not old:
+            rank, address = cursor.uint(1), cursor.address()
+        shape = tuple(cursor.uint(4) for _ in range(rank))
+        layout = ChunkedLayout(shape[:-1], (shape or (0,))[-1], "btree1", address)
+    chunks, element_size = layout.chunk_shape, layout.element_size
+    if space.shape is None or len(chunks) != len(space.shape):
+        raise cursor.error(f"chunks {chunks} for a dataset of shape {space.shape}")
+    if not all(chunks) or element_size != type_.size:
+        raise cursor.error(f"chunks {chunks} of elements of {element_size} bytes")
+    nbytes = math.prod(chunks) * element_size
+    if version < 5 and nbytes > _LARGEST_CHUNK:
+        raise cursor.error(f"chunks of {nbytes} bytes")
+    return layout
 
 
-def _decode_old(cursor: Cursor, space: Dataspace, type_: Datatype, size: int) -> Layout:
-    rank, kind = cursor.uint(1), cursor.uint(1)
-    cursor.take(5)
-    address = None if kind == _COMPACT else cursor.address()
-    if kind == _CHUNKED:
-        return _with_tree(cursor, rank, address, space, type_)
-    cursor.take(4 * rank)  # the shape, as in the dataspace
-    if kind == _COMPACT:
-        return _compact(cursor, cursor.uint(4), size)
-    if kind == _CONTIGUOUS:
-        return ContiguousLayout(address, size)
-    raise cursor.error(f"is of class {kind}, known are 0 to 2")
-
-
-def _with_tree(
-    cursor: Cursor, rank: int, address: Address, space: Dataspace, type_: Datatype
-) -> ChunkedLayout:
-    """Return a chunked layout up to version 3, whose index is a version 1 B-tree."""
-    shape = tuple(cursor.uint(4) for _ in range(rank))
-    _check_chunks(cursor, shape, space, type_, _LARGEST_CHUNK)
-    return ChunkedLayout(shape[:-1], shape[-1], "btree1", address)
-
-
-def _compact(cursor: Cursor, stored: int, size: int) -> CompactLayout:
-    if stored < size:
-        raise cursor.error(f"{stored} bytes are stored, {size} are needed")
-    return CompactLayout(cursor.take(stored)[:size])
-
-
-def _decode_chunked(cursor: Cursor, space: Dataspace, type_: Datatype, version: int) -> Layout:
-    """Return a chunked layout of version 4 or later, which states its kind of index."""
+def _with_index(cursor: Cursor) -> ChunkedLayout:
+    """Decode a chunked layout of version 4 or later, which states its kind of index."""
     flags, rank, width = cursor.uint(1), cursor.uint(1), cursor.uint(1)
     shape = tuple(cursor.uint(width) for _ in range(rank))
     code = cursor.uint(1)
@@ -287,37 +279,9 @@ def _decode_chunked(cursor: Cursor, space: Dataspace, type_: Datatype, version: 
     if index == "single" and flags & 0x02:
         size, mask = cursor.length(), cursor.uint(4)
     cursor.take(_PARAMETERS[index])
-    address = cursor.address()
-    _check_chunks(cursor, shape, space, type_, _LARGEST_CHUNK if version == 4 else math.inf)
-    return ChunkedLayout(
-        shape[:-1],
-        shape[-1],
-        index,
-        address,
-        single_size=size,
-        single_mask=mask,
-        unfiltered_edges=bool(flags & 0x01),
-    )
-
-
-def _check_chunks(
-    cursor: Cursor, shape: tuple[int, ...], space: Dataspace, type_: Datatype, most: float
-) -> None:
-    """Raise `FormatError` for a chunk shape that contradicts the dataset or has too many bytes.
-
-    Parameters
-    ----------
-    shape
-        Of a chunk in elements, and the bytes of an element.
-    most
-        Bytes that a chunk may have before filters.
-    """
-    if space.shape is None or len(shape) != len(space.shape) + 1:
-        raise cursor.error(f"chunks {shape[:-1]} for a dataset of shape {space.shape}")
-    if not all(shape) or shape[-1] != type_.size:
-        raise cursor.error(f"chunks {shape[:-1]} of elements of {shape[-1]} bytes")
-    if math.prod(shape) > most:
-        raise cursor.error(f"chunks of {math.prod(shape)} bytes")
+    address, edges = cursor.address(), bool(flags & 0x01)
+    element_size = (shape or (0,))[-1]
+    return ChunkedLayout(shape[:-1], element_size, index, address, size, mask, edges)
 
 
 # -- datasets ------------------------------------------------------------------------------------

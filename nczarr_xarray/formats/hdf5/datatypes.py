@@ -130,7 +130,10 @@ def _decode(cursor: Cursor, depth: int) -> Datatype:
     head = _Head(bits, size, version, depth)
     match first & 0x0F:
         case 0:
-            return _integer(cursor, head)
+            start, sign = cursor.position - 8, "i" if bits & 8 else "u"
+            if _integer_bits(cursor, size):
+                return Datatype("integer", size, _dtype(f"{head.order}{sign}{size}"))
+            return Datatype("integer", size, encoded=cursor.data[start : cursor.position])
         case 1:
             return _float(cursor, head)
         case 2:
@@ -166,14 +169,6 @@ def _integer_bits(cursor: Cursor, size: int) -> bool:
     if not 0 < precision <= 8 * size - offset:
         raise cursor.error(f"{precision} bits from {offset} in an integer of {size} bytes")
     return offset == 0 and precision == 8 * size and size in (1, 2, 4, 8)
-
-
-def _integer(cursor: Cursor, head: _Head) -> Datatype:
-    start = cursor.position - 8
-    sign = "i" if head.bits & 8 else "u"
-    if _integer_bits(cursor, head.size):
-        return Datatype("integer", head.size, _dtype(f"{head.order}{sign}{head.size}"))
-    return Datatype("integer", head.size, encoded=cursor.data[start : cursor.position])
 
 
 def _float(cursor: Cursor, head: _Head) -> Datatype:

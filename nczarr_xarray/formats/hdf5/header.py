@@ -120,7 +120,18 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     block = bytes(await Read(frame.base + address, _FIRST_READ, 1))  # how many count is seen below
     new = block[:4] == b"OHDR"
     cursor = Cursor(block, frame, what)
-    size, flags = _prefix_new(cursor) if new else _prefix_old(cursor)
+    flags = 0
+    if new:
+        version, flags = cursor.unpack("4xBB")
+        if version != 2:
+            raise cursor.error(f"has version {version}, known are 1 and 2")
+        cursor.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))  # times, phase change
+        size = cursor.uint(1 << (flags & 0x03))
+    else:
+        version, size = cursor.unpack("B7xI4x")  # between them: numbers of messages and links
+        if version != 1:
+            reason = f"there is none (it would begin with 1 or 'OHDR', not {version})"
+            raise cursor.error(reason)
     start = cursor.position
     total = start + size + (4 if new else 0)
     frame.within(address, total, what)
@@ -145,21 +156,6 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
             found += more
             further += behind
     return Header(frame, what, address, found)
-
-
-def _prefix_old(cursor: Cursor) -> tuple[int, int]:
-    version, size = cursor.unpack("B7xI4x")  # between them: numbers of messages and links
-    if version != 1:
-        raise cursor.error(f"there is none (it would begin with 1 or 'OHDR', not {version})")
-    return size, 0
-
-
-def _prefix_new(cursor: Cursor) -> tuple[int, int]:
-    version, flags = cursor.unpack("4xBB")
-    if version != 2:
-        raise cursor.error(f"has version {version}, known are 1 and 2")
-    cursor.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))  # times, phase change
-    return cursor.uint(1 << (flags & 0x03)), flags
 
 
 async def _continuation(frame: Frame, address: int, length: int, what: str, new: bool) -> bytes:
@@ -280,43 +276,35 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
     """
     base, block = await _find(url, size)
     version = block[8]
-    frame = Frame(url, base, end=size - base)
-    cursor = Cursor(block, frame, "superblock")
+    cursor = Cursor(block, Frame(url, base, end=size - base), "superblock")
     cursor.take(9)
     if version > 3:
         raise cursor.error(f"has version {version}, known are 0 to 3")
-    stated = _read_old(cursor, version) if version <= 1 else _read_new(cursor)
+    cursor.take(4 if version < 2 else 0)  # versions of other structures
+    sizes = cursor.uint(1), cursor.uint(1)
+    if not {2, 4, 8}.issuperset(sizes):
+        reason = f"addresses of {sizes[0]} bytes and lengths of {sizes[1]}"
+        raise cursor.error(f"{reason}, known are 2, 4 and 8")
+    cursor.frame = frame = Frame(url, base, *sizes, end=size - base)
+    cursor.take((9, 13, 1, 1)[version])  # widths of group and chunk trees, flags
+    extension = driver = None
+    if version < 2:
+        stated_base, _, end, driver = (cursor.address() for _ in range(4))  # and of free space
+        cursor.length()  # the root group's symbol table entry: it has no name
+        root = cursor.address()
+    else:
+        stated_base, extension, end, root = (cursor.address() for _ in range(4))
+        verify(cursor.data[: cursor.position + 4], frame, cursor.what)
     # if a user block was put before it, the file ends later than stated
-    end = None if stated.end is None else stated.end - (stated.base or 0)
-    frame = replace(
-        cursor.frame,
-        extension=stated.extension,
-        missing=max(0, end - frame.end) if end is not None else 0,
-    )
-    if stated.driver is not None:
-        await _check_old_driver(frame, stated.driver)
-    elif stated.extension is not None:
-        await _check_extension(frame, stated.extension)
-    return frame, frame.within(stated.root, 16, "root group")
-
-
-class _Stated(NamedTuple):
-    """Addresses of a superblock; the first two count from the beginning of the file."""
-
-    base: int | None
-    end: int | None
-    root: int | None
-    extension: int | None = None
-    driver: int | None = None
-
-
-async def _check_old_driver(frame: Frame, address: int) -> None:
-    """Refuse a file whose driver information block says that the data are in other files."""
-    what = "driver information"
-    block = await frame.read(frame.within(address, 16, what), 16)
-    cursor = Cursor(block, frame, what)
-    cursor.take(8)  # version, size
-    _refuse(frame, cursor.take(8))
+    missing = 0 if end is None else max(0, end - (stated_base or 0) - frame.end)
+    frame = replace(frame, extension=extension, missing=missing)
+    if driver is not None:
+        what = "driver information"
+        block = await frame.read(frame.within(driver, 16, what), 16)
+        _refuse(frame, bytes(block[8:]))  # behind version and size
+    elif extension is not None:
+        await _check_extension(frame, extension)
+    return frame, frame.within(root, 16, "root group")
 
 
 async def _check_extension(frame: Frame, address: int) -> None:
@@ -329,10 +317,9 @@ async def _check_extension(frame: Frame, address: int) -> None:
         cursor.take(1)  # version
         _refuse(frame, cursor.take(8))
     if header.first(CACHE_IMAGE):
+        reason = "has its metadata in an image of the metadata cache, which libhdf5 alone can read:"
         raise UnsupportedError(
-            frame.url,
-            "has its metadata in an image of the metadata cache, which libhdf5 alone can read: "
-            "rewrite it (h5repack FILE whole.h5) and open that",
+            frame.url, f"{reason} rewrite it (h5repack FILE whole.h5) and open that"
         )
 
 
@@ -380,28 +367,3 @@ async def _find(url: str, size: int) -> tuple[int, memoryview]:
     kinds = (f", {kind}" for beginning, kind in _OTHERS if begin.lstrip().startswith(beginning))
     reason = f"is neither a classic netCDF file nor HDF5: it begins with {begin[:_SHOWN]!r}"
     raise FormatError(url, f"{reason}{next(kinds, _UNKNOWN)}")
-
-
-def _frame(cursor: Cursor, offset_size: int, length_size: int) -> Frame:
-    frame = cursor.frame
-    if offset_size not in (2, 4, 8) or length_size not in (2, 4, 8):
-        reason = f"addresses of {offset_size} bytes and lengths of {length_size}"
-        raise cursor.error(f"{reason}, known are 2, 4 and 8")
-    return Frame(frame.url, frame.base, offset_size, length_size, frame.end)
-
-
-def _read_old(cursor: Cursor, version: int) -> _Stated:
-    cursor.take(4)  # versions of other structures
-    cursor.frame = _frame(cursor, cursor.uint(1), cursor.uint(1))
-    cursor.take(9 if version == 0 else 13)  # widths of group and chunk trees, flags
-    base, _, end, driver = (cursor.address() for _ in range(4))  # and where free space is listed
-    cursor.length()  # the root group's symbol table entry: it has no name
-    return _Stated(base, end, cursor.address(), driver=driver)
-
-
-def _read_new(cursor: Cursor) -> _Stated:
-    frame = cursor.frame = _frame(cursor, cursor.uint(1), cursor.uint(1))
-    cursor.take(1)  # flags
-    base, extension, end, root = (cursor.address() for _ in range(4))
-    verify(cursor.data[: cursor.position + 4], frame, cursor.what)
-    return _Stated(base, end, root, extension)

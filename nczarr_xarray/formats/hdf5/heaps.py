@@ -13,7 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, lookup3, verify
-from nczarr_xarray.formats.hdf5.btree2 import read_records
+from nczarr_xarray.formats.hdf5.btrees import read_records
 from nczarr_xarray.formats.rounds import Once, both, together
 
 #: Bytes before the objects of a global heap and before each of them: a multiple of 8, whatever the
@@ -171,17 +171,17 @@ _find_again = lru_cache(maxsize=32)(_find)
 
 
 async def resolve_vlen(
-    frame: Frame, data: bytes | memoryview, count: int, size: int
+    frame: Frame, data: bytes | memoryview, base_sizes: np.ndarray
 ) -> list[bytes]:
     """Return the bytes of elements of variable length.
 
     Parameters
     ----------
     data
-        At least `count` elements as stored: a length in base elements, the
+        The elements as stored, or more: a length in base elements, the
         address of a collection, and an index in there.
-    size
-        Size of a base element, in bytes.
+    base_sizes
+        The size of a base element of each element, in bytes.
 
     Raises
     ------
@@ -190,15 +190,17 @@ async def resolve_vlen(
     """
     cursor = Cursor(data, frame, "data of variable length")
     element = np.dtype([("length", "<u4"), ("address", f"<u{frame.offset_size}"), ("index", "<u4")])
+    count = len(base_sizes)
     stored = np.frombuffer(cursor.take(count * element.itemsize), element)
     found = [b""] * count
     positions = np.flatnonzero(stored["length"])
-    there = stored[positions]
+    there, base_sizes = stored[positions], base_sizes[positions]
+    nbytes = there["length"] * base_sizes.astype(np.float64)  # which does not overflow
     if np.isin(there["address"], (0, frame.undefined)).any():
         raise cursor.error("an element without an address in a heap")
-    if _total(there, size) > frame.end:  # some may be wanted several times
+    if nbytes.sum() > frame.end:  # some may be wanted several times
         _, once = np.unique(there[["address", "index"]], return_index=True)
-        if _total(there[once], size) > frame.end:
+        if nbytes[once].sum() > frame.end:
             raise cursor.error("more bytes than the file has")
     addresses, which = np.unique(there["address"], return_inverse=True)
     heaps = await read_global_heap(frame, addresses.tolist())
@@ -211,23 +213,18 @@ async def resolve_vlen(
         if sizes.min(initial=0) < 0:
             lost = index[np.argmin(sizes)]
             raise cursor.error(f"no object {lost} in the global heap at {address}")
-        lengths = there["length"][part].astype(np.int64)
-        short = sizes // size < lengths
+        lengths, base = there["length"][part].astype(np.int64), base_sizes[part]
+        short = sizes // base < lengths
         if short.any():
             at = int(np.argmax(short))
-            reason = f"{sizes[at]} bytes in the heap for {lengths[at]} elements of {size}"
+            reason = f"{sizes[at]} bytes in the heap for {lengths[at]} elements of {base[at]}"
             raise cursor.error(reason)
         starts = heap.starts[index]
-        stops = starts + lengths * size
+        stops = starts + lengths * base
         bounds = zip(positions[part].tolist(), starts.tolist(), stops.tolist(), strict=True)
         for position, start, stop in bounds:
             found[position] = heap.data[start:stop]
     return found
-
-
-def _total(stored: np.ndarray, size: int) -> int:
-    """Return the number of bytes of all elements, of base elements of `size` bytes."""
-    return int(stored["length"].sum(dtype=np.int64)) * size
 
 
 # -- fractal heaps -----------------------------------------------------------------------------
@@ -264,23 +261,9 @@ class _Table:
         """Bytes of an offset in the heap."""
         return (self.bits + 7) // 8
 
-    @property
-    def direct_rows(self) -> int:
-        """Rows of direct blocks; those behind them are of indirect blocks."""
-        return self.largest.bit_length() - self.start.bit_length() + 2
-
-    @property
-    def most_rows(self) -> int:
-        """Rows of a root block that spans the largest heap."""
-        return self.bits - (self.start * self.width).bit_length() + 2
-
-    def block_size(self, row: int) -> int:
-        """Return the size of the blocks of a row, in bytes of heap."""
-        return self.start << max(0, row - 1)
-
-    def rows_of(self, size: int) -> int:
-        """Return the number of rows of an indirect block that spans `size` bytes."""
-        return size.bit_length() - (self.start * self.width).bit_length() + 1
+    def rows_of(self, bits: int) -> int:
+        """Return the rows of an indirect block that spans so many bytes: a power of 2, its bits."""
+        return bits - (self.start * self.width).bit_length() + 1
 
 
 @dataclass(slots=True)
@@ -413,15 +396,14 @@ class FractalHeap:
         cursor = self._open(block, b"FHIB", offset, what)
         children = []
         for row in range(rows):
-            span = table.block_size(row)
+            span = table.start << max(0, row - 1)
             for _ in range(table.width):
                 child = cursor.address()
-                if child is None:
-                    pass
-                elif row < table.direct_rows:
+                if child is not None and span <= table.largest:
                     children.append(self.read_direct(child, offset, span))
-                else:
-                    children.append(self.read_indirect(child, offset, table.rows_of(span)))
+                elif child is not None:
+                    below = table.rows_of(span.bit_length())
+                    children.append(self.read_indirect(child, offset, below))
                 offset += span
         await together(children)
 
@@ -481,7 +463,7 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
         any(not number or number & (number - 1) for number in powers)
         or not table.start <= table.largest <= 1 << 32
         or table.bits > 64
-        or rows > max(0, table.most_rows)
+        or rows > max(0, table.rows_of(table.bits + 1))
         or id_size < 2
     ):
         raise cursor.error(f"an impossible {table} of {rows} rows")

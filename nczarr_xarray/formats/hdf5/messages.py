@@ -6,18 +6,15 @@ Shared are committed datatypes, and what is in the file's heap of messages (III.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import MOST_DIMENSIONS, Cursor, Frame, verify
+from nczarr_xarray.formats.hdf5.heaps import FractalHeap, read_heap
 from nczarr_xarray.formats.rounds import Once, caught, together
-
-if TYPE_CHECKING:
-    from nczarr_xarray.formats.hdf5.heaps import FractalHeap
-
-from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,25 +294,21 @@ class SharedMessages:
 
     async def _from_heap(self, type_: int, wanted: list[oh.Shared]) -> None:
         """Find messages of one type in the heap."""
-        bodies = await caught(self._bodies(type_, wanted))
-        if isinstance(bodies, NCZarrError):
-            self._found.update(dict.fromkeys(wanted, bodies))
-        else:
-            self._found.update(zip(wanted, bodies, strict=True))
-
-    async def _bodies(self, type_: int, wanted: list[oh.Shared]) -> list[bytes]:
         if self._table is None:
             self._table = Once(self._read_table)
-        address = (await self._table.get()).get(type_)
-        if address is None:
-            reason = f"no heap for shared messages of type {type_}"
-            raise self.frame.error("table of shared messages", reason)
-        if address not in self._heaps:
-            from nczarr_xarray.formats.hdf5.heaps import read_heap
-
-            self._heaps[address] = Once(partial(read_heap, self.frame, address, "shared messages"))
-        heap = await self._heaps[address].get()
-        return await heap.objects([one.heap_id for one in wanted])
+        try:
+            address = (await self._table.get()).get(type_)
+            if address is None:
+                reason = f"no heap for shared messages of type {type_}"
+                raise self.frame.error("table of shared messages", reason)
+            if address not in self._heaps:
+                read = partial(read_heap, self.frame, address, "shared messages")
+                self._heaps[address] = Once(read)
+            heap = await self._heaps[address].get()
+            bodies = await heap.objects([one.heap_id for one in wanted])
+            self._found.update(zip(wanted, bodies, strict=True))
+        except NCZarrError as error:
+            self._found.update(dict.fromkeys(wanted, error))
 
     async def _read_table(self) -> dict[int, int]:
         """Return the addresses of the heaps by type of message."""

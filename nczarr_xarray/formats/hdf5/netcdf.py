@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
@@ -160,8 +161,7 @@ class _Builder:
 
     async def read_heap(self) -> None:
         """Read everything in global heaps that is needed to open the file, in one round."""
-        attributes: list[tuple[H5Attribute, str]] = []
-        lists: list[H5Dataset] = []
+        wanted: list[tuple[Sequences, Callable[[list[bytes] | FormatError], None]]] = []
         references = References()
         for node in self.nodes:
             for dataset in node.datasets:
@@ -177,21 +177,29 @@ class _Builder:
                     if attached is not None:
                         self.attached[dataset.address] = attached
                     elif dataset.address not in self.attached:
-                        lists.append(dataset)
-            attributes += [
+                        attribute, size = (
+                            dataset.attributes["DIMENSION_LIST"],
+                            reference_size(dataset),
+                        )
+                        scales = Sequences(attribute.data, count_of(attribute), size)
+                        wanted.append((scales, partial(self._attach, dataset)))
+                # of text whose fill value is visible where a dimension is longer
+                fill = dataset.fill if dataset.type.text else None
+                if fill is not None and None in dataset.space.maxshape:
+                    wanted.append((Sequences(fill, 1), partial(self._keep_fill, dataset)))
+            texts = [
                 (attribute, path)
                 for path, named in holders
                 for attribute in named.values()
                 if attribute.type.text and attribute.name not in HIDDEN
             ]
-        # of text whose fill value is visible where a dimension is longer
-        fills = [
-            dataset
-            for node in self.nodes
-            for dataset in node.datasets
-            if dataset.type.text and dataset.fill is not None and None in dataset.space.maxshape
-        ]
-        await together([self._resolve(attributes, lists, fills), self._check_virtual()])
+            for attribute, path in texts:
+                try:
+                    text = Sequences(attribute.data, count_of(attribute))
+                    wanted.append((text, partial(self.heap.__setitem__, id(attribute))))
+                except FormatError as error:
+                    self.heap[id(attribute)] = FormatError(path, error.reason)
+        await together([self._resolve(wanted), self._check_virtual()])
 
     async def _check_virtual(self) -> None:
         """Check the descriptions of virtual datasets before libhdf5 reads them."""
@@ -224,38 +232,24 @@ class _Builder:
             dataset.space = Dataspace(shape, dataset.space.maxshape)
 
     async def _resolve(
-        self,
-        attributes: list[tuple[H5Attribute, str]],
-        lists: list[H5Dataset],
-        fills: list[H5Dataset],
+        self, wanted: list[tuple[Sequences, Callable[[list[bytes] | FormatError], None]]]
     ) -> None:
-        wanted: list[Sequences] = []
-        sound = []
-        for attribute, path in attributes:
-            try:
-                wanted.append(Sequences(attribute.data, count_of(attribute)))
-                sound.append(attribute)
-            except FormatError as error:
-                self.heap[id(attribute)] = FormatError(path, error.reason)
-        for dataset in lists:
-            attribute = dataset.attributes["DIMENSION_LIST"]
-            wanted.append(Sequences(attribute.data, count_of(attribute), reference_size(dataset)))
-        wanted += [Sequences(dataset.fill or b"", 1) for dataset in fills]
-        if not wanted:
-            return
-        found = await read_heap_values(self.frame, wanted)
-        for attribute, elements in zip(sound, found, strict=False):
-            self.heap[id(attribute)] = elements
-        for dataset, elements in zip(lists, found[len(sound) :], strict=False):
-            if isinstance(elements, list):
-                size = reference_size(dataset)
-                decoded = decode_list(elements, size, self.frame.offset_size)
-                self.attached[dataset.address] = decoded
-            else:
-                self.problems.append(elements)
-        for dataset, elements in zip(fills, found[len(sound) + len(lists) :], strict=True):
-            if isinstance(elements, list):
-                self.fill_texts[dataset.address] = c_text(elements[0])
+        """Read elements of variable length, and hand them to what takes them."""
+        if wanted:
+            found = await read_heap_values(self.frame, [one for one, _ in wanted])
+            for (_, take), elements in zip(wanted, found, strict=True):
+                take(elements)
+
+    def _attach(self, dataset: H5Dataset, elements: list[bytes] | FormatError) -> None:
+        if isinstance(elements, list):
+            size = reference_size(dataset)
+            self.attached[dataset.address] = decode_list(elements, size, self.frame.offset_size)
+        else:
+            self.problems.append(elements)
+
+    def _keep_fill(self, dataset: H5Dataset, elements: list[bytes] | FormatError) -> None:
+        if isinstance(elements, list):
+            self.fill_texts[dataset.address] = c_text(elements[0])
 
     def hierarchy(self) -> Hierarchy:
         """Return the model of everything that was read."""

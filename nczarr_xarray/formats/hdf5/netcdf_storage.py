@@ -16,7 +16,6 @@ from nczarr_xarray.formats.hdf5.chunkindex import ChunkGrid, HDF5ChunkIndex, NoI
 from nczarr_xarray.formats.hdf5.datasets import (
     ChunkedLayout,
     CompactLayout,
-    ContiguousLayout,
     H5Dataset,
     OtherLayout,
     codecs_of,
@@ -106,6 +105,8 @@ def depends_on_all(nodes: list[Node]) -> bool:
 def chunk_index(frame: Frame, dataset: H5Dataset, path: str) -> ChunkIndex:
     """Return the chunk index of a dataset; reads nothing.
 
+    That its layout agrees with its dataspace and its datatype was checked when it was decoded.
+
     Parameters
     ----------
     path
@@ -114,26 +115,16 @@ def chunk_index(frame: Frame, dataset: H5Dataset, path: str) -> ChunkIndex:
     Raises
     ------
     FormatError
-        If the dataset is not chunked, or its shapes contradict each other.
+        If the dataset is not chunked, or has too many chunks.
     """
     layout, space = dataset.layout, dataset.space
     if not isinstance(layout, ChunkedLayout) or not space.shape:
         raise frame.error(path, "is not stored in chunks")
-    maxshape = space.maxshape or space.shape
-    rank = len(space.shape)
-    if len(layout.chunk_shape) != rank or len(maxshape) != rank:
-        raise frame.error(path, f"its chunks {layout.chunk_shape} are not for {space.shape}")
-    if min(layout.chunk_shape) < 1 or layout.element_size < 1:
-        reason = f"its chunks are {layout.chunk_shape} of {layout.element_size} bytes"
-        raise frame.error(path, reason)
-    limits = zip(space.shape, maxshape, strict=True)
-    if any(longest is not None and longest < length for length, longest in limits):
-        raise frame.error(path, f"its shape {space.shape} is beyond its largest {maxshape}")
     grid = ChunkGrid(
         frame=frame,
         path=path,
         shape=space.shape,
-        maxshape=maxshape,
+        maxshape=space.maxshape,
         chunk_shape=layout.chunk_shape,
         element_size=layout.element_size,
         filters=len(dataset.filters),
@@ -201,41 +192,28 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         reason = f"{layout.reason}, with elements of variable length"
         raise UnsupportedError(path, f"cannot be read, for {reason}")
     dtype = value.stored
-    if dataset.type.size != dtype.itemsize:
-        raise FormatError(path, f"has elements of {dataset.type.size} bytes, not {dtype}")
-    fill = _fill(dataset, dtype, path)
+    fill = _fill(dataset, dtype)
     text = dataset.type.kind == "string" and value.nc_type == "string"
     plain = is_plain(dataset.type) and dataset.type.kind != "compound" and not text
     conversion = None if plain else Values(path, frame, dataset.type)
     if isinstance(layout, ChunkedLayout):
-        if layout.element_size != dtype.itemsize:
-            reason = f"{layout.element_size} bytes in its chunks, {dtype.itemsize} by its type"
-            raise FormatError(path, f"an element has {reason}")
         codecs = codecs_of(dataset.filters, dtype, layout.chunk_shape)
         index = chunk_index(frame, dataset, path)
         return FileChunks(path, shape, layout.chunk_shape, dtype, index, fill, codecs, conversion)
     size = math.prod(shape) * dtype.itemsize
     strides = _strides(shape, dtype.itemsize)
     if isinstance(layout, CompactLayout):
-        if len(layout.data) < size:
-            raise FormatError(path, f"has {len(layout.data)} bytes, {size} are needed")
         data = bytes(layout.data[:size])
         return FileStrides(path, shape, dtype, 0, strides, fill, data, conversion)
-    start = _start(frame, layout, size, path)
+    start = None
+    if layout.address is not None and size:
+        if not layout.address:
+            raise FormatError(path, "its data are at 0, where the superblock is")
+        if layout.address + size > frame.end:
+            at = f"{layout.address} to {layout.address + size}"
+            raise FormatError(path, f"its data are at {at}, the file has {frame.end} (truncated?)")
+        start = frame.base + layout.address
     return FileStrides(path, shape, dtype, start, strides, fill, None, conversion)
-
-
-def _start(frame: Frame, layout: ContiguousLayout, size: int, path: str) -> int | None:
-    if layout.address is None or not size:
-        return None
-    if layout.size < size:
-        raise FormatError(path, f"has {layout.size} bytes, {size} are needed")
-    if not layout.address:
-        raise FormatError(path, "its data are at 0, where the superblock is")
-    if layout.address + size > frame.end:
-        at = f"{layout.address} to {layout.address + size}"
-        raise FormatError(path, f"its data are at {at}, the file has {frame.end} (truncated?)")
-    return frame.base + layout.address
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -244,13 +222,8 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(lengths)[::-1] if shape else ()
 
 
-def _fill(dataset: H5Dataset, dtype: np.dtype, path: str) -> Any:
-    if dataset.fill is None:
-        return None
-    if len(dataset.fill) != dtype.itemsize:
-        reason = f"its fill value has {len(dataset.fill)} bytes, an element {dtype.itemsize}"
-        raise FormatError(path, reason)
-    return np.frombuffer(dataset.fill, dtype)[0]
+def _fill(dataset: H5Dataset, dtype: np.dtype) -> Any:
+    return None if dataset.fill is None else np.frombuffer(dataset.fill, dtype)[0]
 
 
 def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path: str) -> Any:
@@ -267,7 +240,7 @@ def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path
         empty = np.empty((), dtype=object)
         empty[()] = np.empty(0, dtype=element)
         return empty
-    fill = _fill(dataset, value.stored, path)
+    fill = _fill(dataset, value.stored)
     if not is_plain(dataset.type):
         if dataset.type.kind != "integer":
             return np.zeros((), dtype=value.dtype)[()]

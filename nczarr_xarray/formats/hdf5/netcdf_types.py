@@ -11,7 +11,7 @@ import itertools
 import struct
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -305,7 +305,7 @@ class Values:
         """Return values; global heaps are read in one round, nested sequences in more."""
         if self.type.kind == "string":  # (in structures it remains bytes)
             texts = decode_texts(stored.ravel().tolist(), self.path, self.errors)
-            return _objects(texts).reshape(stored.shape)
+            return np.fromiter(texts, object, len(texts)).reshape(stored.shape)
         return await self._convert(stored, self.type)
 
     async def _convert(self, stored: np.ndarray, type_: Datatype) -> np.ndarray:
@@ -341,14 +341,15 @@ class Values:
         base = type_.base
         assert base is not None
         size = 1 if type_.text else base.size
-        found = await resolve_vlen(self.frame, stored.tobytes(), stored.size, size)
+        found = await resolve_vlen(self.frame, stored.tobytes(), np.full(stored.size, size))
         if type_.text:
-            return _objects(decode_texts(found, self.path, self.errors))
+            return np.fromiter(decode_texts(found, self.path, self.errors), object, len(found))
         # the elements of all sequences at once
         elements = np.frombuffer(b"".join(found), stored_dtype(base))
         values = await self._convert(elements, base)
         ends = np.cumsum([0, *(len(one) // size for one in found)]).tolist()
-        return _objects([values[a:b] for a, b in itertools.pairwise(ends)])
+        parts = (values[a:b] for a, b in itertools.pairwise(ends))
+        return np.fromiter(parts, object, len(found))
 
 
 def _has_odd_floats(type_: Datatype) -> bool:
@@ -400,11 +401,3 @@ def decoded(text: bytes, what: str, errors: str) -> str:
         return text.decode("utf-8", errors)
     except UnicodeDecodeError:
         raise FormatError(what, f"{text[:60]!r} is not UTF-8") from None
-
-
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    """Return an array of Python objects, even if these are arrays of equal length."""
-    objects = np.empty(len(values), dtype=object)
-    for position, value in enumerate(values):
-        objects[position] = value
-    return objects

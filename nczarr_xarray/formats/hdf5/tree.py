@@ -16,8 +16,9 @@ from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes, H5Attribute, read_attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.btrees import read_nodes1
 from nczarr_xarray.formats.hdf5.datasets import H5Dataset, H5NamedType, read_dataset
-from nczarr_xarray.formats.hdf5.heaps import LocalHeap, read_local_heap
+from nczarr_xarray.formats.hdf5.heaps import LocalHeap, read_dense, read_local_heap
 from nczarr_xarray.formats.hdf5.messages import (
     Link,
     SharedMessages,
@@ -70,16 +71,16 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
     """
     table = header.first(oh.SYMBOL_TABLE)
     if table is not None:
+        frame, what = header.frame, header.what
         tree, heap = decode_symbol_table(header.cursor(table, "symbol table"))
-        return await _old_links(header.frame, tree, heap, header.what), False
+        names, entries = await both(read_local_heap(frame, heap, what), _entries(frame, tree, what))
+        return [_old_link(Cursor(entry, frame, what), names) for entry in entries], False
     links = [decode_link(header.cursor(one, "link")) for one in header.all(oh.LINK)]
     info = header.first(oh.LINK_INFO)
     if info is None:  # the path of a soft link leads through a dataset, say
         return links, False
     dense = decode_dense(header.cursor(info, "link information"), 8)
     if dense.heap is not None and dense.tree is not None:
-        from nczarr_xarray.formats.hdf5.heaps import read_dense
-
         what = f"{header.what}, links"
         store, kind, records = await read_dense(
             header.frame, dense.heap, dense.tree, _LINK_RECORDS, what
@@ -88,12 +89,6 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
         bodies = await store.objects([record[start : start + store.id_size] for record in records])
         links += [decode_link(Cursor(body, header.frame, what)) for body in bodies]
     return links, dense.ordered
-
-
-async def _old_links(frame: Frame, tree: int, heap: int, what: str) -> list[Link]:
-    """Return the links of an old group: a B-tree of symbol table nodes, and a heap of names."""
-    names, entries = await both(read_local_heap(frame, heap, what), _entries(frame, tree, what))
-    return [_old_link(Cursor(entry, frame, what), names) for entry in entries]
 
 
 def _old_link(cursor: Cursor, names: LocalHeap) -> Link:
@@ -106,64 +101,39 @@ def _old_link(cursor: Cursor, names: LocalHeap) -> Link:
 
 async def _entries(frame: Frame, address: int, what: str) -> list[bytes]:
     """Return the entries of all symbol tables of a B-tree in order; each level is one round."""
-    level, wanted = await _node(frame, address, None, f"{what}, B-tree at {address}")
-    seen = {address, *wanted}
-    count = 1 + len(wanted)
-    while level:
-        level -= 1
-        nodes = await together(
-            _node(frame, child, level, f"{what}, B-tree at {child}") for child in wanted
+    entry = frame.layout("LA")  # a key: where the first name is in the heap; a child
+    level, wanted = None, [address]
+    seen, count = {address}, 1
+    while level != 0 and wanted:
+        below = None if level is None else level - 1
+        nodes = await read_nodes1(frame, wanted, 0, frame.length_size, below, what)
+        level = nodes[0][0]
+        children = (
+            child for _, entries in nodes for _, child in entry.iter_unpack(entries[: -entry.size])
         )
-        wanted = [child for _, children in nodes for child in children]
+        wanted = [frame.within(frame.known(child), 8, what) for child in children]
         seen.update(wanted)
         count += len(wanted)
         if len(seen) < count:
-            break
-    if len(seen) < count:
-        raise frame.error(f"{what}, B-tree at {address}", "a node is in it twice")
+            raise frame.error(f"{what}, B-tree at {address}", "a node is in it twice")
     tables = await together(_table(frame, child, what) for child in wanted)
     return [entry for table in tables for entry in table]
-
-
-async def _node(frame: Frame, address: int, level: int | None, what: str) -> tuple[int, list[int]]:
-    """Return level and children of a node; it must be of `level` if that is known."""
-    frame.within(address, 8, what)
-    data = await frame.read_some(address, _FIRST_READ)
-    cursor = Cursor(data, frame, what)
-    cursor.expect(b"TREE")
-    kind, found, used = cursor.unpack("BBH")
-    if kind != 0 or level not in (None, found):
-        raise cursor.error(f"type {kind}, level {found}; type 0, level {level} were expected")
-    size = 8 + 2 * frame.offset_size + used * (frame.length_size + frame.offset_size)
-    cursor = await _whole(frame, address, size, cursor)
-    cursor.take(2 * frame.offset_size)  # siblings
-    entry = frame.layout("LA")  # a key: where the first name is in the heap; a child
-    children = [child for _, child in entry.iter_unpack(cursor.take(used * entry.size))]
-    return found, [frame.within(frame.known(child), 8, what) for child in children]
 
 
 async def _table(frame: Frame, address: int, what: str) -> list[bytes]:
     """Return the entries of a symbol table node."""
     what = f"{what}, symbol table at {address}"
-    data = await frame.read_some(address, _FIRST_READ)
-    cursor = Cursor(data, frame, what)
+    block = await frame.read_some(address, _FIRST_READ)
+    cursor = Cursor(block, frame, what)
     cursor.expect(b"SNOD")
     version, count = cursor.unpack("BxH")
     if version != 1:
         raise cursor.error(f"has version {version}, known is 1")
     size = frame.length_size + frame.offset_size + 24
-    cursor = await _whole(frame, address, 8 + count * size, cursor)
-    return [cursor.take(size) for _ in range(count)]
-
-
-async def _whole(frame: Frame, address: int, size: int, cursor: Cursor) -> Cursor:
-    """Return a cursor over all `size` bytes of a structure; `cursor` may have fewer."""
-    frame.within(address, size, cursor.what)
-    if size <= len(cursor.data):
-        return cursor
-    whole = Cursor(await frame.read(address, size), frame, cursor.what)
-    whole.position = cursor.position
-    return whole
+    stop = 8 + count * size
+    frame.within(address, stop, what)
+    data = bytes(block if stop <= len(block) else await frame.read(address, stop))
+    return [data[at : at + size] for at in range(8, stop, size)]
 
 
 # -- tree ------------------------------------------------------------------------------------------
@@ -283,9 +253,8 @@ class _Reading:
         self.only = only
         self.shared = SharedMessages(frame)
         self.objects: dict[int, _Group | H5Dataset | H5NamedType | NCZarrError] = {}
-        #: by address of the group: its links, the links by name, and the part that reads them
-        self._links: dict[int, list[Link]] = {}
-        self._by_name: dict[int, dict[bytes, Link]] = {}
+        #: by address of the group: its links by name, and the part that reads them
+        self._links: dict[int, dict[bytes, Link]] = {}
         self._coming: dict[int, Once[None]] = {}
         self._started: set[tuple[int, tuple[str, ...] | None, bool]] = set()
 
@@ -323,7 +292,7 @@ class _Reading:
 
     async def _visit_members(self, header: oh.Header, group: _Group, wanted: _Wanted) -> None:
         links, group.tracks_order = await read_links(header)
-        self._links[header.address] = links
+        self._links[header.address] = {link.name: link for link in links}
         group.children = _children(links, header)
         if self.only:
             names = (wanted.ahead or ())[:1] or self.only
@@ -371,16 +340,15 @@ class _Reading:
             if group not in self._coming:
                 self._coming[group] = Once(partial(self._bring_links, group, path))
             await self._coming[group].get()
-        if group not in self._by_name:
-            self._by_name[group] = {link.name: link for link in self._links[group]}
-        if name in self._by_name[group]:
-            return self._by_name[group][name]
+        if name in self._links[group]:
+            return self._links[group][name]
         where = name.decode("utf-8", "backslashreplace")
         raise self.frame.error(path, f"a link that leads nowhere: there is no {where!r}")
 
     async def _bring_links(self, group: int, path: str) -> None:
         header = await oh.read_header(self.frame, group, path)
-        self._links[header.address], _ = await read_links(header)
+        links, _ = await read_links(header)
+        self._links[header.address] = {link.name: link for link in links}
 
     def build(self) -> H5Group:
         """Return the tree of what has been read."""

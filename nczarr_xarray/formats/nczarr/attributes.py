@@ -15,6 +15,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps, loads
 from nczarr_xarray.model import (
     NC_DTYPES,
+    NC_NUMBERS,
     NC_TYPES,
     Attribute,
     EnumType,
@@ -24,21 +25,8 @@ from nczarr_xarray.model import (
     join,
 )
 
-#: ``types`` of netCDF-C 4.8.0 hold nc_type numbers as text.
-G1_TYPES: dict[str, str] = {
-    "1": "byte",
-    "2": "char",
-    "3": "short",
-    "4": "int",
-    "5": "float",
-    "6": "double",
-    "7": "ubyte",
-    "8": "ushort",
-    "9": "uint",
-    "10": "int64",
-    "11": "uint64",
-    "12": "string",
-}
+#: ``types`` of netCDF-C 4.8.0 hold numbers as text.
+G1_TYPES = {str(number): name for number, name in NC_NUMBERS.items()}
 
 #: The kinds of numpy that Zarr v2 has, a size, and the unit of times. (A unit that counts
 #: from zero, ``[0s]``, makes numpy divide by it: the process dies of SIGFPE.)

@@ -95,6 +95,12 @@ def _renamed(group: Group, name: str, length: int) -> Dimension:
     return group.dimensions[other]
 
 
+def are_names(names: JSON, shape: tuple[int, ...]) -> bool:
+    """Tell whether a list has a name for each dimension of a shape."""
+    listed = isinstance(names, list) and len(names) == len(shape)
+    return listed and all(isinstance(name, str) for name in names)
+
+
 #: Attributes that say that numbers were packed, so that a default fill value is meant as one.
 _PACKING = frozenset({"scale_factor", "add_offset"})
 #: netCDF-C's marks of a scalar in ``_ARRAY_DIMENSIONS``: 4.8.1-4.9.0, 4.9.1 and later.
@@ -301,13 +307,9 @@ class _Builder:
     def doubt_byte_order(self, array: ChunkedArray) -> None:
         """Note that the byte order is doubtful: only some wheels of one snapshot swapped bytes."""
         if array.dtype.byteorder == ">" and "4.9.3-development" in (self.nodes.writer or ""):
-            self.problems.append(
-                HarmlessError(
-                    array.path,
-                    "is declared big-endian by netCDF-C 4.9.3-development, of which some builds "
-                    "stored little-endian data all the same: check that the values make sense",
-                )
-            )
+            reason = "is declared big-endian by netCDF-C 4.9.3-development, of which some builds "
+            reason += "stored little-endian data all the same: check that the values make sense"
+            self.problems.append(HarmlessError(array.path, reason))
 
     def value_dtype(self, nc_type: str | None, array: ChunkedArray) -> np.dtype:
         """Return the dtype of what a reader gets: NC_STRING is str, Zarr's own bytes stay bytes."""
@@ -320,10 +322,8 @@ class _Builder:
         if not references and array.shape in ((), (1,)):
             return ()  # a scalar, marked or not
         if len(references) != len(array.shape):
-            raise FormatError(
-                array.path,
-                f"has {len(references)} dimension references and shape {list(array.shape)}",
-            )
+            reason = f"has {len(references)} dimension references and shape {list(array.shape)}"
+            raise FormatError(array.path, reason)
         dimensions = []
         for reference, size in zip(references, array.shape, strict=True):
             path, _, name = reference.strip("/").rpartition("/")
@@ -332,10 +332,8 @@ class _Builder:
             if dimension is None:
                 raise FormatError(array.path, f"refers to dimension {reference!r}: there is none")
             if dimension.size != size:
-                raise FormatError(
-                    array.path,
-                    f"has length {size} along {reference!r}, which has length {dimension.size}",
-                )
+                reason = f"has length {size} along {reference!r}, which has length {dimension.size}"
+                raise FormatError(array.path, reason)
             dimensions.append(dimension)
         return tuple(dimensions)
 
@@ -349,11 +347,7 @@ class _Builder:
         if names is None or not self.naming.array_dimensions:
             root, prefix = self.groups[""], self.naming.anonymous_prefix
             return [(root, f"{prefix}{size}", size) for size in array.shape]
-        where = f"{array.path}/.zattrs"
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise FormatError(where, "_ARRAY_DIMENSIONS is not an array of names")
-        if len(names) != len(array.shape):
-            raise FormatError(
-                where, f"_ARRAY_DIMENSIONS {names} does not match shape {list(array.shape)}"
-            )
+        if not are_names(names, array.shape):
+            reason = f"_ARRAY_DIMENSIONS {names!r:.80} are no names for shape {list(array.shape)}"
+            raise FormatError(f"{array.path}/.zattrs", reason)
         return [(group, str(name), size) for name, size in zip(names, array.shape, strict=True)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
@@ -187,39 +188,29 @@ class Dialect:
         if kind == "word":
             return _word(text)
         if text == "[":
-            return self.array(depth + 1)
+            return [self.of(*token, depth + 1) for token in self.members("]")]
         if text == "{":
             return self.object(depth + 1)
         raise ValueError(f"unexpected {text}")
 
-    def array(self, depth: int) -> list[JSON]:
-        values: list[JSON] = []
-        while True:
-            kind, text = self.token()
-            if (kind, text) == ("punctuation", "]"):
-                return values
-            values.append(self.of(kind, text, depth))
-            kind, text = self.token()
-            if (kind, text) == ("punctuation", "]"):
-                return values
-            if text != "," or kind != "punctuation":
+    def members(self, end: str) -> Iterator[tuple[str, str]]:
+        """Yield the first token of each member up to a closing bracket."""
+        while (token := self.token()) != ("punctuation", end):
+            yield token
+            token = self.token()
+            if token == ("punctuation", end):
+                return
+            if token != ("punctuation", ","):
                 raise ValueError("a comma was expected")
 
     def object(self, depth: int) -> dict[str, JSON]:
-        members: dict[str, JSON] = {}
-        while True:
-            kind, text = self.token()
-            if (kind, text) == ("punctuation", "}"):
-                return members
+        found: dict[str, JSON] = {}
+        for kind, text in self.members("}"):
             if kind == "punctuation" or self.token() != ("punctuation", ":"):
                 raise ValueError("a name and a colon were expected")
             name = self.unescape(text) if kind == "string" else text
-            members[name] = self.value(depth)
-            kind, text = self.token()
-            if (kind, text) == ("punctuation", "}"):
-                return members
-            if text != "," or kind != "punctuation":
-                raise ValueError("a comma was expected")
+            found[name] = self.value(depth)
+        return found
 
     def unescape(self, text: str) -> str:
         def character(match: re.Match[str]) -> str:

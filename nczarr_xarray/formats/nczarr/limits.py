@@ -21,6 +21,7 @@ from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
+    NC_HIDDEN,
     Attribute,
     ChunkedArray,
     CodecConfig,
@@ -40,20 +41,6 @@ _RELEASES = {
 NAME = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/]*(?<! )")
 #: Bytes of a name. netCDF allows one more, but file systems have no name for such an array.
 _LONGEST = 255
-#: Attributes that netCDF-C hides or computes.
-_RESERVED = HIDDEN | {
-    "_Netcdf4Dimid",
-    "_Netcdf4Coordinates",
-    "CLASS",
-    "NAME",
-    "DIMENSION_LIST",
-    "REFERENCE_LIST",
-    "_Codecs",
-    "_Format",
-    "_IsNetcdf4",
-    "_SuperblockVersion",
-    "_nc3_strict",
-}
 #: Must be written as \u escapes, which netCDF-C does not know (observed).
 _CONTROL = re.compile(r"[\x01-\x07\x0b\x0e-\x1f]")
 _NOT_PORTABLE = "with portable=True there is only what every reader of Zarr 2 has"
@@ -165,7 +152,7 @@ class _Check:
             yield from _about(f"attribute {name!r}", self.attribute(name, attribute))
 
     def attribute(self, name: str, attribute: Attribute) -> Iterator[str]:
-        if name in (_RESERVED if self.netcdf else HIDDEN):
+        if name in (HIDDEN | NC_HIDDEN if self.netcdf else HIDDEN):
             yield "the name is reserved: readers would not show it"
         elif self.netcdf:
             yield from self.name(name)

@@ -8,6 +8,7 @@ correctly (observed with 4.9.0, 4.9.1 and 4.10.1).
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -194,24 +195,20 @@ def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
 
 
 def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
-    settings = {name: _setting(value) for name, value in config.items()}
+    settings: dict[str, JSON] = json.loads(
+        json.dumps({**config}, default=_plain),
+        parse_int=Number,
+        parse_float=Number,
+        parse_constant=str,
+    )
     if config["id"] == "shuffle" and not config.get("elementsize"):
         settings["elementsize"] = integer(netcdf_size(array.dtype))
-    return settings
+    return {**settings}
 
 
-def _setting(value: Any) -> JSON:
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if isinstance(value, (int, np.integer)):
-        return integer(int(value))
-    if isinstance(value, (float, np.floating)):
-        return number(np.float64(value))
-    if isinstance(value, Mapping):
-        return {str(name): _setting(member) for name, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_setting(member) for member in value]
-    return value
+def _plain(setting: Any) -> Any:
+    """Return a mapping, or a number of numpy, as Python's."""
+    return {**setting} if isinstance(setting, Mapping) else setting.item()
 
 
 # -- fill values -------------------------------------------------------------------------------

@@ -130,7 +130,7 @@ class _Walk:
         if self.is_part():
             reason = f"{_PART}. Here it is pure Zarr, without unlimited dimensions and types"
             self.nodes.problems.append(FormatError(self.where, reason))
-        await self.documents.load([key for path in ancestors for key in self.group_keys(path)])
+        await self.documents.load(self.keys(spellings.G1_GROUP_FILES, *ancestors))
         missing: DatasetNotFoundError | None = None
         for path in ancestors:
             try:
@@ -229,10 +229,11 @@ class _Walk:
 
     # -- groups ----------------------------------------------------------------
 
-    def group_keys(self, path: str) -> list[str]:
+    def keys(self, files: Iterable[str], *paths: str) -> list[str]:
+        """Return the keys of the objects of nodes; G1 alone has some of its own."""
         g1 = self.nodes.generation == "G1"
-        files = spellings.G1_GROUP_FILES if g1 else spellings.GROUP_FILES
-        return [key_of(path, file) for file in files]
+        files = [file for file in files if g1 or not file.startswith(".ncz")]
+        return [key_of(path, file) for path in paths for file in files]
 
     def group_documents(self, path: str) -> dict[str, JSON]:
         documents = self.documents.of(path, spellings.G1_GROUP_FILES)
@@ -243,11 +244,6 @@ class _Walk:
             hint = did_you_mean(name, node.groups if node else ())
             raise DatasetNotFoundError(self.where, f"no group '/{path}'{hint}")
         return documents
-
-    def array_keys(self, path: str) -> list[str]:
-        g1 = self.nodes.generation == "G1"
-        files = spellings.G1_ARRAY_FILES if g1 else spellings.ARRAY_FILES
-        return [key_of(path, file) for file in files]
 
     def enter(self, path: str, documents: dict[str, JSON]) -> None:
         """Record a group whose documents are there, with its lists of children."""
@@ -284,10 +280,10 @@ class _Walk:
                     child = key_of(group.path, name)
                     keys += [key_of(child, file) for file in (".zarray", ".zgroup", ".zattrs")]
                 for name in group.arrays:
-                    keys += self.array_keys(key_of(group.path, name))
+                    keys += self.keys(spellings.G1_ARRAY_FILES, key_of(group.path, name))
                 if self.options.tree:
                     for name in group.groups:
-                        keys += self.group_keys(key_of(group.path, name))
+                        keys += self.keys(spellings.G1_GROUP_FILES, key_of(group.path, name))
             await self.documents.load(keys)
             strangers: list[str] = []
             for group in discovered:
@@ -402,7 +398,7 @@ class _Walk:
                 path = reference.strip("/").rpartition("/")[0]
                 if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
                     paths[path] = None
-        await self.documents.load([key for path in paths for key in self.group_keys(path)])
+        await self.documents.load(self.keys(spellings.G1_GROUP_FILES, *paths))
         self.take_groups(paths)
 
 

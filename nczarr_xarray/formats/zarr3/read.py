@@ -17,9 +17,9 @@ from typing import TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, Listing, Object, is_safe_name
+from nczarr_fsspec.keystore import KeyStore, Object, is_safe_name
 from nczarr_xarray.formats.nczarr.attributes import MARK, decode_attributes, restore
-from nczarr_xarray.formats.nczarr.build import ImpliedDimensions, Naming
+from nczarr_xarray.formats.nczarr.build import ImpliedDimensions, Naming, are_names
 from nczarr_xarray.formats.nczarr.documents import about_strangers, only_groups
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
@@ -93,7 +93,9 @@ class _Reading:
         level = self.descend([self.enter(own)])
         top = self.root.find(wanted)
         assert top is not None
-        if not (top.variables or top.groups) and self.may_use_consolidated(wanted):
+        unused = self.known is None and self.use_consolidated is None
+        named = unused and any(_parent(path) == wanted for path in self.consolidated)
+        if named and not (top.variables or top.groups):
             self.switch(own)
             level = self.descend([top])
         for _ in range(MAX_DEPTH):
@@ -125,11 +127,6 @@ class _Reading:
         (listing,) = self.store.list_many([""])
         return listing is None
 
-    def may_use_consolidated(self, group: str) -> bool:
-        """Tell whether consolidated metadata name nodes in `group`, in which none was found."""
-        unused = self.known is None and self.use_consolidated is None
-        return unused and any(_parent(path) == group for path in self.consolidated)
-
     def switch(self, own: Mapping[str, Document]) -> dict[str, Document]:
         """Read consolidated metadata from now on; return the documents of the groups in `own`."""
         found = {path: document for path, document in own.items() if isinstance(document, dict)}
@@ -144,13 +141,10 @@ class _Reading:
         missing = [path for path in self.consolidated if self.is_missing(path)]
         if missing and self.known is None:
             some = ", ".join(f"'/{path}'" for path in missing[:5])
-            self.problems.append(
-                FormatError(
-                    FILE,
-                    f"the consolidated metadata name {some}{' ...' if missing[5:] else ''} without "
-                    f"a {FILE}: left out; consolidated=True takes them from there",
-                )
-            )
+            more = " ..." if missing[5:] else ""
+            reason = f"the consolidated metadata name {some}{more} without a {FILE}: left out; "
+            reason += "consolidated=True takes them from there"
+            self.problems.append(FormatError(FILE, reason))
         for path, group in self.descended.items():
             for name in self.listed.get(path, ()):
                 key = f"{path}/{name}".lstrip("/")
@@ -168,13 +162,11 @@ class _Reading:
     def report_strangers(self) -> None:
         """Report what lies in groups and was left out."""
         others = [path for path in self.strangers if path not in self.consolidated]
-        listings: list[Listing] = (
-            self.store.list_many(others)
-            if self.known is None
-            else [frozenset(names) for names in self.children(others)]
-        )
-        below = zip(others, listings, strict=True)
-        self.problems += about_strangers(self.store.url, below, 3)
+        if self.known is None:
+            listings = self.store.list_many(others)
+        else:
+            listings = [*map(frozenset, self.children(others))]
+        self.problems += about_strangers(self.store.url, zip(others, listings, strict=True), 3)
 
     # -- reading ---------------------------------------------------------------
 
@@ -223,11 +215,10 @@ class _Reading:
                 raise DatasetNotFoundError(self.store.url, f"no group '/{path}'")
             # a group above without metadata: the nodes below it have some
             document = document or {"node_type": "group", "zarr_format": "3"}
-            if not path and document.get("zarr_format") != "3":
+            if not path and (version := document.get("zarr_format")) != "3":
+                reason = f"zarr_format is {dumps(version):.80}, not 3 (a draft of Zarr 3?)"
                 raise FormatError(
-                    FILE,
-                    f"zarr_format is {dumps(document.get('zarr_format')):.80}, not 3 (a draft of "
-                    "Zarr 3?): read it with what wrote it, and write Zarr 2 or 3",
+                    FILE, f"{reason}: read it with what wrote it, and write Zarr 2 or 3"
                 )
             if document.get("node_type") == "array":
                 if path:
@@ -275,13 +266,9 @@ class _Reading:
         if isinstance(names, list):
             self.listed[path] = [n for n in names if isinstance(n, str) and is_safe_name(n)]
         if "_nczarr_superblock" in values:
-            self.problems.append(
-                FormatError(
-                    where,
-                    "is NCZarr in a form for Zarr 3 that netCDF-C never released: read as plain "
-                    "Zarr 3, without NCZarr's types of attributes and text",
-                )
-            )
+            reason = "is NCZarr in a form for Zarr 3 that netCDF-C never released: read as plain "
+            reason += "Zarr 3, without NCZarr's types of attributes and text"
+            self.problems.append(FormatError(where, reason))
         return Group(f"/{path}", attributes=attributes)
 
     def stated(self, document: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
@@ -336,34 +323,20 @@ class _Reading:
     def dimensions(
         self, group: Group, document: Mapping[str, JSON], array: Zarr3Array
     ) -> list[tuple[Group, str, int]]:
-        names = document.get("dimension_names") or self.names_of_zarr_2(document, array)
-        if (
-            not isinstance(names, list)
-            or len(names) != len(array.shape)
-            or not all(name is None or isinstance(name, str) for name in names)
-        ):
-            raise FormatError(
-                f"{array.path}/{FILE}",
-                f"dimension_names {names!r:.80} do not match shape {list(array.shape)}",
-            )
+        names = document.get("dimension_names")
+        if not names:  # some writers (GDAL) put those of Zarr 2 into Zarr 3
+            attributes = document.get("attributes")
+            names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
+            if not (self.naming.array_dimensions and are_names(names, array.shape)):
+                names = [None] * len(array.shape)
+        if not isinstance(names, list) or not are_names([n or "" for n in names], array.shape):
+            reason = f"dimension_names {names!r:.80} do not match shape {list(array.shape)}"
+            raise FormatError(f"{array.path}/{FILE}", reason)
         prefix = self.naming.anonymous_prefix
         return [
             (group, str(name), size) if name else (self.root, f"{prefix}{size}", size)
             for name, size in zip(names, array.shape, strict=True)
         ]
-
-    def names_of_zarr_2(self, document: Mapping[str, JSON], array: Zarr3Array) -> list[JSON]:
-        """Return the names that some writers (GDAL) put in Zarr 3; else nothing but Nones."""
-        attributes = document.get("attributes")
-        names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
-        if (
-            self.naming.array_dimensions
-            and isinstance(names, list)
-            and len(names) == len(array.shape)
-            and all(isinstance(name, str) for name in names)
-        ):
-            return names
-        return [None] * len(array.shape)
 
 
 def _parent(path: str) -> str:

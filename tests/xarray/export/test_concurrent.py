@@ -235,7 +235,7 @@ class TestConsistentLoads:
     def test_one_that_never_stays_the_same(
         self, target: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("nczarr_xarray.backend.consistent.ATTEMPTS", 3)
+        monkeypatch.setattr("nczarr_xarray.backend.data_store.ATTEMPTS", 3)
         numbers = itertools.count(1)
 
         def select(dataset: xr.Dataset) -> xr.DataArray:

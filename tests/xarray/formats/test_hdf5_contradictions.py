@@ -267,11 +267,11 @@ def test_global_heaps(offset: int, new: bytes, reason: str) -> None:
     data = made(texts)
     at = data.index(b"GCOL")
     element = number(3) + number(at, size=8) + number(1)
-    wanted: list[bytes] = drive(resolve_vlen(frame_of(data), element, 1, 1), data).result
+    wanted: list[bytes] = drive(resolve_vlen(frame_of(data), element, np.ones(1, int)), data).result
     assert wanted == [b"one"]
     damaged = changed(data, b"GCOL", offset, new)
     with pytest.raises(FormatError) as caught:
-        drive(resolve_vlen(frame_of(damaged), element, 1, 1), damaged)
+        drive(resolve_vlen(frame_of(damaged), element, np.ones(1, int)), damaged)
     assert f"global heap at {at}" in str(caught.value)
     assert reason in str(caught.value)
 
@@ -286,7 +286,7 @@ def test_global_heaps(offset: int, new: bytes, reason: str) -> None:
 )
 def test_elements_in_no_heap(element: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
-        drive(resolve_vlen(FRAME, element, 1, 1), PLAIN)
+        drive(resolve_vlen(FRAME, element, np.ones(1, int)), PLAIN)
 
 
 def test_names_of_old_groups_are_in_a_heap_of_version_0(old_groups: bytes) -> None:
@@ -316,13 +316,6 @@ def with_layout(dataset: H5Dataset, **fields: Any) -> H5Dataset:
     [
         (lambda one: replace(one, layout=CompactLayout(b"")), "is not stored in chunks"),
         (lambda one: replace(one, space=Dataspace(())), "is not stored in chunks"),
-        (lambda one: with_layout(one, chunk_shape=(1,)), "its chunks (1,) are not for (2, 3)"),
-        (lambda one: with_layout(one, chunk_shape=(1, 0)), "its chunks are (1, 0) of 8 bytes"),
-        (lambda one: with_layout(one, element_size=0), "its chunks are (1, 2) of 0 bytes"),
-        (
-            lambda one: replace(one, space=Dataspace((2, 3), (2, 2))),
-            "its shape (2, 3) is beyond its largest (2, 2)",
-        ),
         (
             lambda one: replace(one, space=Dataspace((1 << 40, 1 << 40), (None, None))),
             f"it has {1 << 79} chunks",
@@ -383,7 +376,7 @@ def test_old_groups(old_groups: bytes) -> None:
     assert "contradict" not in said(old_groups)
     assert len(root_of(old_groups).members) == 300
     text = said(changed(old_groups, b"TREE", 4, b"\1"))
-    assert "type 1, level 1; type 0, level None were expected" in text
+    assert "is of type 1 and level 1" in text
     assert "symbol table at" in said(changed(old_groups, b"SNOD", 4, b"\2"))
     assert "has version 2, known is 1" in said(changed(old_groups, b"SNOD", 4, b"\2"))
 
@@ -457,14 +450,6 @@ def array(**fields: Any) -> Any:
             {"space": Dataspace((1 << 62, 3))},
             f"has the shape {(1 << 62, 3)}, beyond what can be addressed",
         ),
-        ({"type": replace(double(), size=4)}, "has elements of 4 bytes, not float64"),
-        ({"fill": b"abc"}, "its fill value has 3 bytes, an element 8"),
-        (
-            {"layout": ChunkedLayout((1, 2), 4, "btree1", 96)},
-            "an element has 4 bytes in its chunks, 8 by its type",
-        ),
-        ({"layout": CompactLayout(bytes(47))}, "has 47 bytes, 48 are needed"),
-        ({"layout": ContiguousLayout(96, 47)}, "has 47 bytes, 48 are needed"),
         ({"layout": ContiguousLayout(0, 48)}, "its data are at 0, where the superblock is"),
     ],
 )

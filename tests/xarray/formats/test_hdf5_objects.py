@@ -348,7 +348,7 @@ def test_variable_length(libver: str) -> None:
         attribute = group.attributes[name]
         shape = attribute.space.shape
         assert shape is not None
-        return await resolve_vlen(frame, attribute.data, int(np.prod(shape)), size)
+        return await resolve_vlen(frame, attribute.data, np.full(int(np.prod(shape)), size))
 
     found = drive(parse("texts"), data)
     assert [bytes(one).decode() for one in found.result] == texts
@@ -362,7 +362,7 @@ def test_variable_length(libver: str) -> None:
         frame, root = await read_superblock("memory", len(data))
         group = await read_tree(frame, root)
         address = bytes(group.attributes["one"].data)[4:12]
-        return await resolve_vlen(frame, struct.pack("<I8sI", 3, address, 9999), 1, 1)
+        return await resolve_vlen(frame, struct.pack("<I8sI", 3, address, 9999), np.ones(1, int))
 
     with pytest.raises(FormatError, match="no object 9999"):
         drive(wrong(), data)

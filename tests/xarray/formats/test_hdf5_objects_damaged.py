@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_xarray.formats.hdf5 import btree2, header, heaps, messages
+from nczarr_xarray.formats.hdf5 import btrees, header, heaps, messages
 from tests.support.builders.h5objects import Equal, everything, made, read
 from tests.support.examples import examples
 
@@ -87,7 +87,7 @@ def test_malice(data: st.DataObject) -> None:
         width = data.draw(st.sampled_from([1, 2, 4, 8]))
         sample[at : at + width] = (value % 256**width).to_bytes(width, "little")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (btree2, header, heaps, messages):
+        for module in (btrees, header, heaps, messages):
             patch.setattr(module, "verify", lambda *_: None)
         patch.setattr(heaps, "lookup3", lambda _: Equal())
         harmless(bytes(sample))

@@ -54,9 +54,9 @@ from nczarr_xarray.model import (
     Variable,
 )
 from nczarr_xarray.views import references as refs_module
-from nczarr_xarray.views.file_arrays import CHUNK_BYTES, rows, view_of
 from nczarr_xarray.views.references import references
 from nczarr_xarray.views.store import FileKeys, LocalFileKeys, RemoteFileKeys
+from nczarr_xarray.views.zarr_tree import CHUNK_BYTES, rows, view_of
 from nczarr_xarray.zarr.offered import StoreView
 from tests.support.corpora import classic_corpus, hdf5_corpus
 from tests.support.faults.leftovers import end_reads

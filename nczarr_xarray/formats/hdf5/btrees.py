@@ -1,6 +1,6 @@
-"""Version 2 B-trees (specification III.A.2), level by level: one round of reads for each.
+"""B-trees (specification III.A) of both versions, level by level: one round of reads for each.
 
-Only the used bytes of a node are read, which its parent states, and they are
+Of version 2, only the used bytes of a node are read, which its parent states, and they are
 verified against the checksum.
 """
 
@@ -13,7 +13,67 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
-from nczarr_xarray.formats.rounds import together
+from nczarr_xarray.formats.rounds import all_of, together
+
+# -- version 1 -----------------------------------------------------------------------------------
+
+
+#: Children of a node unless the superblock states a number: the bytes to read.
+_USUAL_CHILDREN = 64
+
+
+async def read_nodes1(
+    frame: Frame, addresses: Sequence[int], kind: int, key_size: int, level: int | None, what: str
+) -> list[tuple[int, bytes]]:
+    """Read nodes of version 1 in one round.
+
+    Parameters
+    ----------
+    kind
+        Of the tree: 0 for links, 1 for chunks.
+    level
+        Of all nodes; None if it is not known.
+    what
+        Whose nodes, for messages (``"chunk index of /v"``).
+
+    Returns
+    -------
+    The level of each node, and its entries: keys and the child to the right of each. That of the
+    last key is zero.
+    """
+    layout, size = frame.layout("4sBBHAA"), key_size + frame.offset_size
+    head = layout.size
+    called = [f"{what}, node at {address}" for address in addresses]
+    for address, name in zip(addresses, called, strict=True):
+        frame.within(address, head, name)
+    usual = head + _USUAL_CHILDREN * size + key_size
+    blocks = await all_of(frame.read_some(address, usual, head) for address in addresses)
+    found: list[tuple[int, int]] = []
+    longer: list[int] = []
+    for i, (address, block) in enumerate(zip(addresses, blocks, strict=True)):
+        signature, stated, own_level, count, _, _ = layout.unpack_from(block)
+        if signature != b"TREE":
+            raise frame.error(called[i], f"begins with {signature!r}, not b'TREE'")
+        if stated != kind or level not in (None, own_level):
+            raise frame.error(called[i], f"is of type {stated} and level {own_level}")
+        end = head + count * size + key_size
+        found.append((own_level, end))
+        if end > len(block):
+            frame.within(address, end, called[i])
+            longer.append(i)
+    if longer:
+        whole = await all_of(frame.read(addresses[i], found[i][1]) for i in longer)
+        for i, block in zip(longer, whole, strict=True):
+            blocks[i] = block
+    rest = bytes(frame.offset_size)
+    return [
+        (own_level, b"".join((block[head:end], rest)))
+        for (own_level, end), block in zip(found, blocks, strict=True)
+    ]
+
+
+# -- version 2 -----------------------------------------------------------------------------------
+
 
 #: Levels of internal nodes, at most; eight hold more records than a file has bytes.
 _DEEPEST = 16
