@@ -32,7 +32,7 @@ def test_a_part_is_copied_and_compared(source: Path, tmp_path: Path, target: str
     assert comparison is not None
     assert comparison.equal
     engine: Any = TARGETS[target]
-    options = {"consolidated": False} if engine == "zarr" else {}
+    options: Any = {"consolidated": False} if engine == "zarr" else {}
     opened = str(tmp_path / target.partition("#")[0])
     with xr.open_dataset(opened, engine=engine, **options) as copy:
         assert copy.t.values.tolist() == [[3, 4, 5], [6, 7, 8]]
