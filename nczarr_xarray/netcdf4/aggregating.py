@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,24 +13,21 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.chunks.plan import OuterPlan, plan_outer
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.cfa.content import Content, Member
+from nczarr_xarray.export.cfa.content import Member
 from nczarr_xarray.export.cfa.gradual import GradualAggregation, NewFragment, PutFragment
 from nczarr_xarray.export.cfa.growing_table import GrowingTable, understood
-from nczarr_xarray.export.cfa.master import held_dimensions, without_enum
-from nczarr_xarray.export.cfa.parts import PROFILE, asked_lengths, axis_type, split_counts
+from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.export.cfa.parts import growing_lengths
 from nczarr_xarray.export.options import largest_fragment
-from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.nczarr.values import stated_fill
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     NC_TYPES,
-    Attribute,
     ChunkedArray,
     FragmentArray,
     Group,
     Variable,
     bytes_of,
-    is_below,
 )
 from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.growing import GrowingElements, Position
@@ -54,48 +50,45 @@ class MasterWriter(Writer):
         ``"w"`` replaces, ``"x"`` wants nothing there, ``"a"`` changes what is there, or begins.
     kind
         ``"CFA3"`` or ``"CFA4"``; None for what is there.
-    cfa_version, max_object_size, subarray_shape, storage_options
-        As of `nczarr_xarray.to_cfa`.
     memory
         Bytes of fragments that may stay in memory.
+    cfa_version, max_object_size, subarray_shape, storage_options
+        As of `nczarr_xarray.to_cfa`.
     """
+
+    target: GradualAggregation
 
     def __init__(
         self,
         target: Any,
         mode: Any,
         kind: Any,
+        memory: int | None = None,
         *,
         cfa_version: str | None = None,
         max_object_size: int | str | None = None,
         subarray_shape: Any = None,
         storage_options: Mapping[str, Any] | None = None,
-        memory: int | None = None,
     ) -> None:
-        self.aggregation = GradualAggregation(
+        found = GradualAggregation(
             target, mode, format=kind, version=cfa_version, storage_options=storage_options
         )
+        super().__init__(found, memory)
         self.most = largest_fragment(max_object_size, storage_options)
         self.subarray_shape = subarray_shape
         #: paths of variables of which chunks were asked for
         self._chunked: set[str] = set()
         self._makes_room = False
-        super().__init__(self.aggregation.place.url, PROFILE, memory)
-        self._open()
 
     @property
     def is_classic(self) -> bool:
         """Whether the master is classic netCDF."""
-        return self.aggregation.kind == "netCDF3"
-
-    def _open(self) -> None:
-        existing = self.aggregation.existing
-        self.opened = None if existing is None else existing.opened
+        return self.target.kind == "netCDF3"
 
     def check(self) -> None:
         """Note what the master says now."""
         if self.opened is not None:
-            self.before = self._documents()
+            self.before = self._documents(self.model())
 
     # -- variables --------------------------------------------------------------------------------
 
@@ -133,11 +126,11 @@ class MasterWriter(Writer):
         """Return the elements of a variable that is stored."""
         if stored.error is not None:
             raise stored.error
-        existing, array = self.aggregation.existing, stored.array
+        existing, array = self.target.existing, stored.array
         assert existing is not None
         if isinstance(array, FragmentArray) and array.fragments.values is not None:
             reason = "its table holds values, not fragments; write it anew with to_cfa"
-            raise ExportError(self.url, f"{stored.path}: {reason}")
+            raise ExportError(self.target.url, f"{stored.path}: {reason}")
         fill = stated_fill(stored)
         if fill is None and stored.nc_type != "string":
             fill = NC_DEFAULT_FILL[str(stored.nc_type)]
@@ -159,21 +152,17 @@ class MasterWriter(Writer):
         """Return the lengths of new fragments: as asked for, like those there are, or by size."""
         shape = self.subarray_shape if subarray_shape is None else subarray_shape
         shape = shape if shape is None or isinstance(shape, Mapping) else [*shape] or None
-        asked = asked_lengths(shape, [dimension.name for dimension in dimensions])
-        if asked is not None:
-            return tuple(max(1, length) for length in asked)
         before = None if stored is None else stored.array
         if isinstance(before, FragmentArray) and before.fragments.count:
-            return before.chunk_shape
+            shape = before.chunk_shape if shape is None else shape
         most = self.most if not max_object_size else largest_fragment(max_object_size, None)
-        grows = [dimension.isunlimited() for dimension in dimensions]
-        fixed = [1 if more else one.size for one, more in zip(dimensions, grows, strict=True)]
-        axes = [axis_type(one.name, _axis(one)) for one in dimensions]
-        counts = split_counts(fixed, axes, most / array.dtype.itemsize)
-        lengths = [-(-size // count) for size, count in zip(fixed, counts, strict=True)]
-        room = most / (math.prod(lengths) * array.dtype.itemsize)
-        along = max(1, int(room ** (1 / max(1, sum(grows)))))
-        return tuple(along if more else n for n, more in zip(lengths, grows, strict=True))
+        return growing_lengths(
+            [None if one.isunlimited() else one.size for one in dimensions],
+            [one.name for one in dimensions],
+            [_axis(one) for one in dimensions],
+            most / array.dtype.itemsize,
+            shape,
+        )
 
     def rename(self, path: str, new: str) -> None:
         """Give the array at a path another one; its fragments are written anew."""
@@ -205,18 +194,16 @@ class MasterWriter(Writer):
 
     def _put(self, chosen: Iterable[tuple[FragmentElements, Position]]) -> None:
         """Write fragments."""
-        self._begun()
+        self._begin()
         root = self.model()
         variables = {v.path.strip("/"): v for v in root.all_variables()}
-        held = self._held(variables)
         dealt = [(one, position, variables[one.array.path]) for one, position in chosen]
         new = [
-            one.new_fragment(
-                position, variable, root.attributes, held, chunked=one.array.path in self._chunked
-            )
+            one.new_fragment(position, variable, chunked=one.array.path in self._chunked)
             for one, position, variable in dealt
         ]
-        for (one, position, variable), put in zip(dealt, self.aggregation.put(new), strict=True):
+        done = self.target.put(new, root.attributes, self._held(variables))
+        for (one, position, variable), put in zip(dealt, done, strict=True):
             one.note(position, put, variable)
 
     def _held(self, variables: Mapping[str, Variable]) -> list[Member]:
@@ -231,43 +218,22 @@ class MasterWriter(Writer):
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        self.aggregation.begin()
-
     def _commit(self, root: Group, made: Mapping[str, bytes]) -> None:
         divided = [one for one in self.elements if isinstance(one, FragmentElements)]
         variables = {v.path.strip("/"): v for v in root.all_variables()}
         for one in divided:
             one.refresh(variables[one.array.path])
         self._put([(one, position) for one in divided for position in sorted(one.changed)])
-        members = self._held(variables)
-        declared = [dimension for group in root.walk() for dimension in group.dimensions.values()]
-        dimensions = held_dimensions(declared, [member.variable for member in members])
-        members = [
-            one._replace(
-                variable=replace(
-                    one.variable,
-                    dimensions=tuple(dimensions[d.path] for d in one.variable.dimensions),
-                )
-            )
-            for one in members
-        ]
-        groups = {group.path: group.attributes for group in root.walk() if group.path != "/"}
-        content = Content(root.attributes, members, [*dimensions.values()], groups)
         shapes = [variables[one.array.path].shape for one in divided]
         tables = {
             one.array.path: one.table.table(shape)
             for one, shape in zip(divided, shapes, strict=True)
             if 0 not in shape
         }
-        self.aggregation.commit(content, [(variables[path], own) for path, own in tables.items()])
+        aggregations = [(variables[path], own) for path, own in tables.items()]
+        self.target.commit(root, self._held(variables), aggregations)
         for one in divided:
             one.table.commit(variables[one.array.path], tables.get(one.array.path))
-        self._open()
-        self._committed()
-
-    def _give_up(self) -> None:
-        self.aggregation.abort()
 
 
 class FragmentElements(GrowingElements):
@@ -304,14 +270,14 @@ class FragmentElements(GrowingElements):
         self.used: dict[Position, int] = {}
         aggregated = None if before is None else before.array
         aggregated = aggregated if isinstance(aggregated, FragmentArray) else None
-        self.kind, ours = writer.aggregation.fragments_of(aggregated)
+        self.kind, ours = writer.target.fragments_of(aggregated)
         self.table = GrowingTable(
             None if aggregated is None else aggregated.fragments,
             None if before is None else understood(before),
             self._shape(),
             lengths,
             closed=not ours,
-            gapless=not writer.aggregation.dialect.says_missing,
+            gapless=not writer.target.dialect.says_missing,
         )
 
     def _plan(self, key: tuple[Index, ...]) -> OuterPlan:
@@ -345,7 +311,7 @@ class FragmentElements(GrowingElements):
         if position not in self.table.new:
             super()._fetch(position, chunk)
             return
-        values = self.writer.aggregation.read(self.table.new[position][0])
+        values = self.writer.target.read(self.table.new[position][0])
         chunk[tuple(map(slice, values.shape))] = values
 
     def forget(self, position: Position) -> None:
@@ -361,47 +327,12 @@ class FragmentElements(GrowingElements):
             self._chunk(position)
             self.changed.add(position)
 
-    def new_fragment(
-        self,
-        position: Position,
-        variable: Variable,
-        attributes: Mapping[str, Attribute],
-        held: Iterable[Member],
-        *,
-        chunked: bool,
-    ) -> NewFragment:
-        """Return a fragment in memory as it is to be written.
-
-        Parameters
-        ----------
-        variable
-            As it is declared now.
-        attributes
-            Of the dataset.
-        held
-            What the master holds.
-        chunked
-            Whether its chunks were asked for.
-        """
+    def new_fragment(self, position: Position, variable: Variable, *, chunked: bool) -> NewFragment:
+        """Return a fragment in memory as it is to be written, of a variable as it is now."""
         extent = self.table.extent(position, self._shape())
-        part = tuple(slice(0, own.stop - own.start) for own in extent)
-        members: dict[str, Member] = {}
-        for one in sorted(held, key=lambda one: len(one.variable.group)):
-            if is_below(variable.group, one.variable.group):
-                members[one.variable.name] = one
-        coordinates = {d.name for one in members.values() for d in one.variable.dimensions}
-        coordinates |= {*(text_in(variable.attributes, "coordinates") or "").split()}
-        return NewFragment(
-            variable,
-            position,
-            tuple(own.start for own in extent),
-            self.chunks_here[position][part],
-            self.kind,
-            chunked,
-            attributes,
-            [*members.values()],
-            coordinates,
-        )
+        values = self.chunks_here[position][tuple(slice(0, own.stop - own.start) for own in extent)]
+        start = tuple(own.start for own in extent)
+        return NewFragment(variable, position, start, values, self.kind, chunked)
 
     def note(self, position: Position, put: PutFragment, variable: Variable) -> None:
         """Note that a fragment in memory is put."""

@@ -111,7 +111,7 @@ def new_variable(
         attributes = {"_FillValue": fill, **attributes}
     path = join(group.path, name)
     words = {**asked, "endian": endian_of(dtype, asked["endian"])} if dimensions else {}
-    array = new_array(path, dtype, dimensions, mark, words, writer.profile)
+    array = new_array(path, dtype, dimensions, mark, words, writer.target.profile)
     elements = writer.add(array, dimensions, rounding=round_them, **fragments)
     kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
     made = Variable(group, name, kind, dimensions, attributes, elements, enum)

@@ -222,7 +222,7 @@ class TreeElements(GrowingElements):
             return
         extent = self._extent(position)
         array = replace(self.array, shape=tuple(own.stop for own in extent))
-        chunk[...] = self._as_values(self.writer.put_chunks(array).read(extent))
+        chunk[...] = self._as_values(self.writer.target.put_chunks(array).read(extent))
 
     def _as_values(self, values: np.ndarray) -> np.ndarray:
         if not self.is_text:
@@ -272,7 +272,7 @@ class TreeElements(GrowingElements):
                 self.writer.put(self.array.chunk_name(position), encoder.encode(values))
                 self.put.add(position)
 
-        if self.writer.at_hand:
+        if self.writer.target.at_hand:
             share(store, chunks, encoder.nbytes)
         else:
             store(chunks)
@@ -287,5 +287,5 @@ class TreeElements(GrowingElements):
         names = [self.array.chunk_name(position) for position in self.put]
         super().rename(path)
         for old, position in zip(names, self.put, strict=True):
-            self.writer.move(old, self.array.chunk_name(position))
+            self.writer.target.move(old, self.array.chunk_name(position))
         self._change_all()  # those that are stored are read by their old names, until the commit

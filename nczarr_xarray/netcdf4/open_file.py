@@ -102,19 +102,20 @@ class OpenFile:
         from nczarr_xarray.netcdf4.through_netcdf4 import writes_tree
 
         options = dict(self.options)
-        options["memory"] = options.pop("memory_limit", None)
+        memory = options.pop("memory_limit", None)
         asked = {name: options.pop(name, None) for name in _OF_AGGREGATIONS}
         if kind.startswith("CFA") or not writes_tree(self.target, kind):
             from nczarr_xarray.netcdf4.aggregating import MasterWriter
 
             found: Any = {"CFA3": "CFA3", "CFA4": "CFA4"}.get(kind)
-            master = MasterWriter(self.target, mode, found, **asked, **options)
+            master = MasterWriter(self.target, mode, found, memory, **asked, **options)
             self._of_generation("CDF-1" if master.is_classic else "hdf5")
             return master
+        from nczarr_xarray.export.gradual_tree import GradualTree
         from nczarr_xarray.netcdf4.writing import TreeWriter
 
         pure = {"ZARR": True, "NCZARR": False}.get(kind)
-        return TreeWriter(self.target, mode, pure=pure, **options)
+        return TreeWriter(GradualTree(self.target, mode, pure=pure, **options), memory)
 
     def _model(self) -> Group:
         """Return the model of a dataset that is being written."""
@@ -122,7 +123,7 @@ class OpenFile:
 
         assert self.dataset is not None
         assert self.writer is not None
-        return model_of(self.dataset, self.writer.profile)
+        return model_of(self.dataset, self.writer.target.profile)
 
     def elements(self, variable: Any, dimensions: tuple[Dimension, ...]) -> Any:
         """Return where the elements of a stored variable are."""

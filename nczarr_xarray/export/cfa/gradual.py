@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -13,6 +13,7 @@ import xarray as xr
 
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ConflictError, ExportError, NCZarrError, on_error
+from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.export.cfa.content import Content, Member, as_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, removable_keys
@@ -23,17 +24,26 @@ from nczarr_xarray.export.cfa.master import (
     aggregation,
     conventions,
     dialect_called,
+    held_dimensions,
     plain_conventions,
     without_enum,
 )
-from nczarr_xarray.export.cfa.parts import Divided, Parts
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts
 from nczarr_xarray.export.cfa.task import AT_A_TIME, CfaTask, Claim, Draft
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.options import CfaOptions, FileKind, FragmentFormat
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.formats.cfa.dialect import OLDEST
+from nczarr_xarray.formats.cfa.dialect import OLDEST, text_in
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import Attribute, ChunkedArray, FragmentArray, Fragments, Variable
+from nczarr_xarray.model import (
+    Attribute,
+    ChunkedArray,
+    FragmentArray,
+    Fragments,
+    Group,
+    Variable,
+    is_below,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +60,6 @@ class NewFragment:
         Where it begins in the variable, and what it holds.
     kind, chunked
         What it is; whether its chunks matter without compression.
-    attributes
-        Of the dataset.
-    members, coordinates
-        Variables that the master holds, and the names of the coordinates among them: a fragment
-        gets its part of those that it needs.
     """
 
     variable: Variable
@@ -63,9 +68,6 @@ class NewFragment:
     values: np.ndarray
     kind: FragmentFormat
     chunked: bool
-    attributes: Mapping[str, Attribute]
-    members: Sequence[Member]
-    coordinates: Collection[str]
 
 
 class PutFragment(NamedTuple):
@@ -112,6 +114,9 @@ class GradualAggregation:
         If there is something that must not be replaced.
     """
 
+    #: how the model of a program is spelled that writes one
+    profile = PROFILE
+
     def __init__(
         self,
         target: Any,
@@ -125,6 +130,7 @@ class GradualAggregation:
         self.place = MasterPlace.find(target, storage_options, advice)
         request = CfaOptions(most=0, version=version, mode="w", format=format)
         request.check(self.place.url)
+        self.url = self.place.url
         self.replaces = mode == "w"
         self.kind: FileKind = request.master_kind
         self.existing: ExistingMaster | None = None
@@ -145,6 +151,11 @@ class GradualAggregation:
             reason = "is named like a tree, and a CFA3 master is one file: name it .nca"
             raise ExportError(self.place.url, reason)
         self.dialect = dialect_called(version or OLDEST, self.place.url)
+
+    @property
+    def opened(self) -> Opened | None:
+        """The master as it was committed last; None before the first commit of a new one."""
+        return None if self.existing is None else self.existing.opened
 
     @property
     def _existing(self) -> ExistingMaster:
@@ -199,8 +210,20 @@ class GradualAggregation:
         ours = last is None or self.place.key_of(last) is not None
         return self._existing.fragment_format(array), ours
 
-    def put(self, new: Sequence[NewFragment]) -> list[PutFragment]:
+    def put(
+        self,
+        new: Sequence[NewFragment],
+        attributes: Mapping[str, Attribute],
+        held: Sequence[Member],
+    ) -> list[PutFragment]:
         """Write fragments, several at a time where the store does not answer at once.
+
+        Parameters
+        ----------
+        attributes
+            Of the dataset.
+        held
+            Variables that the master holds: a fragment gets its part of those that it needs.
 
         Raises
         ------
@@ -210,7 +233,7 @@ class GradualAggregation:
         if not new:
             return []
         claim, names = self.begin()
-        flows = [self._flow(one, names) for one in new]
+        flows = [self._flow(one, names, attributes, held) for one in new]
         self._put += [key for flow in flows for key in flow.writer.keys]
         claim.note(self._put, self._old)
         many = max(1, min(AT_A_TIME, self.place.store.parallel, len(new)))
@@ -225,16 +248,28 @@ class GradualAggregation:
             PutFragment(flow.writer.keys[0], own) for flow, own in zip(flows, tables, strict=True)
         ]
 
-    def _flow(self, new: NewFragment, names: Names) -> Flow:
+    def _flow(
+        self,
+        new: NewFragment,
+        names: Names,
+        attributes: Mapping[str, Attribute],
+        held: Sequence[Member],
+    ) -> Flow:
         """Return what writes a fragment, under a key that nothing has yet."""
+        seen: dict[str, Member] = {}  # the nearest of a name
+        for one in sorted(held, key=lambda one: len(one.variable.group)):
+            if is_below(new.variable.group, one.variable.group):
+                seen[one.variable.name] = one
+        coordinates = {d.name for one in seen.values() for d in one.variable.dimensions}
+        coordinates |= {*(text_in(new.variable.attributes, "coordinates") or "").split()}
         own = _in_root(without_enum(new.variable))
         shape = new.values.shape
         edges = tuple(np.array([a, a + n]) for a, n in zip(new.start, shape, strict=True))
         shown = np.broadcast_to(np.zeros((), np.int8), shape)  # the values come when it is written
         source = xr.Variable([f"d{axis}" for axis in range(len(shape))], shown)
         divided = Divided(Item(own, source), own, edges, new.start, new.chunked)
-        parts = Parts(frozenset(new.coordinates), plain_conventions(new.attributes))
-        beside = [member._replace(variable=_in_root(member.variable)) for member in new.members]
+        parts = Parts(frozenset(coordinates), plain_conventions(attributes))
+        beside = [one._replace(variable=_in_root(one.variable)) for one in seen.values()]
         named = replace(names, kind=new.kind)  # (with the same names that are taken)
         return flow_of(self.place, divided, named, parts, beside, self.dialect, new.position)
 
@@ -247,12 +282,16 @@ class GradualAggregation:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    def commit(self, content: Content, tables: Sequence[tuple[Variable, Fragments]]) -> None:
+    def commit(
+        self, root: Group, held: Sequence[Member], tables: Sequence[tuple[Variable, Fragments]]
+    ) -> None:
         """Put the master: all becomes valid at once.
 
         Parameters
         ----------
-        content
+        root
+            The groups and dimensions.
+        held
             What the master holds besides aggregations.
         tables
             The aggregations, as the data are, with all their fragments.
@@ -264,11 +303,18 @@ class GradualAggregation:
         StoreError, ConflictError
             If it cannot be put: then the old one stays, and nothing else.
         """
-        everything = [*content.members]
+        declared = [dimension for group in root.walk() for dimension in group.dimensions.values()]
+        dimensions = held_dimensions(declared, [member.variable for member in held])
+        everything = []
+        for member in held:
+            own = tuple(dimensions[d.path] for d in member.variable.dimensions)
+            variable = replace(member.variable, dimensions=own)
+            everything.append(member._replace(variable=variable))
         for variable, fragments in tables:
             everything += aggregation(without_enum(variable), fragments, self.dialect)
-        attributes = conventions(content.attributes, self.dialect)
-        master = replace(content, attributes=attributes, members=everything)
+        attributes = conventions(root.attributes, self.dialect)
+        groups = {group.path: group.attributes for group in root.walk() if group.path != "/"}
+        master = Content(attributes, everything, [*dimensions.values()], groups)
         master.check_names(self.place.url)
         if self.kind == "netCDF3":
             as_classic(master, self.place.url)

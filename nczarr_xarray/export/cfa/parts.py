@@ -390,6 +390,37 @@ def _largest(shape: Sequence[int], counts: Sequence[int]) -> int:
     return math.prod(-(-size // count) for size, count in zip(shape, counts, strict=True))
 
 
+def growing_lengths(
+    sizes: Sequence[int | None],
+    names: Sequence[str],
+    axes: Sequence[object],
+    most: float,
+    asked: SubarrayShape | None,
+) -> tuple[int, ...]:
+    """Return the lengths of the fragments of a variable that may grow.
+
+    Parameters
+    ----------
+    sizes, names, axes
+        Lengths, None for those that grow, and names of dimensions, and the attributes ``axis`` of
+        their coordinates.
+    most
+        Elements that a fragment may have.
+    asked
+        Lengths that are asked for.
+    """
+    lengths = asked_lengths(asked, [*names])
+    if lengths is not None:
+        return tuple(max(1, length) for length in lengths)
+    kinds = [axis_type(name, axis) for name, axis in zip(names, axes, strict=True)]
+    fixed = [1 if size is None else size for size in sizes]
+    counts = split_counts(fixed, kinds, most)
+    parts = [-(-size // count) for size, count in zip(fixed, counts, strict=True)]
+    grow = sizes.count(None)
+    along = max(1, int((most / math.prod(parts)) ** (1 / grow))) if grow else 1
+    return tuple(along if size is None else n for size, n in zip(sizes, parts, strict=True))
+
+
 def even_edges(length: int, count: int) -> Edges:
     """Return the borders of `count` parts whose lengths differ by at most one."""
     return np.arange(count + 1, dtype=np.int64) * length // count
