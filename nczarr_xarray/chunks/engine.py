@@ -87,7 +87,7 @@ class ChunkReader:
         assert isinstance(self._source, LocalSource)
         shape = self.array.shape
         block = Block((0,) * len(shape), shape, shape) if key is None else block_of(key, shape)
-        if block is None:
+        if block is None or 0 in block.lengths:
             return None
         return self._scheme.read_block(self._source, block, remember=remember)
 

@@ -69,7 +69,8 @@ class Grid:
         self.known = CACHE.number_of(self)
         self.parts_read = PartsRead(self.nbytes)
         #: whether its chunks are bytes of which a part may be read by itself
-        self.has_parts = not (array.codecs or self.decoder.in_rows or array.dtype.hasobject)
+        plain = not (array.codecs or self.decoder.in_rows or array.dtype.hasobject)
+        self.has_parts = plain and self.nbytes < 1 << 62  # what numpy can say
         self._strides = strides_of(array.chunk_shape, array.order, array.dtype.itemsize, None)
         #: the number of the chunk that was located last, and where it and the next ones are
         self._located: tuple[int, ChunkTable] = (-1, _NOWHERE)
@@ -305,8 +306,7 @@ class GridRead:
         # what one thread decodes alone is inflated sooner chunk by chunk
         shared = self.known is None and decoded >= SHARED_BYTES
         self.together = grid.decoder.together if shared else None
-        large = grid.nbytes < 1 << 62  # what numpy can say
-        self.sparse = grid.has_parts and large and may_be_sparse(plan, grid.array.chunk_shape)
+        self.sparse = grid.has_parts and may_be_sparse(plan, grid.array.chunk_shape)
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""

@@ -268,9 +268,10 @@ class TreeElements(GrowingElements):
         encoder = self._encoder = self._encoder or Encoder(self.array)
 
         def store(some: list[tuple[Position, np.ndarray]]) -> None:
-            for position, values in some:
-                self.writer.put(self.array.chunk_name(position), encoder.encode(values))
-                self.put.add(position)
+            with encoder.scratch:
+                for position, values in some:
+                    self.writer.put(self.array.chunk_name(position), encoder.encode(values))
+                    self.put.add(position)
 
         if self.writer.target.at_hand:
             share(store, chunks, encoder.nbytes)
