@@ -13,12 +13,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import fsspec
 import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
-from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +24,7 @@ import nczarr_xarray
 import nczarr_xarray.netcdf4 as ours
 from nczarr_fsspec.changes.edit import Change
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_xarray.netcdf4.writing import TreeWriter
 from tests.support.oracles.netcdf4_python import compare, keys, read_both
 
@@ -314,23 +312,15 @@ def test_complete_chunks_are_put_as_they_are_written(tmp_path: Path) -> None:
         np.testing.assert_array_equal(nc["v"][40], values[0])
 
 
-class FarMemory(MemoryFileSystem):
-    """Memory that is another filesystem to fsspec, not a mapping to us."""
-
-    protocol = "farmemory"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-
-
 class SlowPuts:
-    """Puts that take their time, of which the largest number at a time is counted."""
+    """A store that is far away: puts take their time. The largest number at a time is counted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.running = self.most = 0
         self.fails = ""
-        put_one = FsspecWriter.put
+        put_one = MappingWriter.put
 
-        def put(store: FsspecWriter, key: str, data: Any) -> None:
+        def put(store: MappingWriter, key: str, data: Any) -> None:
             if self.fails and key.endswith(self.fails):
                 raise StoreError(key, "no room")
             self.running += 1
@@ -339,12 +329,12 @@ class SlowPuts:
             put_one(store, key, data)
             self.running -= 1
 
-        monkeypatch.setattr(FsspecWriter, "put", put)
-        fsspec.register_implementation("farmemory", FarMemory, clobber=True)
+        monkeypatch.setattr(MappingWriter, "put", put)
+        monkeypatch.setattr(MappingWriter, "parallel", 64)
 
 
 def test_chunks_are_put_at_the_same_time_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    puts, url = SlowPuts(monkeypatch), "farmemory://many-puts/a.nczarr"
+    puts, url = SlowPuts(monkeypatch), "memory://many-puts/a.nczarr"
     with ours.Dataset(url, "w") as nc:
         nc.createDimension("t", None)
         nc.createDimension("x", 10)
@@ -362,7 +352,7 @@ def test_chunks_are_put_at_the_same_time_far_away(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_put_that_fails_far_away_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    puts, url = SlowPuts(monkeypatch), "farmemory://failing-put/a.nczarr"
+    puts, url = SlowPuts(monkeypatch), "memory://failing-put/a.nczarr"
     with ours.Dataset(url, "w") as nc:
         nc.createDimension("t", None)
         nc.createVariable("v", "i4", ("t",), chunksizes=(1,))[0] = 5
