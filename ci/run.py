@@ -6,6 +6,7 @@
     python3 ci/run.py oldest [ARGUMENT] the quick tests with the oldest releases that are supported
     python3 ci/run.py newest [ARGUMENT] the quick tests with releases that are not out yet
     python3 ci/run.py filesystems       try filesystems of fsspec with servers, in .venv-filesystems
+    python3 ci/run.py programs          try programs for netCDF4-python, in .venv-programs
     python3 ci/run.py lint FILE ...     linters and types of these files only, in seconds
     python3 ci/run.py check             linters and all tests, as continuous integration
 
@@ -48,7 +49,7 @@ DEBIAN = {
     "chromium": "chromium",
 }
 
-TASKS = ("demo", "test", "oldest", "newest", "filesystems", "lint", "check")
+TASKS = ("demo", "test", "oldest", "newest", "filesystems", "programs", "lint", "check")
 LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
@@ -61,6 +62,8 @@ PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
 #: Extras of users: `oldest` and `newest` choose the releases of what they require.
 EXTRAS = ("cfa", "dask", "demo", "icechunk", "parquet", "remote", "s3")
 QUICK = ("-m", "not slow and not servers", "--hypothesis-profile", "quick")
+#: Tests of programs for netCDF4-python, which need not get along with what other tests use.
+PROGRAMS = "tests/xarray/netcdf4/test_live_programs.py"
 #: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
 LONGEST = 3000
 #: Seconds that they have after that to say which failed.
@@ -80,7 +83,7 @@ def main() -> int:
         parser.error(f"check takes no {rest}")
 
     wanted = releases(args.task)
-    own = wanted or args.task == "filesystems"
+    own = wanted or args.task in ("filesystems", "programs")
     standard = ROOT / (f".venv-{args.task}" if own else ".venv")
     python = environment(args.venv or standard, args.python)
     if args.task == "demo":
@@ -89,6 +92,8 @@ def main() -> int:
     if args.task == "filesystems":
         install_filesystems(python)
         return call(python, "ci/filesystems.py", *(rest or ("--check",)))
+    if args.task == "programs":
+        return try_programs(python, *rest)
     if args.task == "lint":
         if call(python, "-c", "import mypy, ruff"):
             install_for_development(python)
@@ -107,6 +112,8 @@ def main() -> int:
             apart = environment(ROOT / ".venv-filesystems", args.python)
             if not install_filesystems(apart):
                 shutil.rmtree(apart.parents[1])  # tests say that they have none
+            if try_programs(environment(ROOT / ".venv-programs", args.python)):
+                failed.append("programs for netCDF4-python")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of many programs would compile it all
     chosen = ("--durations", "25") if args.task == "check" else QUICK
     status = call(python, *PYTEST, *chosen, *rest, longest=LONGEST)
@@ -121,6 +128,16 @@ def install_filesystems(python: Path) -> bool:
         packages = ("--silent", "--prefix", python.parents[1], "azurite")
         call("npm", "install", *packages, longest=300)
     return install(python, "filesystems")
+
+
+def try_programs(python: Path, *arguments: str) -> int:
+    """Install programs for netCDF4-python, test them; return the exit status.
+
+    pytest says which are not installed: wrf-python has no wheel, and its source needs Fortran.
+    """
+    if not install(python, "programs"):
+        return 1
+    return call(python, "-m", "pytest", "-rs", "-p", "no:xdist", "-m", "", PROGRAMS, *arguments)
 
 
 def environment(path: Path, base: str) -> Path:

@@ -206,8 +206,8 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
                 return members[last]
         raise IndexError(f"{last} not found in {group.path}")
 
-    def __iter__(self) -> Any:
-        raise TypeError("Dataset is not iterable. Consider iterating on Dataset.variables.")
+    #: so that programs take one for a dataset, not for a list of datasets, as wrf-python does
+    __iter__ = None
 
     def __contains__(self, key: object) -> bool:
         raise TypeError(

@@ -101,3 +101,14 @@ def test_files_that_disagree_are_named(tmp_path: Path, paths: list[Path]) -> Non
 def test_a_list_is_joined(paths: list[Path]) -> None:
     with ours.Dataset(paths, "r") as nc:
         assert nc["v"].shape == (12, 2)
+
+
+def test_three_hundred_files(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number:03}.nc" for number in range(300)]
+    for number, path in enumerate(paths):
+        with netCDF4.Dataset(path, "w") as nc:  # of NETCDF4, which theirs refuses
+            nc.createDimension("time", None)
+            nc.createVariable("v", "i4", ("time",))[:] = [2 * number, 2 * number + 1]
+    with ours.MFDataset(str(tmp_path / "*.nc")) as nc:
+        assert nc["v"][:].tolist() == [*range(600)]
+        assert nc["v"][599:2:-7].tolist() == [*range(599, 2, -7)]
