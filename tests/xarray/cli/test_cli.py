@@ -443,7 +443,7 @@ def full(*_: object) -> None:
         pytest.param("dump", "2>/dev/full >/dev/full", 1, "", marks=pytest.mark.slow),
         pytest.param("dump", ">&-", 0, "", marks=pytest.mark.slow),
         pytest.param("info", "<&- >&- 2>&-", 0, "", marks=pytest.mark.slow),
-        ("refs", "| true", 141, ""),
+        pytest.param("refs", "| true", 141, "", marks=pytest.mark.slow),
     ],
 )
 def test_output_that_nobody_takes(

@@ -30,7 +30,7 @@ from nczarr_xarray.formats.zarr3.array import ZarrReader
 from tests.support.builders.copying import copy
 from tests.support.builders.ncwriter import ramp
 from tests.support.faults.memory import little_memory
-from tests.support.marks import slow_but
+from tests.support.marks import each_once, slow_but
 from tests.support.servers.realservers import range_server
 
 MB = 1_000_000
@@ -311,8 +311,9 @@ def test_fragments_that_come_from_far_are_counted(tmp_path: Path) -> None:
     assert main(["compare", str(tmp_path / "m.nca"), str(target), "--sample", "20"]) == 0
 
 
-@pytest.mark.parametrize("derived", [False, True], ids=["all", "sliced"])
-@pytest.mark.parametrize("shards", [[], ["--shards", "d0=20"]], ids=["chunks", "shards"])
+@pytest.mark.parametrize(
+    ("derived", "shards"), each_once((False, True), ([], ["--shards", "d0=20"]))
+)
 @pytest.mark.usefixtures("little")
 def test_zarr_3_is_read_in_boxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: list[str], derived: bool
@@ -341,7 +342,7 @@ def test_zarr_3_is_read_in_boxes(
         assert main(["compare", str(tmp_path / "all"), str(target)]) == 0
 
 
-@pytest.mark.parametrize("kind", ["files", "trees"])
+@pytest.mark.parametrize("kind", slow_but(["files", "trees"], "files"))
 @pytest.mark.usefixtures("little")
 def test_few_fragments_come_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
