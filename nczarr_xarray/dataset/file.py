@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from nczarr_fsspec.ranges.reader import RangeReader, Receive
 
 T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 #: Of data that are remembered, in all and in pieces: of one variable.
 _MOST_BYTES = 1 << 20
@@ -135,23 +138,16 @@ class DataFile:
             What the parser raises, or why bytes it needs cannot be read.
         """
         source, ranges = self.source, self.ranges
-        running = read_rounds(parsing)
-        try:
-            reads = next(running)
-            while True:
-                if isinstance(source, RemoteBytes):
-                    assert ranges is not None
-                    # not the parser itself: it may be long, and may use libhdf5
-                    answers = source.run(self._read_round(ranges, reads, around))
-                else:
-                    assert isinstance(source, LocalBytes)
-                    answers = self._read_round_local(source, reads)
-                reads = running.send(answers)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            running.close()
+        if isinstance(source, LocalBytes):
+            return answered(read_rounds(parsing), partial(self._read_round_local, source))
+        assert isinstance(source, RemoteBytes)
+        assert ranges is not None
+
+        def answer(reads: Sequence[Read]) -> list[memoryview | NCZarrError]:
+            # not the parser itself: it may be long, and may use libhdf5
+            return source.run(self._read_round(ranges, reads, around))
+
+        return answered(read_rounds(parsing), answer)
 
     async def parse_remote(self, parsing: Parsing[T], *, around: bool = False) -> T:
         """Parse a remote file on its loop: for parsers that are short."""
@@ -209,6 +205,19 @@ class DataFile:
         there = [extent for extent in extents if isinstance(extent, Extent)]
         data = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(data) if isinstance(extent, Extent) else extent for extent in extents]
+
+
+def answered(parsing: Generator[Q, A, T] | Coroutine[Q, A, T], answer: Callable[[Q], A]) -> T:
+    """Run what asks for things in this thread, with answers that are waited for."""
+    try:
+        asked = parsing.send(None)  # type: ignore[arg-type]  # as it begins
+        while True:
+            asked = parsing.send(answer(asked))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        parsing.close()
 
 
 def _read_many(source: LocalBytes, extents: Sequence[Extent]) -> list[memoryview | NCZarrError]:

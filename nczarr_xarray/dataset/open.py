@@ -36,7 +36,7 @@ from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
 from nczarr_fsspec.transport.policy import RequestLimits
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.file import DataFile, answered
 from nczarr_xarray.formats.cfa.dialect import is_master
 from nczarr_xarray.formats.registry import EVERYTHING, OpenOptions, Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Answer
@@ -278,18 +278,13 @@ def open_keys(
 def _read_tree(reading: Reading, mode: frozenset[str], options: OpenOptions) -> Hierarchy:
     """Answer what a format asks for from the store."""
     source = Source(reading.store.url, reading.store, mode)
-    parsing = read_hierarchy(source, options)
-    try:
-        wanted = parsing.send(None)
-        while True:
-            answer = Answer(*reading.answer(wanted.keys, wanted.prefixes))
-            source.data = reading.state.store
-            wanted = parsing.send(answer)
-    except StopIteration as stop:
-        hierarchy: Hierarchy = stop.value
-        return hierarchy
-    finally:
-        parsing.close()
+
+    def answer(wanted: Any) -> Answer:
+        found = Answer(*reading.answer(wanted.keys, wanted.prefixes))
+        source.data = reading.state.store
+        return found
+
+    return answered(read_hierarchy(source, options), answer)
 
 
 def always_changing(attempts: int) -> str:
