@@ -164,10 +164,6 @@ class MasterWriter(Writer):
             shape,
         )
 
-    def rename(self, path: str, new: str) -> None:
-        """Give the array at a path another one; its fragments are written anew."""
-        self._called(path).rename(new)
-
     # -- fragments --------------------------------------------------------------------------------
 
     def make_room(self, nbytes: int) -> None:

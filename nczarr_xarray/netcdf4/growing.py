@@ -13,9 +13,9 @@ from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, plan_outer
 from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.codecs.quantize import Rounding
-from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.model import ChunkedArray, bytes_of, grid_of, text_of
 from nczarr_xarray.netcdf4.indexing import Index
+from nczarr_xarray.netcdf4.variable import Elements
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
@@ -28,7 +28,7 @@ Position = tuple[int, ...]
 TEXT_BYTES = 128
 
 
-class GrowingElements:
+class GrowingElements(Elements):
     """Reads and writes elements, which stay in memory until they are committed.
 
     Parameters
@@ -53,8 +53,8 @@ class GrowingElements:
         stored: VariableReader | None = None,
         rounding: Rounding | None = None,
     ) -> None:
+        super().__init__(array)
         self.writer = writer
-        self.array = array
         self.stored = stored
         self.rounding = rounding
         self.dimensions = dimensions
@@ -72,24 +72,9 @@ class GrowingElements:
         """Of values: objects for text."""
         return np.dtype(object) if self.is_text else self.array.dtype.newbyteorder("=")
 
-    @property
-    def chunks(self) -> tuple[int, ...] | None:
-        """The lengths of chunks; None if one holds everything."""
-        array, shape = self.array, self._shape()
-        return array.chunk_shape if shape else None
-
-    @property
-    def filled(self) -> bool:
-        """Whether elements that were not written read as a fill value."""
-        return self.array.fill is not None
-
     def _shape(self) -> tuple[int, ...]:
         """Return the present lengths."""
         return tuple(dimension.size for dimension in self.dimensions)
-
-    def filters(self) -> dict[str, Any]:
-        """Return netCDF's words for the codecs."""
-        return netcdf_filters(self.array.codecs)
 
     # -- elements ---------------------------------------------------------------------------------
 
@@ -285,8 +270,10 @@ class TreeElements(GrowingElements):
 
     def rename(self, path: str) -> None:
         """Give the array another path; all its chunks are written anew there."""
+        old_path = self.array.path
         names = [self.array.chunk_name(position) for position in self.put]
         super().rename(path)
         for old, position in zip(names, self.put, strict=True):
             self.writer.target.move(old, self.array.chunk_name(position))
+        self.writer.target.remove(old_path)
         self._change_all()  # those that are stored are read by their old names, until the commit

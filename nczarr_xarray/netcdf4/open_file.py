@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_with
@@ -22,7 +21,7 @@ from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.attributes import ReadOnlyError
 from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import Index
-from nczarr_xarray.netcdf4.variable import Variable
+from nczarr_xarray.netcdf4.variable import Elements, Variable
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
@@ -182,26 +181,20 @@ class OpenFile:
         return loaded
 
 
-class StoredElements:
+class StoredElements(Elements):
     """Reads stored elements of one variable; safe in threads."""
 
     def __init__(self, opened: Opened, variable: StoredVariable) -> None:
+        super().__init__(variable.array)
         self.classic = opened.hierarchy.generation.startswith("CDF-")
         self.opened = opened
         self.variable = variable
         self._reader: VariableReader | LoopReader | None = None
 
     @property
-    def chunks(self) -> tuple[int, ...] | None:
-        """The lengths of chunks; None where elements are one block."""
-        array = self.variable.array
-        return array.chunk_shape if array is not None and array.is_chunked else None
-
-    @property
     def filled(self) -> bool:
         """Whether elements that were not written read as a fill value."""
-        array = self.variable.array
-        return array is None or self.classic or array.fill is not None
+        return self.classic or super().filled
 
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
         """Return an orthogonal selection; dimensions that integers index are left out."""
@@ -218,11 +211,6 @@ class StoredElements:
     def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
         """Raise `ReadOnlyError`."""
         raise ReadOnlyError(f"NetCDF: Write to read only: {self.variable.path}")
-
-    def filters(self) -> dict[str, Any]:
-        """Return netCDF's words for the codecs."""
-        array = self.variable.array
-        return netcdf_filters(() if array is None else array.codecs)
 
 
 def _cdl(opened: Opened, path: str, *, coordinates: bool, data: bool) -> str:

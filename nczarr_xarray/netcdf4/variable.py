@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.netcdf4.attributes import HasAttributes
 from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import Index, conforming, region, split
@@ -22,25 +24,40 @@ if TYPE_CHECKING:
     from nczarr_xarray.netcdf4.dataset import Dataset
 
 
-class Elements(Protocol):
-    """Where the stored elements of a variable are, and how they are stored."""
+class Elements(ABC):
+    """Where the stored elements of a variable are, and how they are stored.
+
+    Parameters
+    ----------
+    array
+        How they are stored; None for a scalar without any.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
 
     @property
     def chunks(self) -> tuple[int, ...] | None:
         """The lengths of chunks; None where elements are one block."""
+        array = self.array
+        return array.chunk_shape if array is not None and array.is_chunked else None
 
     @property
     def filled(self) -> bool:
         """Whether elements that were not written read as a fill value."""
+        return self.array is None or self.array.fill is not None
 
+    def filters(self) -> dict[str, Any]:
+        """Return netCDF's words for the codecs."""
+        return netcdf_filters(() if self.array is None else self.array.codecs)
+
+    @abstractmethod
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
         """Return an orthogonal selection; dimensions that integers index are left out."""
 
+    @abstractmethod
     def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
         """Replace an orthogonal selection by data of its shape."""
-
-    def filters(self) -> dict[str, Any] | None:
-        """Return what `Variable.filters` does."""
 
 
 class Variable(HasAttributes):

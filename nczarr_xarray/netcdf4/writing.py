@@ -124,13 +124,10 @@ class Writer(ABC):
     def make_room(self, nbytes: int) -> None:
         """Put chunks until another one of so many bytes has room."""
 
-    @abstractmethod
     def rename(self, path: str, new: str) -> None:
         """Give the array at a path another one; all its chunks are written anew."""
-
-    def _called(self, path: str) -> GrowingElements:
         (found,) = (one for one in self.elements if one.array.path == path)
-        return found
+        found.rename(new)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -259,8 +256,3 @@ class TreeWriter(Writer):
             assert isinstance(elements, TreeElements)
             elements.put_changed()
         self.target.commit(root, made, self.before)
-
-    def rename(self, path: str, new: str) -> None:
-        """Give the array at a path another one; all its chunks are written anew."""
-        self._called(path).rename(new)
-        self.target.remove(path)
