@@ -247,8 +247,14 @@ def _became_floats(variable: xr.Variable) -> bool:
         variable.dtype.kind == "f"
         and read_dtype(encoding).kind in "iu"
         and not is_scaled(encoding)
-        and encoding.get("_FillValue", encoding.get("missing_value")) is None
+        and _mark(encoding) is None
     )
+
+
+def _mark(encoding: Mapping[str, Any]) -> Any:
+    """Return what xarray stores for missing values; None if there is nothing."""
+    fill = encoding.get("_FillValue")  # None if there is to be none
+    return encoding.get("missing_value") if fill is None else fill
 
 
 def overflow_check(
@@ -262,7 +268,7 @@ def overflow_check(
         Whether numbers that become integers must be whole, but for the error of floats, and
         floats hold integers exactly.
     """
-    fill = encoding.get("_FillValue", encoding.get("missing_value"))
+    fill = _mark(encoding)
     return partial(
         _overflow,
         dtype=read_dtype(encoding),

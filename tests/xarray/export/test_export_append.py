@@ -260,6 +260,23 @@ def test_a_missing_value_beside_the_fill_value(tmp_path: Path, way: dict[str, An
     assert by_netcdf(tmp_path / "d", "v").tolist()[-2:] == [-1, 3]
 
 
+@pytest.mark.parametrize("way", [{"append_dim": "x"}, {"region": {"x": slice(2)}}, {"mode": "r+"}])
+@pytest.mark.parametrize("packing", [{}, {"scale_factor": 0.5}, {"add_offset": 1.0}])
+def test_a_missing_value_and_no_fill_value(
+    tmp_path: Path, way: dict[str, Any], packing: dict[str, float]
+) -> None:
+    with netCDF4.Dataset(tmp_path / "d.nc", "w") as file:
+        file.createDimension("x", None)
+        made = file.createVariable("v", "i2", "x")
+        made.setncatts({"missing_value": np.int16(-9), **packing})
+        made.set_auto_maskandscale(False)
+        made[:] = [1, -9]
+    assert main(["copy", str(tmp_path / "d.nc"), str(tmp_path / "d")]) == 0
+    to_nczarr(xr.Dataset({"v": ("x", np.array([np.nan, 3], "f4"))}), tmp_path / "d", **way)
+    np.testing.assert_array_equal(opened(tmp_path / "d").v[-2:], [np.nan, 3])
+    assert by_netcdf(tmp_path / "d", "v").tolist()[-2] == -9
+
+
 @pytest.mark.parametrize(
     "rounding",
     [{"quantize_mode": "BitRound", "significant_digits": 5}, {"least_significant_digit": 1}],
