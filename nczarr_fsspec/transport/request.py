@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,8 @@ from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import StoreError
 
 if TYPE_CHECKING:
+    import asyncio  # which is imported where a loop runs anyway
+
     from nczarr_fsspec.transport.policy import Clock
 
 
@@ -310,6 +311,8 @@ class ServerState:
         if self.whole is not None:
             refuse()
             return self.whole
+        import asyncio
+
         keeping = self._keeping
         # after a fork, the one under way belongs to a loop that does not run here
         if keeping is not None and keeping.get_loop() is asyncio.get_running_loop():
@@ -332,6 +335,8 @@ class ServerState:
 
     async def timed(self, body: Awaitable[memoryview]) -> memoryview:
         """Await `body`, and learn the bandwidth, by the clock of the loop."""
+        import asyncio
+
         clock = asyncio.get_running_loop().time
         began = clock()
         alone = not self._bodies

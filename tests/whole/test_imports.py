@@ -309,3 +309,19 @@ xr.open_dataset("{server.url}/x.nc", engine="nczarr").close()
     transport = {name for name in found if name.startswith("nczarr_fsspec")}
     assert found - transport == set()
     assert not [name for name in transport if name.startswith(NOT_OF_HTTP)]
+
+
+def test_a_script_for_netcdf4_python(tmp_path: Path) -> None:
+    """What is at hand is read without what networks, tables of plugins and xarray need."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w") as nc:
+        nc.createDimension("x", 3)
+        nc.createVariable("v", "f4", ("x",), zlib=True)[:] = [1, 2, 3]
+    found = imported(
+        "import sys, nczarr_xarray.netcdf4 as n; n.Dataset(sys.argv[1])['v'][:]\n"
+        "assert not {'asyncio', 'email', 'ssl', 'tempfile'} & set(sys.modules)",
+        str(path),
+    )
+    assert "nczarr_xarray.netcdf4.dataset" in found
+    assert not found & {"fsspec", "aiohttp", "xarray", "dask", "netCDF4"}
+    assert not [name for name in found if "writ" in name or "zip" in name or "remote" in name]
