@@ -123,13 +123,9 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
     frame.within(address, size, what)
     if size > len(data):
         data = await frame.read(address, size)
-    return _objects(bytes(data[:size]), frame, what)
-
-
-def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
     # variables that were written together often have their text in the same collections
-    find = _find_again if len(data) <= _REMEMBERED else _find
-    found = find(data, frame.layout("H6xL"))
+    find = _find_again if size <= _REMEMBERED else _find
+    found = find(bytes(data[:size]), frame.layout("H6xL"))
     if isinstance(found, str):
         raise frame.error(what, found)
     return found

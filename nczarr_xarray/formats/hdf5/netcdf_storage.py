@@ -201,7 +201,9 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         index = chunk_index(frame, dataset, path)
         return FileChunks(path, shape, layout.chunk_shape, dtype, index, fill, codecs, conversion)
     size = math.prod(shape) * dtype.itemsize
-    strides = _strides(shape, dtype.itemsize)
+    # of C order, in bytes
+    lengths = itertools.accumulate(shape[:0:-1], lambda a, b: a * max(1, b), initial=dtype.itemsize)
+    strides = tuple(lengths)[::-1] if shape else ()
     if isinstance(layout, CompactLayout):
         data = bytes(layout.data[:size])
         return FileStrides(path, shape, dtype, 0, strides, fill, data, conversion)
@@ -214,12 +216,6 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
             raise FormatError(path, f"its data are at {at}, the file has {frame.end} (truncated?)")
         start = frame.base + layout.address
     return FileStrides(path, shape, dtype, start, strides, fill, None, conversion)
-
-
-def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return the strides of C order, in bytes."""
-    lengths = itertools.accumulate(shape[:0:-1], lambda a, b: a * max(1, b), initial=itemsize)
-    return tuple(lengths)[::-1] if shape else ()
 
 
 def _fill(dataset: H5Dataset, dtype: np.dtype) -> Any:

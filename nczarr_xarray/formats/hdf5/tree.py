@@ -365,7 +365,11 @@ class _Reading:
             parent, above = pending.pop()
             node = self.objects[parent.address]
             assert isinstance(node, _Group)
-            for child in _in_order(node):
+            # in netCDF-C's order: of creation if the group keeps it, else by name
+            children = sorted(node.children or (), key=lambda child: child.link.name)
+            if node.tracks_order and all(child.link.order is not None for child in children):
+                children.sort(key=lambda child: child.link.order or 0)
+            for child in children:
                 found = child.found
                 if isinstance(found, int):
                     repeated += found in seen
@@ -406,14 +410,6 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
         names.add(name)
         children.append(_Child(link, name, nowhere))
     return children
-
-
-def _in_order(group: _Group) -> list[_Child]:
-    """Return the members in netCDF-C's order: of creation if the group keeps it, else by name."""
-    children = group.children or []
-    if group.tracks_order and all(child.link.order is not None for child in children):
-        return sorted(children, key=lambda child: child.link.order or 0)
-    return sorted(children, key=lambda child: child.link.name)
 
 
 def _group(name: str, group: _Group) -> H5Group:
