@@ -168,7 +168,7 @@ class MappingWriter(WritableStore):
     def keys_below(self, prefix: str) -> list[str]:
         start = self._prefix + (f"{check_key(prefix)}/" if prefix else "")
         try:
-            found = list(self.mapping)
+            found = list(iter(self.mapping))  # without asking how many there are
         except Exception as error:  # a mapping is foreign code
             raise StoreError(self.url, f"cannot be listed: {error!r}") from error
         keys = (key for key in found if isinstance(key, str) and key.startswith(start))

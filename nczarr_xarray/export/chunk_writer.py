@@ -261,18 +261,6 @@ def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
         )
 
 
-def check_kind(path: str, block: np.dtype, dtype: np.dtype) -> None:
-    """Raise `FormatError` if numbers are wanted and a block that dask has computed has others.
-
-    numpy casts complex numbers, times and text to numbers, and what these mean is lost.
-    """
-    if dtype.kind in "iufb" and block.kind not in "iufb":
-        reason = f"dask has computed a block of type {block}, which is stored as {dtype}"
-        raise FormatError(
-            path, f"{reason}: what makes its blocks (map_blocks ...) states another dtype"
-        )
-
-
 class OldChunks:
     """The existing chunks of an array, for those of which only a part is replaced.
 
@@ -418,16 +406,6 @@ class ChunkWriter(ArrayWriter):
         writer._template = name
         return writer
 
-    def _check_template(self) -> None:
-        """Raise `StoreError` if the template has been completed or replaced."""
-        mark = pending_in(self.store)
-        if mark is None or mark.name != self._template:
-            raise StoreError(
-                self.store.url,
-                "the dataset that these data were to complete is complete already or was replaced; "
-                "export them again",
-            )
-
     def __setitem__(self, key: Any, values: Any) -> None:
         """Write the block at `key`, slices that count from `start`, as dask's ``store`` does."""
         key = key if isinstance(key, tuple) else (key,)
@@ -449,16 +427,27 @@ class ChunkWriter(ArrayWriter):
         done: Callable[[int], None] | None = None,
     ) -> int:
         self.check_lasts(self.store.url)
-        if self._template:
-            self._check_template()
+        mark = pending_in(self.store) if self._template else None
+        if self._template and (mark is None or mark.name != self._template):
+            raise StoreError(
+                self.store.url,
+                "the dataset that these data were to complete is complete already or was replaced; "
+                "export them again",
+            )
         if 0 in values.shape:
             return 0
         if self.rounding is not None:
             values = self.rounding(values)
         array = self.array
         dtype = array.dtype.newbyteorder("=")
-        # dask's blocks may be of another dtype than dask has told
-        check_kind(f"/{array.path}", values.dtype, dtype)
+        # dask's blocks may be of another dtype than dask has told; numpy casts complex numbers,
+        # times and text to numbers, and what these mean is lost
+        if dtype.kind in "iufb" and values.dtype.kind not in "iufb":
+            reason = f"dask has computed a block of type {values.dtype}, which is stored as {dtype}"
+            raise FormatError(
+                f"/{array.path}",
+                f"{reason}: what makes its blocks (map_blocks ...) states another dtype",
+            )
         if dtype.kind in "iu" and values.dtype.kind in "iuf" and values.dtype != dtype:
             values = as_integers(values, dtype, f"/{array.path}", exact=True)
         axes = [
