@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.dataset import attribute_value
 from nczarr_xarray.export.form.rounding import asked_rounding
 from nczarr_xarray.export.form.storage import StorageRequest, note_text, storage
@@ -200,18 +199,6 @@ def storage_words(**asked: Any) -> dict[str, Any]:
         words["chunksizes"] = tuple(asked["chunksizes"])
     words["endian"] = asked["endian"]
     return words
-
-
-def can_encode(name: str) -> bool:
-    """Tell whether a codec can be applied with what is installed."""
-    from nczarr_xarray.chunks.encoder import Encoder
-
-    array = ChunkedArray("v", (4,), (4,), np.dtype("i4"), codecs=({"id": name},))
-    try:
-        Encoder(array).encode(np.arange(4, dtype="i4"))
-    except (FormatError, ImportError):
-        return False
-    return True
 
 
 def endian_of(dtype: np.dtype, asked: str) -> str:
