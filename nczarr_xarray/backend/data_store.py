@@ -13,8 +13,6 @@ from typing import Any, TypeVar, overload
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.changes.consistent_reading import Mark, look
-from nczarr_fsspec.changes.journal import STATE_KEYS
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -451,9 +449,6 @@ def _warn(text: str) -> None:
 # Values that are all of one state of a dataset, while others write to it.
 
 
-#: The mark of what has no objects of a tree.
-NOTHING = Mark(None, (None,) * len(STATE_KEYS))
-
 T = TypeVar("T", xr.Dataset, xr.DataArray)
 
 
@@ -543,6 +538,9 @@ def load_dataset(
 
 def _look(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return how messages name a dataset, and the text for its state."""
+    from nczarr_fsspec.changes.consistent_reading import Mark, look
+    from nczarr_fsspec.changes.journal import STATE_KEYS
+
     contents = place_of(target, storage_options).open()
     source = contents.data
     try:
@@ -551,7 +549,8 @@ def _look(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[str, 
             found = source.validator
         else:
             found = source.contents() if source.steady else look(source)
-            if found == NOTHING and contents.as_file is not None:
+            nothing = Mark(None, (None,) * len(STATE_KEYS))  # of what has no objects of a tree
+            if found == nothing and contents.as_file is not None:
                 with suppress(StoreError):  # it need not be a file either
                     found = contents.as_file().validator
         return source.url, hashlib.sha256(repr(found).encode()).hexdigest()[:32]

@@ -14,7 +14,7 @@ from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.netcdf4.indexing import Index
 
 #: Bytes of steps that are read at a time.
-_MOST_BYTES = 1 << 24
+MOST_BYTES = 1 << 24
 #: How many times as many steps the next read has.
 _GROWTH = 4
 
@@ -59,7 +59,7 @@ class LoopReader:
             values = self._reader.read(
                 (slice(step, min(step + count, self._reader.shape[0])), *rest)
             )
-            if values.nbytes > 2 * _MOST_BYTES:  # a step that is long without others
+            if values.nbytes > 2 * MOST_BYTES:  # a step that is long without others
                 self._last = None
                 return values.reshape(values.shape[1:])
             last = _Steps(rest, step, values, step)
@@ -70,7 +70,7 @@ class LoopReader:
     def _count(self, last: _Steps) -> int:
         """Return how many steps to read after some, up to the end of a chunk."""
         known = len(last.values)
-        count = min(known * _GROWTH, _MOST_BYTES * known // max(1, last.values.nbytes))
+        count = min(known * _GROWTH, MOST_BYTES * known // max(1, last.values.nbytes))
         array = self._reader.array
         length = array.chunk_shape[0] if array is not None and array.is_chunked else 1
         end = last.next + count

@@ -71,13 +71,13 @@ def test_another_selection_begins_another_loop() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "_MOST_BYTES", 10 * VALUES[0].nbytes)
+    monkeypatch.setattr(loops, "MOST_BYTES", 10 * VALUES[0].nbytes)
     reader = Reader()
     loop = loop_over(reader)
     for step in range(40):
         loop.read((step, WHOLE, WHOLE))
     assert reader.steps == [1, 4, 10, 10, 10, 10]
-    monkeypatch.setattr(loops, "_MOST_BYTES", 10)
+    monkeypatch.setattr(loops, "MOST_BYTES", 10)
     reader = Reader()
     loop = loop_over(reader)
     for step in range(5):
