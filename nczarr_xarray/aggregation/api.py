@@ -20,10 +20,11 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import says_references
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.combine import Gaps, Missing, Request, combined
+from nczarr_xarray.aggregation.combine import combined
 from nczarr_xarray.aggregation.grid import Overlap
 from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
+from nczarr_xarray.aggregation.request import Gaps, Missing, Request
 from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, URLError
+from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_xarray.aggregation.aggregated import Aggregated, Packing, Tabler, decide
 from nczarr_xarray.aggregation.checks import (
     DECIMALS,
@@ -28,8 +28,10 @@ from nczarr_xarray.aggregation.checks import (
     safely_filled,
     unrounded,
 )
-from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, Overlap, check_places
+from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, check_places
+from nczarr_xarray.aggregation.names import with_characters
 from nczarr_xarray.aggregation.reading import Key, Summaries, Wanted, read_files, read_variable
+from nczarr_xarray.aggregation.request import Request
 from nczarr_xarray.aggregation.summary import (
     Layout,
     Summary,
@@ -38,9 +40,7 @@ from nczarr_xarray.aggregation.summary import (
     has_few_bytes,
     is_index,
     matched,
-    with_characters,
 )
-from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
@@ -51,11 +51,7 @@ from nczarr_xarray.formats.cfa.dialect import (
     stated_marks,
     stated_numbers,
 )
-from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Attribute, Dimension, Fragments, Group, Hierarchy, Variable
-
-Gaps: TypeAlias = Literal["allow", "raise"]
-Missing: TypeAlias = Literal["error", "fill"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", *PACKING})
@@ -395,69 +391,6 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
 
 
 # -- from files -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a user asks of an aggregation of files; parameters as of `nczarr_xarray.aggregate`.
-
-    Raises
-    ------
-    URLError
-        If the value of an option makes no sense.
-    """
-
-    dim: str | Sequence[str] | None = None
-    variables: str | Sequence[str] | None = None
-    storage_options: Mapping[str, Any] | None = None
-    gaps: Gaps = "allow"
-    overlap: Overlap = "error"
-    tolerance: float | None = None
-    missing: Missing = "error"
-    rename: Mapping[str, str] | None = None
-    skip_unreadable: bool = False
-
-    def __post_init__(self) -> None:
-        for option, values in (("gaps", Gaps), ("overlap", Overlap), ("missing", Missing)):
-            known, given = get_args(values), getattr(self, option)
-            if given not in known:
-                raise URLError(option, f"is one of {', '.join(map(repr, known))}, not {given!r}")
-        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
-            raise URLError("tolerance", f"is a positive number, not {self.tolerance!r}")
-
-    @property
-    def asked(self) -> tuple[str, ...]:
-        """The paths of the dimensions along which files are to follow each other."""
-        names = (self.dim,) if isinstance(self.dim, str) else self.dim or ()
-        return tuple(f"/{name.strip('/')}" for name in names)
-
-    def wanted(
-        self, refuse: Callable[[str, Opened, OpenOptions], None], before: Aggregated | None = None
-    ) -> Wanted:
-        """Return what is wanted of each file.
-
-        Parameters
-        ----------
-        refuse
-            As of `Wanted`.
-        before
-            The aggregation that the files are added to, if so.
-        """
-        given = self.variables
-        names = frozenset([given] if isinstance(given, str) else given or ())
-        scalars = {path.strip("/") for path in self.asked}
-        if before is not None:
-            names = names or frozenset(variable.path for variable in before.variables())
-            scalars |= {path.strip("/") for path in before.before()}
-        return Wanted(
-            names,
-            frozenset(scalars),
-            self.storage_options,
-            refuse,
-            self.skip_unreadable,
-            self.rename or {},
-            self.missing == "fill",
-        )
 
 
 def combined(

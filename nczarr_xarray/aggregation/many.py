@@ -14,9 +14,10 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import write_again
-from nczarr_xarray.aggregation.combine import Gaps, Missing, Request, combined
+from nczarr_xarray.aggregation.combine import combined
 from nczarr_xarray.aggregation.grid import Overlap
 from nczarr_xarray.aggregation.masters import unmarked
+from nczarr_xarray.aggregation.request import Gaps, Missing, Request
 from nczarr_xarray.aggregation.sources import Source, datasets_of
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import Opening

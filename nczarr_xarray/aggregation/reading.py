@@ -25,7 +25,8 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.checks import equal_values
-from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe, with_names
+from nczarr_xarray.aggregation.names import with_names
+from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
 from nczarr_xarray.dataset.dataset import Opened, gather_caught
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_datasets import open_begun

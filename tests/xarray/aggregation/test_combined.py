@@ -13,7 +13,8 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.aggregation.combine import Request, combined
+from nczarr_xarray.aggregation.combine import combined
+from nczarr_xarray.aggregation.request import Request
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from tests.support.builders.manyfiles import TIME, Given, assembled, field, step, variable_of, write
