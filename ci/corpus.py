@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import functools
-import io
 import os
 import pickle
 import re
@@ -40,7 +38,6 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from numpy.lib.recfunctions import repack_fields
@@ -111,27 +108,18 @@ class LostError(Exception):
 
 def of_copy(path: str, engine: str) -> Reading:
     """Return what another reader gets of a copy, without what was announced to be lost."""
-    from nczarr_xarray.cli import compare, copy
-    from nczarr_xarray.cli.main import main
+    from nczarr_fsspec.errors import LossWarning
+    from nczarr_xarray import copy
 
-    lost: set[str] = set()
-    announced = compare.announced
-
-    @contextlib.contextmanager
-    def noted() -> Iterator[set[str]]:
-        with announced() as names:
-            yield names
-        lost.update(names)
-
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(copy, "announced", noted):
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         target = os.path.join(folder, "copy.nc" if engine == "netcdf4" else "copy.zarr")
-        options = [] if engine == "netcdf4" else ["--format", "Zarr2"]
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            status = main(["copy", path, target, "--verify", *options])
-        text = said.getvalue()
-        if status and (not lost or "different; " in text or "not comparable" in text):
-            raise LostError(text.strip()[-WIDTH:])
+        word = "NETCDF4" if engine == "netcdf4" else "Zarr2"
+        comparison = copy(path, target, format=word, verify=True)
+        if comparison is None or not comparison.equal:
+            raise LostError("\n".join(comparison.lines() if comparison else ())[-WIDTH:])
+        losses = (one.message for one in told if isinstance(one.message, LossWarning))
+        lost = {name for loss in losses for name in loss.names}
         reading = decoded(target, engine)
     return without(reading, lost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import sys
@@ -149,6 +150,7 @@ def strict_json() -> Iterator[None]:
     """Whatever the tests export as pure Zarr, any parser of JSON reads."""
     finish = WriteTask.finish
 
+    @functools.wraps(finish)  # tasks are pickled with it by its name
     def checked(self: WriteTask, *arguments: Any) -> None:
         check_pure(self.documents)
         finish(self, *arguments)

@@ -83,7 +83,7 @@ def _quantization(text: str) -> list[tuple[str, tuple[str, int]]]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not VAR=[MODE:]DIGITS, with a MODE of {modes}"
         )
-    return [(name, (mode, int(digits)))]
+    return [(f"/{name.strip('/')}", (mode, int(digits)))]
 
 
 def add_copy(new: NewParser) -> None:

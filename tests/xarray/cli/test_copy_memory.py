@@ -446,7 +446,7 @@ def test_aggregations_are_written_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     shape = (48, 500, 500)  # 48 MB
-    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    monkeypatch.setattr(cache.CACHE, "most", 0)
     with netCDF4.Dataset(tmp_path / "x.nc", "w") as nc:
         names = [nc.createDimension(f"d{i}", n).name for i, n in enumerate(shape)]
         nc.Conventions = "CF-1.13"
