@@ -295,6 +295,7 @@ class FragmentElements(GrowingElements):
         chunk = super()._chunk(position, fetched=fetched)
         wanted = tuple(own.stop - own.start for own in self._extent(position))
         if any(a < b for a, b in zip(chunk.shape, wanted, strict=True)):
+            self.used.pop(position, None)  # it must not leave to make room for itself
             larger = self._empty(position)
             kept = tuple(map(slice, np.minimum(chunk.shape, wanted)))
             larger[kept] = chunk[kept]
@@ -326,7 +327,12 @@ class FragmentElements(GrowingElements):
     def new_fragment(self, position: Position, variable: Variable, *, chunked: bool) -> NewFragment:
         """Return a fragment in memory as it is to be written, of a variable as it is now."""
         extent = self.table.extent(position, self._shape())
-        values = self.chunks_here[position][tuple(slice(0, own.stop - own.start) for own in extent)]
+        lengths = tuple(own.stop - own.start for own in extent)
+        values = self.chunks_here[position][tuple(map(slice, lengths))]
+        if values.shape != lengths:  # another variable has made the dimension longer
+            fill = 0 if self.array.fill is None else self.array.fill
+            missing = [(0, a - b) for a, b in zip(lengths, values.shape, strict=True)]
+            values = np.pad(values, missing, constant_values=fill)
         start = tuple(own.start for own in extent)
         return NewFragment(variable, position, start, values, self.kind, chunked)
 
