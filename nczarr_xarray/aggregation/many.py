@@ -88,7 +88,9 @@ def open_many(
     files = datasets_of(sources, storage_options)
     if len(files) == 1 and dim is None and rename is None:
         options |= {"storage_options": storage_options}
-        return xr.open_dataset(files[0], engine="nczarr", **options)
+        one = xr.open_dataset(files[0], engine="nczarr", **options)
+        wanted_names = [variables] if isinstance(variables, str) else variables
+        return one if wanted_names is None else one[[*wanted_names]]
     request = Request(
         dim=dim,
         variables=variables,
@@ -136,7 +138,7 @@ def save(
     """
     kept = dataset.nczarr.aggregation
     if kept is None:
-        reason = "is not what open_many has returned: to_cfa and to_nczarr write any dataset"
+        reason = "is no aggregation that open_many has opened: to_cfa, to_nczarr write any dataset"
         raise ExportError("dataset", reason)
     found, policy = kept
     write_again(

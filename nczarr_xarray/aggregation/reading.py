@@ -290,7 +290,8 @@ class Summaries:
         layout, sizes = self._layouts.setdefault(
             (description.layout, description.sizes), (description.layout, description.sizes)
         )
-        self._hierarchies.setdefault(layout, read.hierarchy)
+        if not self.files or layout is not self.files[-1].layout:
+            self._hierarchies.setdefault(layout, read.hierarchy)
         values = tuple(map(self._shared, read.values))
         self.files.append(Summary(target, layout, sizes, values))
 

@@ -59,6 +59,8 @@ def datasets_of(
           one, or a URL that ends with a slash;
         - a text that lists sources, one in each line, relative to itself: ``"files.txt"``;
         - a catalogue of a THREDDS server: ``"https://host/thredds/catalog/p/catalog.xml"``.
+
+        A list or a catalogue that is remote names what is on its own host, or in its own bucket.
     storage_options
         Options of their filesystem (fsspec).
 
@@ -75,6 +77,10 @@ def datasets_of(
         If nothing is where a source is.
     StoreError
         If a folder cannot be listed, or a list not read.
+    AccessDeniedError
+        If a remote list names something elsewhere.
+    FormatError
+        If a list names itself, or a catalogue is none.
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]  # a text would be taken for one source a letter
@@ -97,8 +103,10 @@ def _absolute(source: Source) -> str:
     return text
 
 
-def _datasets(source: str, storage_options: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the datasets that one source names."""
+def _datasets(
+    source: str, storage_options: Mapping[str, Any] | None, lists: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Yield the datasets that one source names, which is in some `lists`, each in the next one."""
     is_url = names_url(source)
     url, mark, fragment = source.partition("#") if is_url else (source, "", "")
     path = urlsplit(url).path if is_url else url
@@ -112,11 +120,13 @@ def _datasets(source: str, storage_options: Mapping[str, Any] | None) -> Iterato
         for name in folder.datasets():
             yield join_path(folder.url, name) + mark + fragment if name else source
     elif path.endswith(_LIST):
-        lines = _Listed.of(url, storage_options).read().decode("utf-8", "surrogateescape")
-        for line in filter(None, map(str.strip, lines.splitlines())):
+        listed = _Listed.of(url, storage_options)
+        if url in lists:
+            raise FormatError(listed.shown, "is a list that names itself")
+        lines = listed.read().decode("utf-8", "surrogateescape").splitlines()
+        for line in filter(None, map(str.strip, lines)):
             if not line.startswith("#"):
-                one = line if names_url(line) else join_path(dirname(url), line)
-                yield from _datasets(_absolute(one), storage_options)
+                yield from _datasets(_absolute(listed.link(line)), storage_options, (*lists, url))
     elif path.endswith(_CATALOGUE):
         catalogue = _Listed.of(url, storage_options)
         yield from (one + mark + fragment for one in _of_catalogue(catalogue, _DEEPEST))
@@ -195,10 +205,19 @@ class _Listed:
         return data
 
     def link(self, where: str) -> str:
-        """Return the URL of what the file links to: of its own host, as nobody chose others."""
-        url = urljoin(self.url, where)
+        """Return the path or URL of what the file names.
+
+        If it is remote, that is on its own host, or in its own bucket: nobody chose others.
+        """
+        if not names_url(self.url):
+            return where if names_url(where) else join_path(dirname(self.url), where)
+        is_web = urlsplit(self.url).scheme in ("http", "https")
+        if is_web or names_url(where):
+            url = urljoin(self.url, where)
+        else:  # of these, Python joins no URLs
+            url = join_path(dirname(self.url), where.lstrip("/"))
         if urlsplit(url)[:2] != urlsplit(self.url)[:2]:
-            reason = f"links to {redact(url)}, on another host: name that as a source of its own"
+            reason = f"names {redact(url)}, which is elsewhere: name that as a source of its own"
             raise AccessDeniedError(self.shown, reason)
         return url
 

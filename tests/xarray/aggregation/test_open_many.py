@@ -66,6 +66,8 @@ def test_one_file(tmp_path: Path) -> None:
     file = step(tmp_path / "0.nc", [0])
     with xr.open_dataset(file, engine="nczarr") as one:
         xr.testing.assert_identical(open_many(tmp_path).load(), one.load())
+        assert [*open_many(tmp_path, variables=["tas"]).data_vars] == ["tas"]
+        assert [*open_many(tmp_path, variables="x").variables] == ["x"]
 
 
 def test_packed_files(tmp_path: Path) -> None:

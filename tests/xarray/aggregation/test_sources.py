@@ -125,6 +125,30 @@ def test_of_a_bucket(folder: Path, s3_server: S3Server, source: str) -> None:
     assert found == [f"s3://{prefix}/{name}" for name in CASES[source]]
 
 
+def test_a_list_that_names_itself(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("b.txt\n")
+    (tmp_path / "b.txt").write_text("a.txt\n")
+    with pytest.raises(FormatError, match=r"a\.txt: is a list that names itself"):
+        datasets_of(tmp_path / "a.txt", None)
+
+
+@pytest.mark.parametrize(
+    "line", ["file:///etc/a.nc", "http://169.254.169.254/a.nc", "s3://other/a.nc", "//h/a.nc"]
+)
+def test_a_remote_list_leads_nowhere_else(line: str) -> None:
+    with (
+        Server({"/p/l.txt": line.encode()}) as server,
+        pytest.raises(AccessDeniedError, match="elsewhere"),
+    ):
+        datasets_of(f"{server.url}/p/l.txt", None)
+
+
+def test_paths_in_a_remote_list_are_those_of_its_server() -> None:
+    with Server({"/p/l.txt": b"/etc/a.nc\n../b.nc\nc.nc"}) as server:
+        found = datasets_of(f"{server.url}/p/l.txt", None)
+        assert found == [f"{server.url}/{name}" for name in ("etc/a.nc", "b.nc", "p/c.nc")]
+
+
 CATALOGUE = """<?xml version="1.0"?>
 <catalog xmlns="http://www.unidata.ucar.edu/namespaces/thredds/InvCatalog/v1.0"
          xmlns:xlink="http://www.w3.org/1999/xlink">
@@ -167,7 +191,7 @@ def test_catalogues_that_refer_to_themselves_end() -> None:
 
 def test_a_catalogue_leads_to_no_other_host() -> None:
     more = '<catalogRef xlink:href="http://169.254.169.254/catalog.xml" xlink:title="x"/>'
-    with served(more) as server, pytest.raises(AccessDeniedError, match="on another host"):
+    with served(more) as server, pytest.raises(AccessDeniedError, match="elsewhere"):
         datasets_of(f"{server.url}/thredds/catalog/data/catalog.xml", None)
 
 
