@@ -7,7 +7,8 @@ They need packages older than ours, so each gets a virtual environment of its ow
 is kept for the next time. cf-python also needs the library UDUNITS-2 (on Debian: libudunits2-0).
 Masters are written by this interpreter: divided datasets, files that are aggregated, both plain
 and packed. For each reader and master the table says whether the values are those that were
-written. 1 is returned if one is not, unless docs/masters-for-others.md says that this reader fails there.
+written. 1 is returned if one is not, unless docs/masters-for-others.md says that this reader fails
+there.
 """
 
 from __future__ import annotations
