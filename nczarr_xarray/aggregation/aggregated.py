@@ -89,12 +89,17 @@ class Aggregated:
             If variables are divided at different places.
         """
         edges: dict[str, tuple[str, np.ndarray]] = {}
+        alike: set[tuple[str, bytes, bytes]] = set()  # variables have mostly the same
         for variable in self.variables():
             table = self.tables.get(variable.path)
             if table is None:
                 continue
             columns = zip(variable.dimensions, table.starts, table.stops, strict=True)
             for dimension, starts, stops in columns:
+                key = dimension.path, starts.tobytes(), stops.tobytes()
+                if key in alike:
+                    continue
+                alike.add(key)
                 bounds = np.unique(np.concatenate(([0, dimension.size], starts, stops)))
                 other, known = edges.setdefault(dimension.path, (variable.path, bounds))
                 if not np.array_equal(known, bounds):

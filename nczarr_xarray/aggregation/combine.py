@@ -28,7 +28,7 @@ from nczarr_xarray.aggregation.checks import (
     safely_filled,
     unrounded,
 )
-from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, check_places
+from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, check_places, gathered
 from nczarr_xarray.aggregation.names import with_characters
 from nczarr_xarray.aggregation.reading import Key, Summaries, Wanted, read_files, read_variable
 from nczarr_xarray.aggregation.request import Request
@@ -79,6 +79,8 @@ class Combiner:
         The aggregation that files are added to.
     lacking
         Collects what a master cannot hold.
+    blocks
+        Where that aggregation is divided.
     """
 
     hierarchy: Hierarchy
@@ -90,18 +92,17 @@ class Combiner:
     read_first: Callable[[Variable], np.ndarray]
     before: Aggregated | None
     lacking: Lacking
+    blocks: Mapping[str, Before] = field(default_factory=dict)
     _tabler: Tabler = field(init=False)
     _dimensions: dict[str, Dimension] = field(default_factory=dict)
     _values: dict[str, np.ndarray] = field(default_factory=dict)
     _tables: dict[str, Fragments] = field(default_factory=dict)
-    _edges: Mapping[str, Before] = field(default_factory=dict)
 
     def aggregated(self) -> Aggregated:
         """Return the aggregation; `ExportError` naming the file whose coordinates do not fit."""
         old = self.before
-        self._edges = {} if old is None else old.before()
         self._tabler = Tabler(
-            self.files, self.addresses, self.grid, {} if old is None else old.tables, self._edges
+            self.files, self.addresses, self.grid, {} if old is None else old.tables, self.blocks
         )
         for group in self.hierarchy.root.walk():
             for dimension in group.dimensions.values():
@@ -318,8 +319,12 @@ class Combiner:
             return axis.values
         at = [d.path for d in variable.dimensions].index(dimension)
         parts = self._parts(form, variable, dimension, at, old)
-        ordered = [axis.part(number, parts[number], at) for number in axis.order.tolist()]
-        return np.concatenate(ordered, axis=at)
+        known = [] if old is None else self.blocks[dimension].lengths.tolist()
+        new = [parts[number] for number in range(len(known), len(axis.order))]
+        everything = np.concatenate([*([] if old is None else [old]), *new], axis=at)
+        lengths = np.array([*known, *(part.shape[at] for part in new)], np.int64)
+        index, _ = gathered(lengths, axis.order, axis.parts)
+        return everything.take(index, at)
 
     def _parts(
         self,
@@ -329,11 +334,9 @@ class Combiner:
         at: int,
         old: np.ndarray | None,
     ) -> dict[int, np.ndarray]:
-        """Return the values of a variable along one dimension, by number of the block."""
+        """Return the values that files have of a variable along a dimension, by block."""
         parts: dict[int, np.ndarray] = {}
-        if old is not None:
-            edges = self._edges[dimension].edges
-            parts.update(enumerate(np.split(old, edges[1:-1], axis=at)))
+        edges = [] if old is None else self.blocks[dimension].edges.tolist()
         owners: dict[int, tuple[tuple[int, int], str]] = {}
         placed = [*zip(self.files, self.grid.numbers[dimension].tolist(), strict=True)]
         for file, number in placed[::-1] if self.grid.overlap == "last" else placed:
@@ -344,6 +347,9 @@ class Combiner:
             value = self._value(file, form, variable)
             if dimension == self.grid.new:
                 value = np.expand_dims(value, at)
+            if old is not None and number not in parts and number + 1 < len(edges):
+                there = slice(edges[number], edges[number + 1])
+                parts[number] = old[(slice(None),) * at + (there,)]
             if number in parts and self.grid.overlap != "error":
                 continue
             if number in parts:
@@ -480,6 +486,7 @@ def combined(
         read_first,
         before,
         lacking,
+        blocks,
     ).aggregated()
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,15 +30,71 @@ class Before:
     values: np.ndarray | None
 
     @property
-    def lengths(self) -> list[int]:
+    def lengths(self) -> np.ndarray:
         """Lengths of the blocks."""
-        lengths: list[int] = np.diff(self.edges).tolist()
+        lengths: np.ndarray = np.diff(self.edges)
         return lengths
 
-    def blocks(self) -> list[np.ndarray]:
-        """Return the coordinates of each block."""
-        assert self.values is not None
-        return np.split(self.values, self.edges[1:-1])
+
+class Blocks(NamedTuple):
+    """What blocks have along a dimension, one behind the other: there may be very many.
+
+    Attributes
+    ----------
+    values
+        Of all blocks.
+    lengths
+        int64, of each.
+    """
+
+    values: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def of(cls, blocks: Sequence[np.ndarray]) -> Blocks:
+        """Put blocks one behind the other."""
+        return cls(np.concatenate(blocks), np.array([*map(len, blocks)], np.int64))
+
+    @property
+    def starts(self) -> np.ndarray:
+        """Where they begin."""
+        starts: np.ndarray = np.cumsum(self.lengths) - self.lengths
+        return starts
+
+    def block(self, number: int) -> np.ndarray:
+        """Return one of them."""
+        start = int(self.lengths[:number].sum())
+        block: np.ndarray = self.values[start : start + int(self.lengths[number])]
+        return block
+
+    def taken(self, numbers: np.ndarray, parts: Mapping[int, slice] | None = None) -> Blocks:
+        """Return some of the blocks; parameters as of `gathered`."""
+        index, lengths = gathered(self.lengths, numbers, parts or {})
+        return Blocks(self.values[index], lengths)
+
+
+def gathered(
+    lengths: np.ndarray, numbers: np.ndarray, parts: Mapping[int, slice]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the elements of some blocks are, and how many there are of each.
+
+    Parameters
+    ----------
+    lengths
+        Of all blocks, which lie one behind the other.
+    numbers
+        Of those that are wanted, in this order.
+    parts
+        What is wanted of a block, by number, if not all.
+    """
+    starts, lengths = np.cumsum(lengths) - lengths, lengths.copy()
+    for number, part in parts.items():
+        begin, end, _ = part.indices(int(lengths[number]))
+        starts[number] += begin
+        lengths[number] = end - begin
+    starts, lengths = starts[numbers], lengths[numbers]
+    shifts = starts - (np.cumsum(lengths) - lengths)
+    return np.arange(lengths.sum()) + np.repeat(shifts, lengths), lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +171,12 @@ class Arranger:
             Naming the file that does not fit, and why.
         """
         new = self._new_dimension()
-        along: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
+        along: dict[str, tuple[np.ndarray, Blocks]] = {}
         plain: list[str] = []
         for dimension in dict.fromkeys((*self.expected.dimensions, *((new,) if new else ()))):
             if self._has_coordinate(dimension, new):
                 numbers, blocks = self._blocks(dimension)
-                if len(blocks) > 1 or dimension in self.asked:
+                if len(blocks.lengths) > 1 or dimension in self.asked:
                     self._check_asked(dimension, numbers)
                     along[dimension] = numbers, blocks
             elif dimension in self.asked or self._grows(dimension, new):
@@ -140,14 +195,14 @@ class Arranger:
         for dimension in plain:
             every[dimension], axes[dimension] = self._sequence(dimension, every, new)
         for dimension, (numbers, blocks) in along.items():
-            owners = self._owners(dimension, numbers, len(blocks))
-            read = [self._as_read(dimension, block) for block in blocks]
+            owners = self._owners(dimension, numbers, len(blocks.lengths))
+            read = self._as_read(dimension, blocks)
             axis = by_coordinate(dimension, read, owners, gaps=self.gaps, overlap=self.overlap)
             if axis.parts and dimension in self.before:
                 reason = "overlaps with what the aggregation has already: make a new one"
                 raise ExportError(owners[min(axis.parts)], reason)
-            values = np.concatenate([axis.part(at, blocks[at]) for at in axis.order.tolist()])
-            axes[dimension] = replace(axis, values=values)
+            assert axis.values is not None
+            axes[dimension] = replace(axis, values=axis.values.view(blocks.values.dtype))
         return FileGrid(axes, every, new, self.overlap)
 
     def _new_dimension(self) -> str | None:
@@ -167,38 +222,48 @@ class Arranger:
             return False
         return form.dimensions in ((dimension,), ()) or dimension == new
 
-    def _blocks(self, dimension: str) -> tuple[np.ndarray, list[np.ndarray]]:
+    def _blocks(self, dimension: str) -> tuple[np.ndarray, Blocks]:
         """Return which coordinates along a dimension each file has, and the different ones."""
         wanted = self.expected.form(dimension)
         assert wanted is not None
         before = self.before.get(dimension)
-        stored = [] if before is None else before.blocks()
-        blocks = [typed(self.url, block, wanted) for block in stored]
         exact = wanted.calendar is None or self._units(dimension) == {wanted.units}
-        known = {_key(block, exact): number for number, block in enumerate(blocks)}
+        own: list[np.ndarray] = []
         same: dict[tuple[int, int], int] = {}
         numbers = np.empty(len(self.files), np.int64)
         for at, file in enumerate(self.files):
             values, layout = file.value(dimension), file.layout
-            number = same.get((id(values), id(layout)))
-            if number is None:
+            number = same.setdefault((id(values), id(layout)), len(own))
+            if number == len(own):
                 form = layout.form(dimension)
                 assert form is not None
-                block = np.atleast_1d(converted(file.target, values, form, wanted))
-                number = known.setdefault(_key(block, exact), len(blocks))
-                if number == len(blocks):
-                    blocks.append(block)
-                same[id(values), id(layout)] = number
+                own.append(np.atleast_1d(converted(file.target, values, form, wanted)))
             numbers[at] = number
-        return numbers, blocks
+        blocks, first = Blocks.of(own), 0
+        if before is not None and before.values is not None:
+            held = np.atleast_1d(typed(self.url, before.values, wanted))
+            first = len(before.lengths)
+            lengths = np.concatenate([before.lengths, blocks.lengths])
+            blocks = Blocks(np.concatenate([held, blocks.values]), lengths)
+        keys = _keys(blocks, exact)
+        known = {key: number for number, key in enumerate(keys[:first])}
+        kept = [*range(first)]
+        found = []
+        for at in range(first, len(keys)):
+            found.append(known.setdefault(keys[at], len(kept)))
+            if found[-1] == len(kept):
+                kept.append(at)
+        return np.array(found)[numbers], blocks.taken(np.array(kept))
 
-    def _as_read(self, dimension: str, block: np.ndarray) -> np.ndarray:
+    def _as_read(self, dimension: str, blocks: Blocks) -> Blocks:
         """Return coordinates as those numbers of which the order counts: with their own sign."""
         form = self.expected.form(dimension)
         unsigned = None if form is None else dict(form.packing).get("_Unsigned")
-        if unsigned is None or block.dtype.kind not in "iu":
-            return block
-        return block.view(f"{'u' if unsigned.lower() == 'true' else 'i'}{block.dtype.itemsize}")
+        dtype = blocks.values.dtype
+        if unsigned is None or dtype.kind not in "iu":
+            return blocks
+        kind = "u" if unsigned.lower() == "true" else "i"
+        return blocks._replace(values=blocks.values.view(f"{kind}{dtype.itemsize}"))
 
     def _units(self, dimension: str) -> set[str | None]:
         """Return the units that files have along a dimension."""
@@ -260,7 +325,7 @@ class Arranger:
         keys = zip(*parts, strict=True) if parts else [()] * count
         seen: dict[tuple[int, ...], int] = {}
         before = self.before.get(dimension)
-        lengths = [] if before is None else before.lengths
+        lengths: list[int] = [] if before is None else before.lengths.tolist()
         first = len(lengths)
         owners: list[str] = []
         numbers = np.empty(count, np.int64)
@@ -340,16 +405,18 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
     warnings.warn(f"{message}; they read as missing data", NCZarrWarning, stacklevel=caller_level())
 
 
-def _key(block: np.ndarray, exact: bool) -> object:
+def _keys(blocks: Blocks, exact: bool) -> list[object]:
     """Return what equal blocks have in common; conversion of units is not `exact`."""
-    if block.dtype.kind in "OS":
-        return tuple(block.tolist())
-    if block.dtype.kind in "iu":
-        return "i", block.astype(np.int64).tobytes()
-    if block.dtype.kind != "f":
-        return block.tobytes()
-    values = block.astype(np.float64) + 0.0  # -0.0 is 0.0
-    return (values if exact else np.round(values, DECIMALS)).tobytes()
+    values, stops = blocks.values, np.cumsum(blocks.lengths)
+    bounds = [*zip((stops - blocks.lengths).tolist(), stops.tolist(), strict=True)]
+    if values.dtype.kind in "OS":
+        texts = values.tolist()
+        return [tuple(texts[start:stop]) for start, stop in bounds]
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64) + 0.0  # -0.0 is 0.0
+        values = values if exact else np.round(values, DECIMALS)
+    size, data = values.dtype.itemsize, values.tobytes()
+    return [data[start * size : stop * size] for start, stop in bounds]
 
 
 # -- axes -----------------------------------------------------------------------------------------
@@ -389,16 +456,14 @@ class Axis:
 
     @classmethod
     def of(
-        cls, order: np.ndarray, lengths: Sequence[int], values: np.ndarray | None = None
+        cls,
+        order: np.ndarray,
+        lengths: Sequence[int] | np.ndarray,
+        values: np.ndarray | None = None,
     ) -> Axis:
         """Return an axis of blocks of these lengths, in the order of the dimension."""
         stops = np.cumsum(lengths, dtype=np.int64)
         return cls(order, stops - lengths, stops, values)
-
-    def part(self, number: int, values: np.ndarray, axis: int = 0) -> np.ndarray:
-        """Return what counts of values of a block, along one of their axes."""
-        part = self.parts.get(number)
-        return values if part is None else values[(slice(None),) * axis + (part,)]
 
     @property
     def length(self) -> int:
@@ -414,12 +479,7 @@ class Axis:
 
 
 def by_coordinate(
-    name: str,
-    blocks: Sequence[np.ndarray],
-    names: Sequence[str],
-    *,
-    gaps: bool,
-    overlap: Overlap = "error",
+    name: str, blocks: Blocks, names: Sequence[str], *, gaps: bool, overlap: Overlap = "error"
 ) -> Axis:
     """Return the axis of blocks in the order of their coordinates.
 
@@ -445,21 +505,19 @@ def by_coordinate(
         down, or that overlap; if there is a gap that there may not be.
     """
     parts: dict[int, slice] = {}
-    for number, block in enumerate(blocks):
-        if not len(block):
-            raise nothing_along(names[number], name)
-    if blocks[0].dtype.kind not in "iuf":
-        order = np.arange(len(blocks))
+    empty = np.flatnonzero(blocks.lengths == 0)
+    if len(empty):
+        raise nothing_along(names[int(empty[0])], name)
+    is_text = blocks.values.dtype.kind not in "iuf"
+    if is_text:
+        order = np.arange(len(blocks.lengths))
         _check_text(name, blocks, names)
     else:
         order, parts = _ordered(name, blocks, names, overlap)
-        blocks = [block[parts.get(at, slice(None))] for at, block in enumerate(blocks)]
-        if not gaps:
-            numbers = order.tolist()
-            _check_gaps(name, [blocks[at] for at in numbers], [names[at] for at in numbers])
-    ordered = [blocks[at] for at in order.tolist()]
-    axis = Axis.of(order, [*map(len, ordered)], np.concatenate(ordered))
-    return replace(axis, parts=parts)
+    ordered = blocks.taken(order, parts)
+    if not gaps and not is_text:
+        _check_gaps(name, ordered, [names[at] for at in order.tolist()])
+    return replace(Axis.of(order, ordered.lengths, ordered.values), parts=parts)
 
 
 def nothing_along(file: str, name: str) -> ExportError:
@@ -468,29 +526,27 @@ def nothing_along(file: str, name: str) -> ExportError:
 
 
 def _ordered(
-    name: str, blocks: Sequence[np.ndarray], names: Sequence[str], overlap: Overlap
+    name: str, blocks: Blocks, names: Sequence[str], overlap: Overlap
 ) -> tuple[np.ndarray, dict[int, slice]]:
     """Return the order of blocks, and what counts of those that overlap with others."""
     rises = _direction(name, blocks, names)
-    firsts = np.array([block[0] for block in blocks])
-    lasts = np.array([block[-1] for block in blocks])
+    starts = blocks.starts
+    firsts, lasts = blocks.values[starts], blocks.values[starts + blocks.lengths - 1]
     order = np.argsort(firsts, kind="stable")
     if not rises:
         order = order[::-1]
     ends, begins = lasts[order[:-1]], firsts[order[1:]]
     wrong = np.flatnonzero(ends >= begins if rises else ends <= begins)
-    if not len(wrong):
-        return order, {}
-    if overlap == "error":
-        one, other = int(order[wrong[0]]), int(order[wrong[0] + 1])
-        raise ExportError(
-            names[other],
-            f"overlaps with {names[one]} along {name}: {_span(blocks[other])} and "
-            f"{_span(blocks[one])}; {_ADVICE}",
-        )
     parts: dict[int, slice] = {}
-    for one, other in pairwise(order.tolist()):
-        here, there = blocks[one], blocks[other]
+    for at in wrong.tolist():
+        one, other = order[at : at + 2].tolist()
+        here, there = blocks.block(one), blocks.block(other)
+        if overlap == "error":
+            raise ExportError(
+                names[other],
+                f"overlaps with {names[one]} along {name}: {_span(there)} and {_span(here)}; "
+                f"{_ADVICE}",
+            )
         if overlap == "first":
             kept = there > here[-1] if rises else there < here[-1]
             cut, part = other, slice(len(kept) - int(kept.sum()), None)
@@ -504,58 +560,67 @@ def _ordered(
                 f"has only what {names[one]} has along {name}, too: {_span(there)} and "
                 f"{_span(here)}; leave one of the files out",
             )
-        if not kept.all():
-            parts[cut] = part
+        parts[cut] = part
     return order, parts
 
 
-def _direction(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> bool:
+def _direction(name: str, blocks: Blocks, names: Sequence[str]) -> bool:
     """Tell whether coordinates rise; all must do the same."""
-    rises, example = True, None
-    for number, block in enumerate(blocks):
-        if block.dtype.kind == "f" and not np.isfinite(block).all():
-            raise ExportError(names[number], f"has coordinates along {name} that are no numbers")
-        if len(block) == 1:
-            continue
-        up = bool(block[1] > block[0])
-        if not (block[1:] > block[:-1] if up else block[1:] < block[:-1]).all():
-            raise ExportError(
-                names[number], f"has coordinates along {name} that neither rise nor fall throughout"
-            )
-        if example is not None and up != rises:
-            raise ExportError(
-                names[number],
-                f"has coordinates along {name} that {'rise' if up else 'fall'}, and those of "
-                f"{names[example]} {'rise' if rises else 'fall'}",
-            )
-        rises, example = up, number
-    return rises
+    values = blocks.values
+    owner = np.repeat(np.arange(len(blocks.lengths)), blocks.lengths)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        file = names[int(owner[np.argmin(np.isfinite(values))])]
+        raise ExportError(file, f"has coordinates along {name} that are no numbers")
+    inside = owner[1:] == owner[:-1]
+    owner = owner[1:][inside]
+    rise = (values[1:] > values[:-1])[inside]
+    fall = (values[1:] < values[:-1])[inside]
+    if rise.all() or fall.all():
+        return bool(rise.all())
+    known, first, step = np.unique(owner, return_index=True, return_inverse=True)
+    mixed = np.where(rise[first][step], ~rise, ~fall)
+    if mixed.any():
+        file = names[int(owner[np.argmax(mixed)])]
+        raise ExportError(
+            file, f"has coordinates along {name} that neither rise nor fall throughout"
+        )
+    other = int(np.argmax(rise[first] != rise[0]))
+    one = names[int(known[0])]
+    raise ExportError(
+        names[int(known[other])],
+        f"has coordinates along {name} that {'fall' if rise[0] else 'rise'}, and those of {one} "
+        f"{'rise' if rise[0] else 'fall'}",
+    )
 
 
-def _check_text(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> None:
+def _check_text(name: str, blocks: Blocks, names: Sequence[str]) -> None:
     owners: dict[str, int] = {}
-    for number, block in enumerate(blocks):
-        for text in block.tolist():
-            owner = owners.setdefault(text, number)
-            if owner != number:
-                raise ExportError(
-                    names[number], f"overlaps with {names[owner]} along {name}: both have {text!r}"
-                )
-
-
-def _check_gaps(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> None:
-    """Raise if the step from one block to the next is longer than steps usually are."""
-    between = [abs(float(b[0]) - float(a[-1])) for a, b in pairwise(blocks)]
-    inside = [float(np.abs(np.diff(block)).max()) for block in blocks if len(block) > 1]
-    usual = max(inside) if inside else float(np.median(between)) if between else 0.0
-    for number, step in enumerate(between):
-        if step > _GAP * usual:
+    numbers = np.repeat(np.arange(len(blocks.lengths)), blocks.lengths)
+    for number, text in zip(numbers.tolist(), blocks.values.tolist(), strict=True):
+        owner = owners.setdefault(text, number)
+        if owner != number:
             raise ExportError(
-                names[number + 1],
-                f"does not follow {names[number]} along {name}: after "
-                f"{blocks[number][-1]} comes {blocks[number + 1][0]}, and steps are {usual:g}; "
-                "gaps='allow' takes them as they are",
+                names[number], f"overlaps with {names[owner]} along {name}: both have {text!r}"
             )
+
+
+def _check_gaps(name: str, blocks: Blocks, names: Sequence[str]) -> None:
+    """Raise if the step from one block to the next is longer than steps usually are."""
+    steps = np.abs(np.diff(blocks.values.astype(np.float64)))
+    borders = blocks.starts[1:] - 1
+    between, inside = steps[borders], np.delete(steps, borders)
+    usual = (
+        float(inside.max()) if len(inside) else float(np.median(between)) if len(between) else 0.0
+    )
+    wrong = np.flatnonzero(between > _GAP * usual)
+    if len(wrong):
+        at = int(wrong[0])
+        before, after = blocks.values[borders[at] : borders[at] + 2]
+        raise ExportError(
+            names[at + 1],
+            f"does not follow {names[at]} along {name}: after {before} comes {after}, and steps "
+            f"are {usual:g}; gaps='allow' takes them as they are",
+        )
 
 
 def _span(block: np.ndarray) -> str:

@@ -71,7 +71,7 @@ class Request:
         scalars = {path.strip("/") for path in self.asked}
         if before is not None:
             names = names or frozenset(variable.path for variable in before.variables())
-            scalars |= {path.strip("/") for path in before.before()}
+            scalars |= {d.path.strip("/") for v in before.variables() for d in v.dimensions}
         return Wanted(
             names,
             frozenset(scalars),

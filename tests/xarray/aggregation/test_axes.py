@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.grid import Axis, by_coordinate
+from nczarr_xarray.aggregation.grid import Axis, Blocks, by_coordinate
 
 
 @st.composite
@@ -29,7 +29,9 @@ def cut(draw: st.DrawFn) -> tuple[np.ndarray, list[np.ndarray]]:
 @given(cut())
 def test_blocks_are_put_in_order(given: tuple[np.ndarray, list[np.ndarray]]) -> None:
     values, blocks = given
-    axis = by_coordinate("/t", blocks, [f"{n}.nc" for n in range(len(blocks))], gaps=True)
+    axis = by_coordinate(
+        "/t", Blocks.of(blocks), [f"{n}.nc" for n in range(len(blocks))], gaps=True
+    )
     assert axis.values is not None
     assert np.array_equal(axis.values, values)
     assert axis.length == len(values)
@@ -53,26 +55,28 @@ def test_blocks_that_overlap_are_refused_and_no_others(lists: list[list[int]]) -
     blocks = [np.array(block) for block in lists]
     names = [str(block) for block in lists]
     if apart:
-        axis = by_coordinate("/t", blocks, names, gaps=True)
+        axis = by_coordinate("/t", Blocks.of(blocks), names, gaps=True)
         assert axis.values is not None
         assert axis.values.tolist() == sorted(itertools.chain(*lists))
     else:
         with pytest.raises(ExportError, match="overlaps with"):
-            by_coordinate("/t", blocks, names, gaps=True)
+            by_coordinate("/t", Blocks.of(blocks), names, gaps=True)
 
 
 def test_text_stays_in_the_order_given() -> None:
     blocks = [np.array(["b", "c"], object), np.array(["a"], object)]
-    axis = by_coordinate("/m", blocks, ["0.nc", "1.nc"], gaps=True)
+    axis = by_coordinate("/m", Blocks.of(blocks), ["0.nc", "1.nc"], gaps=True)
     assert axis.values is not None
     assert axis.values.tolist() == ["b", "c", "a"]
     with pytest.raises(ExportError, match=r"1.nc: overlaps with 0.nc along /m: both have 'c'"):
-        by_coordinate("/m", [*blocks[:1], np.array(["c"], object)], ["0.nc", "1.nc"], gaps=True)
+        both = Blocks.of([*blocks[:1], np.array(["c"], object)])
+        by_coordinate("/m", both, ["0.nc", "1.nc"], gaps=True)
 
 
 def test_a_block_of_nothing_is_refused() -> None:
     with pytest.raises(ExportError, match=r"1.nc: has nothing along /t"):
-        by_coordinate("/t", [np.array([1.0]), np.array([])], ["0.nc", "1.nc"], gaps=True)
+        blocks = Blocks.of([np.array([1.0]), np.array([])])
+        by_coordinate("/t", blocks, ["0.nc", "1.nc"], gaps=True)
 
 
 def test_lengths_in_sequence() -> None:
