@@ -68,14 +68,14 @@ def test_text_stays_in_the_order_given() -> None:
     axis = by_coordinate("/m", Blocks.of(blocks), ["0.nc", "1.nc"], gaps=True)
     assert axis.values is not None
     assert axis.values.tolist() == ["b", "c", "a"]
+    both = Blocks.of([*blocks[:1], np.array(["c"], object)])
     with pytest.raises(ExportError, match=r"1.nc: overlaps with 0.nc along /m: both have 'c'"):
-        both = Blocks.of([*blocks[:1], np.array(["c"], object)])
         by_coordinate("/m", both, ["0.nc", "1.nc"], gaps=True)
 
 
 def test_a_block_of_nothing_is_refused() -> None:
+    blocks = Blocks.of([np.array([1.0]), np.array([])])
     with pytest.raises(ExportError, match=r"1.nc: has nothing along /t"):
-        blocks = Blocks.of([np.array([1.0]), np.array([])])
         by_coordinate("/t", blocks, ["0.nc", "1.nc"], gaps=True)
 
 
