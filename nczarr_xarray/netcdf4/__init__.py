@@ -8,23 +8,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nczarr_xarray.netcdf4.dataset import Dataset as Dataset
-from nczarr_xarray.netcdf4.dataset import Group as Group
-from nczarr_xarray.netcdf4.dimension import Dimension as Dimension
-from nczarr_xarray.netcdf4.multifile import MFDataset as MFDataset
-from nczarr_xarray.netcdf4.multifile import MFTime as MFTime
-from nczarr_xarray.netcdf4.text import chartostring as chartostring
-from nczarr_xarray.netcdf4.text import stringtoarr as stringtoarr
-from nczarr_xarray.netcdf4.text import stringtochar as stringtochar
-from nczarr_xarray.netcdf4.types import CompoundType as CompoundType
-from nczarr_xarray.netcdf4.types import EnumType as EnumType
-from nczarr_xarray.netcdf4.types import VLType as VLType
-from nczarr_xarray.netcdf4.types import default_fillvals as default_fillvals
-from nczarr_xarray.netcdf4.types import is_native_big as is_native_big
-from nczarr_xarray.netcdf4.types import is_native_little as is_native_little
-from nczarr_xarray.netcdf4.variable import Variable as Variable
-from nczarr_xarray.netcdf4.variable import get_chunk_cache as get_chunk_cache
-from nczarr_xarray.netcdf4.variable import set_chunk_cache as set_chunk_cache
+from nczarr_xarray.netcdf4.dataset import Dataset, Group
+from nczarr_xarray.netcdf4.multifile import MFDataset, MFTime
+from nczarr_xarray.netcdf4.text import chartostring, stringtoarr, stringtochar
+from nczarr_xarray.netcdf4.types import (
+    CompoundType,
+    EnumType,
+    VLType,
+    default_fillvals,
+    is_native_big,
+    is_native_little,
+)
+from nczarr_xarray.netcdf4.variable import Dimension, Variable, get_chunk_cache, set_chunk_cache
 
 #: The version of netCDF4-python whose interface this is.
 __version__ = "1.7.2"

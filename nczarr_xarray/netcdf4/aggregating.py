@@ -29,9 +29,9 @@ from nczarr_xarray.model import (
     Variable,
     bytes_of,
 )
-from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.growing import GrowingElements, Position
 from nczarr_xarray.netcdf4.indexing import Index
+from nczarr_xarray.netcdf4.variable import Dimension
 from nczarr_xarray.netcdf4.writing import Writer
 
 #: Counts how often fragments in memory are used.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,6 +40,12 @@ class HasAttributes:
     _ncstring_attrs: bool
     #: whether there may be only what the classic data model has
     _classic: bool
+    #: the names that are Python's own in objects of a class
+    _own: ClassVar[frozenset[str]]
+
+    def __init_subclass__(cls) -> None:
+        slots = (base.__dict__.get("__slots__", ()) for base in cls.__mro__)
+        cls._own = frozenset(itertools.chain.from_iterable(slots))
 
     def _change(self, kind: str = "char") -> None:
         """Note that something of a type changes, or of another kind; raise if it may not."""
@@ -47,6 +54,11 @@ class HasAttributes:
     def ncattrs(self) -> list[str]:
         """Return the names of the attributes."""
         return [shown_name(name) for name in self._attributes]
+
+    def _attribute(self, name: str) -> Attribute:
+        if name not in self._attributes:
+            raise AttributeError(f"NetCDF: Attribute not found: {name!r}")
+        return self._attributes[name]
 
     def getncattr(self, name: str, encoding: str = "utf-8") -> Any:
         """Return an attribute: text, a list of texts, a numpy scalar or an array.
@@ -61,9 +73,7 @@ class HasAttributes:
         AttributeError
             If there is none of this name.
         """
-        found = self._attributes.get(name)
-        if found is None:
-            raise AttributeError(f"NetCDF: Attribute not found: {name!r}")
+        found = self._attribute(name)
         value = found.value
         if isinstance(value, str) and name == "_FillValue":
             return bytes_of(value)  # of which NULs and all bytes count
@@ -99,33 +109,27 @@ class HasAttributes:
     def delncattr(self, name: str) -> None:
         """Remove an attribute."""
         self._change()
-        if self._attributes.pop(name, None) is None:
-            raise AttributeError(f"NetCDF: Attribute not found: {name!r}")
+        self._attribute(name)
+        del self._attributes[name]
 
     def renameAttribute(self, oldname: str, newname: str) -> None:  # noqa: N802
         """Give an attribute another name; it keeps its place."""
         self._change()
-        if oldname not in self._attributes:
-            raise AttributeError(f"NetCDF: Attribute not found: {oldname!r}")
+        found = self._attribute(oldname)
         if newname in self._attributes:
             raise AttributeError(f"NetCDF: String match to name in use: {newname!r}")
-        renamed = {
-            newname if name == oldname else name: made for name, made in self._attributes.items()
-        }
-        made = renamed[newname]
-        renamed[newname] = Attribute(newname, made.type, made.value, made.enum, made.json)
-        self._attributes.clear()
-        self._attributes.update(renamed)
+        self._attributes[oldname] = replace(found, name=newname)
+        rename(self._attributes, oldname, newname)
 
     def __getattr__(self, name: str) -> Any:
         if name == "__dict__":
             return {name: self.getncattr(name) for name in self.ncattrs()}
-        if name.startswith("_") and (name.endswith("__") or name in _slots(type(self))):
+        if name.startswith("_") and (name.endswith("__") or name in self._own):
             raise AttributeError(name)
         return self.getncattr(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _slots(type(self)):
+        if name in self._own:
             object.__setattr__(self, name, value)
         elif hasattr(type(self), name):
             raise AttributeError(
@@ -139,23 +143,18 @@ class HasAttributes:
         return value
 
     def __delattr__(self, name: str) -> None:
-        if name in _slots(type(self)) or hasattr(type(self), name):
+        if name in self._own or hasattr(type(self), name):
             raise AttributeError(
                 f"{name!r} is one of the reserved attributes, cannot delete. Use delncattr instead."
             )
         self.delncattr(name)
 
 
-_SLOTS: dict[type, frozenset[str]] = {}
-
-
-def _slots(kind: type) -> frozenset[str]:
-    """Return the names that are Python's own in objects of a class."""
-    found = _SLOTS.get(kind)
-    if found is None:
-        names = {name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ())}
-        found = _SLOTS[kind] = frozenset(names)
-    return found
+def rename(members: dict[str, Any], old: str, new: str) -> None:
+    """Give a member another name; it keeps its place."""
+    renamed = {new if name == old else name: member for name, member in members.items()}
+    members.clear()
+    members.update(renamed)
 
 
 def made_of(name: str, value: Any) -> Attribute:

@@ -17,7 +17,6 @@ from nczarr_xarray.model import (
     NC_DTYPES,
     NC_TYPES,
     Attribute,
-    ChunkedArray,
     Group,
     bytes_of,
     join,
@@ -26,10 +25,9 @@ from nczarr_xarray.model import (
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.attributes import made_of
-from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.growing import TEXT_BYTES, GrowingElements
 from nczarr_xarray.netcdf4.types import EnumType, UserType, VLType
-from nczarr_xarray.netcdf4.variable import Variable
+from nczarr_xarray.netcdf4.variable import Dimension, Variable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +39,6 @@ _LETTERS = {"c": "S1", "b": "i1", "B": "i1", "h": "i2", "s": "i2", "i": "i4", "l
     "f": "f4",
     "d": "f8",
 }
-_BYTE_ORDERS = {"<": "little", ">": "big"}
 
 
 def value_dtype(datatype: Any) -> np.dtype:
@@ -80,8 +77,7 @@ def new_variable(
     datatype: Any,
     dimensions: tuple[Dimension, ...],
     fill_value: Any,
-    asked: Mapping[str, Any],
-    rounded: Mapping[str, Any],
+    encoding: Mapping[str, Any],
     fragments: Mapping[str, Any],
 ) -> Variable:
     """Return a new variable of a group that is being written.
@@ -90,73 +86,54 @@ def new_variable(
     ----------
     fill_value, datatype
         As of `Dataset.createVariable`.
-    asked, rounded
-        What is asked for of storage, and of rounding, as `encoding` of xarray has it.
+    encoding
+        What is asked for of storage and of rounding, as `encoding` of xarray has it.
     fragments
         What is asked for of the fragments of an aggregation.
-    """
-    writer = group._file.writer  # noqa: SLF001 - a variable is a part of its group
-    dtype = value_dtype(datatype)
-    enum = datatype.stored() if isinstance(datatype, EnumType) else None
-    fill = fill_of(dtype, fill_value)
-    mark = fill_value if fill is None else attribute_value(fill)
-    if isinstance(mark, str) and dtype == np.dtype("S1"):
-        assert fill is not None
-        mark = bytes_of(str(fill.value))  # of which NULs count
-    told: dict[str, Any] = {}
-    round_them = asked_rounding(dtype, rounded, told, None if fill is None else mark)
-    attributes = {key: made_of(key, value) for key, value in told.items()}
-    if fill is not None and fill.value != "\0":  # with which netCDF fills characters anyway
-        attributes = {"_FillValue": fill, **attributes}
-    path = join(group.path, name)
-    words = {**asked, "endian": endian_of(dtype, asked["endian"])} if dimensions else {}
-    array = new_array(path, dtype, dimensions, mark, words, writer.target.profile)
-    elements = writer.add(array, dimensions, rounding=round_them, **fragments)
-    kind = VLType(str) if elements.is_text else array.dtype if enum is None else datatype
-    made = Variable(group, name, kind, dimensions, attributes, elements, enum)
-    made.set_ncstring_attrs(group._ncstring_attrs)  # noqa: SLF001
-    return made
-
-
-def new_array(
-    path: str,
-    dtype: np.dtype,
-    dimensions: tuple[Dimension, ...],
-    fill: Any,
-    asked: Mapping[str, Any],
-    profile: Profile,
-) -> ChunkedArray:
-    """Return how a new variable is stored.
-
-    Parameters
-    ----------
-    fill
-        ``_FillValue``; None for netCDF's default, False for none.
-    asked
-        Arguments of ``createVariable`` that concern storage, as `encoding` of xarray has them.
 
     Raises
     ------
     ValueError
         If something that is asked for is impossible.
     """
-    if fill is None:  # what was not written is missing, in pure Zarr, too
-        fill = NC_DEFAULT_FILL[type_name(dtype)]
+    writer = group._file.writer  # noqa: SLF001 - a variable is a part of its group
+    dtype = value_dtype(datatype)
+    nc_type = type_name(dtype)
+    stated = _stated_fill(nc_type, dtype, fill_value)
+    fill: Any = None
+    mark: Any = None
+    attributes, told = dict[str, Any](), dict[str, Any]()
+    if stated is not None:  # of characters, NULs count
+        fill = mark = bytes_of(str(stated.value)) if nc_type == "char" else attribute_value(stated)
+        if stated.value != "\0":  # with which netCDF fills characters anyway
+            attributes["_FillValue"] = stated
+    elif fill_value is not False:  # what was not written is missing, in pure Zarr, too
+        fill = NC_DEFAULT_FILL[nc_type]
+    rounding = asked_rounding(dtype, encoding, told, mark)
+    attributes |= {key: made_of(key, value) for key, value in told.items()}
     request = StorageRequest(
-        path=path.strip("/"),
+        path=join(group.path, name).strip("/"),
         dims=tuple(dimension.name for dimension in dimensions),
         shape=tuple(dimension.size for dimension in dimensions),
         unlimited=tuple(dimension.isunlimited() for dimension in dimensions),
         dtype=dtype,
-        encoding=asked,
+        encoding=encoding if dimensions else {},
         explicit=True,
         blocks=None,
-        fill=None if fill is False else fill,
+        fill=fill,
         text_length=TEXT_BYTES,
         align=False,
     )
-    array = storage(request, profile)
-    return replace(array, fill=None) if fill is False else array
+    array = storage(request, writer.target.profile)
+    if fill is None:
+        array = replace(array, fill=None)
+    elements = writer.add(array, dimensions, rounding=rounding, **fragments)
+    is_enum = isinstance(datatype, EnumType)
+    kind = VLType(str) if elements.is_text else datatype if is_enum else array.dtype
+    enum = datatype.stored() if is_enum else None
+    made = Variable(group, name, kind, dimensions, attributes, elements, enum)
+    made.set_ncstring_attrs(group._ncstring_attrs)  # noqa: SLF001
+    return made
 
 
 def type_name(dtype: np.dtype) -> str:
@@ -166,44 +143,17 @@ def type_name(dtype: np.dtype) -> str:
     return "char" if dtype.kind == "S" else NC_TYPES[dtype.str[1:]]
 
 
-def fill_of(dtype: np.dtype, fill: Any) -> Attribute | None:
+def _stated_fill(nc_type: str, dtype: np.dtype, fill: Any) -> Attribute | None:
     """Return the ``_FillValue`` that is asked for; None if none is."""
     if fill is None or fill is False:
         return None
-    nc_type = type_name(dtype)
-    if isinstance(fill, str) and fill == "default" and nc_type != "string":
-        fill = NC_DEFAULT_FILL[nc_type]
     if nc_type == "string":
         return fill_attribute(nc_type, fill)
+    if isinstance(fill, str) and fill == "default":
+        fill = NC_DEFAULT_FILL[nc_type]
     if nc_type == "char":
-        character = np.array(fill, "S1").item() or b"\0"
-        return Attribute("_FillValue", "char", text_of(character))
+        return Attribute("_FillValue", "char", text_of(np.array(fill, "S1").item() or b"\0"))
     return fill_attribute(nc_type, np.array(fill).astype(dtype))
-
-
-def storage_words(**asked: Any) -> dict[str, Any]:
-    """Return arguments of ``createVariable`` as xarray's `encoding` has them."""
-    compression = asked["compression"] or ("zlib" if asked["zlib"] else None)
-    words: dict[str, Any] = {"fletcher32": bool(asked["fletcher32"])}
-    if compression is not None and asked["complevel"] != 0:
-        words |= {"compression": compression, "complevel": asked["complevel"]}
-        words["shuffle"] = compression == "zlib" and bool(asked["shuffle"])
-        if compression.startswith("blosc"):
-            words["blosc_shuffle"] = asked["blosc_shuffle"]
-        if compression == "szip":
-            words["szip_coding"] = asked["szip_coding"]
-            words["szip_pixels_per_block"] = asked["szip_pixels_per_block"]
-    if asked["contiguous"]:
-        words["contiguous"] = True
-    if asked["chunksizes"] is not None:
-        words["chunksizes"] = tuple(asked["chunksizes"])
-    words["endian"] = asked["endian"]
-    return words
-
-
-def endian_of(dtype: np.dtype, asked: str) -> str:
-    """Return the byte order that is asked for, by the type or by the argument."""
-    return _BYTE_ORDERS.get(dtype.byteorder, asked) if asked == "native" else asked
 
 
 def model_of(dataset: Dataset, profile: Profile) -> Group:

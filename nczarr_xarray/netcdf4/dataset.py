@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter, getitem
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from nczarr_fsspec.errors import URLError, on_error
+from nczarr_fsspec.errors import NCZarrError, URLError, on_error
 from nczarr_xarray.dataset.dataset import shown_name
 from nczarr_xarray.model import Dimension as StoredDimension
 from nczarr_xarray.model import Group as StoredGroup
 from nczarr_xarray.netcdf4.attributes import BeyondClassicError, ReadOnlyError
 from nczarr_xarray.netcdf4.defining import Declares
-from nczarr_xarray.netcdf4.dimension import Dimension
-from nczarr_xarray.netcdf4.open_file import OpenFile
+from nczarr_xarray.netcdf4.open_file import OpenFile, StoredElements
 from nczarr_xarray.netcdf4.types import CLASSIC, CompoundType, EnumType, VLType, named, type_of
-from nczarr_xarray.netcdf4.variable import Variable
+from nczarr_xarray.netcdf4.variable import Dimension, Variable
 
 #: The class for several files, which `multifile` makes known here.
 OF_SEVERAL_FILES: list[Callable[..., Any]] = []
@@ -74,7 +76,7 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
         The user-defined types of the root group, by name.
     data_model, file_format, disk_format : str
         netCDF's names of the format.
-    path : str
+    name, path : str
         Of the group; ``"/"``.
     parent : Dataset or None
         The group above.
@@ -132,15 +134,14 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
         file = OpenFile(target, filename, mode if clobber or mode != "w" else "x", format, options)
         with on_error(lambda: file.close(save=False)):  # a part of it is never stored
             self._begin(file, None, file.root, keepweakref)
-            file.begin()
+            if file.writer is not None:
+                file.writer.begin(self)
 
     def _begin(
         self, file: OpenFile, parent: Dataset | None, stored: StoredGroup, keepweakref: bool
     ) -> None:
         """Make the object of a group, with all below it."""
         self._file = file
-        if parent is None:
-            file.dataset = self
         self._name = shown_name(stored.name)
         self._attributes = dict(stored.attributes)
         self._ncstring_attrs = parent is not None and parent._ncstring_attrs  # noqa: SLF001
@@ -166,7 +167,9 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
                 type_of(variable, native=file.disk_format == "NETCDF3"),
                 along,
                 dict(variable.attributes),
-                file.elements(variable, along),
+                StoredElements(file.opened, variable)
+                if file.writer is None
+                else file.writer.change(variable, along),
                 variable.enum,
             )
         self.groups: dict[str, Group] = {}
@@ -188,10 +191,7 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
             self._file.dimensions[stored.path] = found
         return found
 
-    @property
-    def name(self) -> str:
-        """The name of the group; ``"/"`` of the root."""
-        return self._name
+    name = property(attrgetter("_name"))
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -234,7 +234,16 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
             If one cannot be read.
         """
         variables = {name: self[name] for name in names}
-        return self._file.load(variables)
+        if self._file.writer is not None:
+            return {name: one[...] for name, one in variables.items()}
+        stored = [(one._elements.variable, None) for one in variables.values()]  # noqa: SLF001
+        loaded = dict(zip(variables, self._file.opened.read_many(stored), strict=True))
+        for name, data in loaded.items():
+            if isinstance(data, NCZarrError):
+                raise data
+            everything = (slice(None),) * variables[name].ndim
+            loaded[name] = variables[name]._decoded(data, everything)  # noqa: SLF001
+        return loaded
 
     def get_variables_by_attributes(self, **kwargs: Any) -> list[Variable]:
         """Return the variables of the group whose attributes are as given.
@@ -277,8 +286,7 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
         text = self._file.cdl(coordinates=coordvars, data=data)
         if outfile is None:
             return text
-        with open(outfile, "w") as file:
-            file.write(text)
+        Path(outfile).write_text(text)
         return None
 
     @staticmethod
@@ -303,39 +311,34 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
 
     # -- switches of all variables ----------------------------------------------------------------
 
-    def _each(self, switch: Callable[[Variable], None]) -> None:
-        for variable in self.variables.values():
-            switch(variable)
-        for group in self.groups.values():
-            group._each(switch)  # noqa: SLF001 - a group is a dataset
+    def _each(self, switch: str, value: bool) -> None:
+        for member in (*self.variables.values(), *self.groups.values()):
+            getattr(member, switch)(value)
 
     def set_auto_maskandscale(self, value: bool) -> None:
         """Switch masking and scaling of all variables on or off, those of groups below, too."""
-        self._each(lambda variable: variable.set_auto_maskandscale(value))
+        self._each("set_auto_maskandscale", value)
 
     def set_auto_mask(self, value: bool) -> None:
         """Switch masking of all variables on or off."""
-        self._each(lambda variable: variable.set_auto_mask(value))
+        self._each("set_auto_mask", value)
 
     def set_auto_scale(self, value: bool) -> None:
         """Switch scaling of all variables on or off."""
-        self._each(lambda variable: variable.set_auto_scale(value))
+        self._each("set_auto_scale", value)
 
     def set_always_mask(self, value: bool) -> None:
         """Switch on or off that arrays of all variables are always masked arrays."""
-        self._each(lambda variable: variable.set_always_mask(value))
+        self._each("set_always_mask", value)
 
     def set_auto_chartostring(self, value: bool) -> None:
         """Switch on or off that characters with ``_Encoding`` are texts."""
-        self._each(lambda variable: variable.set_auto_chartostring(value))
+        self._each("set_auto_chartostring", value)
 
     def set_ncstring_attrs(self, value: bool) -> None:
         """Switch on or off that attributes of one text are NC_STRING."""
         self._ncstring_attrs = bool(value)
-        for variable in self.variables.values():
-            variable.set_ncstring_attrs(value)
-        for group in self.groups.values():
-            group.set_ncstring_attrs(value)
+        self._each("set_ncstring_attrs", value)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -357,12 +360,14 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
             self._file.close(save=False)
 
     def __reduce__(self) -> Any:
+        if self.parent is not None:
+            return getitem, (self.parent, self._name)
         file = self._file
         if file.writer is not None:
             raise URLError(file.path, "is being written: another process cannot have a part of it")
         if hasattr(file.target, "read"):
             raise URLError(file.path, "is a file object, which another process cannot open")
-        return _at_path, (_Again(file.target, file.options), self.path)
+        return partial(Dataset, file.target, **file.options), ()
 
     @property
     def _classic(self) -> bool:  # type: ignore[override]
@@ -433,25 +438,3 @@ class Group(Dataset):
     def close(self) -> None:
         """Raise `OSError`: only datasets are closed."""
         raise OSError("cannot close a `Group` (only applies to Dataset)")
-
-
-class _Again:
-    """Opens a dataset where it is unpickled, once for all that is of it."""
-
-    def __init__(self, target: Any, options: Mapping[str, Any]) -> None:
-        self.target = target
-        self.options = options
-        self.dataset: Dataset | None = None
-
-    def __call__(self) -> Dataset:
-        if self.dataset is None:
-            self.dataset = Dataset(self.target, **self.options)
-        return self.dataset
-
-    def __reduce__(self) -> Any:
-        return _Again, (self.target, self.options)
-
-
-def _at_path(again: _Again, path: str) -> Dataset:
-    dataset = again()
-    return dataset if path == "/" else dataset[path]

@@ -11,10 +11,9 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.model import ChunkedArray, join
 from nczarr_xarray.model import Group as StoredGroup
-from nczarr_xarray.netcdf4.attributes import HasAttributes
-from nczarr_xarray.netcdf4.dimension import Dimension
+from nczarr_xarray.netcdf4.attributes import HasAttributes, rename
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType
-from nczarr_xarray.netcdf4.variable import Variable
+from nczarr_xarray.netcdf4.variable import Dimension, Variable
 
 if TYPE_CHECKING:
     from nczarr_xarray.netcdf4.open_file import OpenFile
@@ -115,35 +114,36 @@ class Declares(HasAttributes):
         TypeError, ValueError
             If something that is asked for is impossible.
         """
-        from nczarr_xarray.netcdf4.creating import (
-            new_variable,
-            storage_words,
-            type_name,
-            value_dtype,
-        )
+        from nczarr_xarray.netcdf4.creating import new_variable, type_name, value_dtype
 
         self._change(type_name(value_dtype(datatype)))
         folder, name = posixpath.split(posixpath.normpath(varname))
         group: Any = self.createGroup(folder) if folder.strip("/") else self
         _refuse_known(name, {**group.variables, **group.groups})
-        given = (dimensions,) if isinstance(dimensions, (str, bytes, Dimension)) else dimensions
+        if isinstance(dimensions, (str, bytes, Dimension)):
+            dimensions = (dimensions,)
         along = tuple(
-            one if isinstance(one, Dimension) else nearest_dimension(group, one) for one in given
+            one if isinstance(one, Dimension) else nearest_dimension(group, one)
+            for one in dimensions
         )
-        asked = storage_words(
-            compression=compression,
-            zlib=zlib,
-            complevel=complevel,
-            shuffle=shuffle,
-            szip_coding=szip_coding,
-            szip_pixels_per_block=szip_pixels_per_block,
-            blosc_shuffle=blosc_shuffle,
-            fletcher32=fletcher32,
-            contiguous=contiguous,
-            chunksizes=chunksizes,
-            endian=endian,
-        )
-        rounded = {"significant_digits": significant_digits, "quantize_mode": quantize_mode}
+        encoding: dict[str, Any] = {
+            "fletcher32": bool(fletcher32),
+            "contiguous": bool(contiguous),
+            "endian": endian,
+            "significant_digits": significant_digits,
+            "quantize_mode": quantize_mode,
+        }
+        compression = compression or ("zlib" if zlib else None)
+        if compression is not None and complevel != 0:
+            encoding |= {"compression": compression, "complevel": complevel}
+            encoding["shuffle"] = compression == "zlib" and bool(shuffle)
+            if compression.startswith("blosc"):
+                encoding["blosc_shuffle"] = blosc_shuffle
+            if compression == "szip":
+                encoding["szip_coding"] = szip_coding
+                encoding["szip_pixels_per_block"] = szip_pixels_per_block
+        if chunksizes is not None:
+            encoding["chunksizes"] = tuple(chunksizes)
         if fill_value is None and not self._file.fills:
             fill_value = False
         fragments = {
@@ -151,7 +151,7 @@ class Declares(HasAttributes):
             "max_object_size": max_subarray_size,
             "chunked": chunksizes is not None,
         }
-        made = new_variable(group, name, datatype, along, fill_value, asked, rounded, fragments)
+        made = new_variable(group, name, datatype, along, fill_value, encoding, fragments)
         if least_significant_digit is not None:
             made.least_significant_digit = np.int64(least_significant_digit)
         made.set_var_chunk_cache(chunk_cache)
@@ -164,18 +164,17 @@ class Declares(HasAttributes):
         dimension = self.dimensions[oldname]
         _refuse_known(newname, self.dimensions)
         dimension._name = newname  # noqa: SLF001 - groups rename what they declare
-        _rename(self.dimensions, oldname, newname)
+        rename(self.dimensions, oldname, newname)
 
     def renameVariable(self, oldname: str, newname: str) -> None:  # noqa: N802
         """Give a variable of this group another name; its chunks are written anew."""
         self._change()
-        writer = self._file.writer
-        assert writer is not None
         variable = self.variables[oldname]
         _refuse_known(newname, {**self.variables, **self.groups})
-        writer.rename(join(self.path, oldname).strip("/"), join(self.path, newname).strip("/"))
+        elements = variable._elements  # noqa: SLF001 - groups rename what they declare
+        elements.rename(join(self.path, newname).strip("/"))  # type: ignore[attr-defined]
         variable._name = newname  # noqa: SLF001
-        _rename(self.variables, oldname, newname)
+        rename(self.variables, oldname, newname)
 
     def renameGroup(self, oldname: str, newname: str) -> None:  # noqa: N802
         """Raise `NotImplementedError`: all that is in a group has its name in its keys."""
@@ -263,10 +262,3 @@ def _refuse_known(name: str, members: Mapping[str, Any]) -> None:
     """Raise `RuntimeError` if a name is in use."""
     if name in members:
         raise RuntimeError(f"NetCDF: String match to name in use: {name!r}")
-
-
-def _rename(members: dict[str, Any], old: str, new: str) -> None:
-    """Give a member another name; it keeps its place."""
-    renamed = {new if name == old else name: member for name, member in members.items()}
-    members.clear()
-    members.update(renamed)

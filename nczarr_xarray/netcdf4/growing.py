@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from nczarr_xarray.netcdf4.variable import Elements
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
-    from nczarr_xarray.netcdf4.dimension import Dimension
+    from nczarr_xarray.netcdf4.variable import Dimension
     from nczarr_xarray.netcdf4.writing import TreeWriter, Writer
 
 Position = tuple[int, ...]
@@ -166,17 +167,13 @@ class GrowingElements(Elements):
         Texts that are longer than before get more room: then all chunks are written anew.
         """
         if self.is_text and self.changed:
-            longest = max((len(bytes_of(str(text))) for text in self._texts()), default=0)
+            texts = (self.chunks_here[position].ravel().tolist() for position in self.changed)
+            longest = max(len(bytes_of(str(t))) for t in itertools.chain.from_iterable(texts))
             if longest > self.array.dtype.itemsize:
                 self._change_all()
                 self.array = replace(self.array, dtype=np.dtype(f"S{longest}"))
                 self._encoder = None
         self.array = replace(self.array, shape=self._shape())
-
-    def _texts(self) -> Iterator[Any]:
-        """Yield the texts that have changed."""
-        for position in self.changed:
-            yield from self.chunks_here[position].ravel().tolist()
 
     def _change_all(self) -> None:
         """Have all chunks written anew."""

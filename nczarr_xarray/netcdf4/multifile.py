@@ -16,7 +16,6 @@ from numpy import ma
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.netcdf4.dataset import OF_SEVERAL_FILES, Dataset
-from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import split
 from nczarr_xarray.netcdf4.variable import Variable
 
@@ -73,7 +72,12 @@ class MFDataset(Dataset):
         parts = _at_once([partial(Dataset, name, **options) for name in names])
         self._parts = parts
         first = parts[names.index(master)]
-        along = _joined_dimension(first, aggdim, master)
+        along: Any = None
+        for one in first.dimensions.values():
+            if along is None and (one.isunlimited() if aggdim is None else one.name == aggdim):
+                along = one.name
+        if along is None:
+            raise OSError(f"master dataset {master} does not have a aggregation dimension")
         file = copy(first._file)  # noqa: SLF001 - it is a dataset, too
         file.dimensions = {}  # of which one becomes longer
         self._begin(file, None, file.root, keepweakref=False)
@@ -238,18 +242,6 @@ def _at_once(calls: Sequence[Any]) -> list[Any]:
     """Return what calls return that may wait for a network, made at the same time."""
     with WaitingThreads(min(_AT_ONCE, len(calls))) as threads:
         return [future.result() for future in [threads.submit(call) for call in calls]]
-
-
-def _joined_dimension(first: Dataset, aggdim: str | None, master: Any) -> str:
-    """Return the name of the dimension along which files are joined."""
-
-    def wanted(dimension: Dimension) -> bool:
-        return dimension.isunlimited() if aggdim is None else dimension.name == aggdim
-
-    for dimension in first.dimensions.values():
-        if wanted(dimension):
-            return dimension.name
-    raise OSError(f"master dataset {master} does not have a aggregation dimension")
 
 
 def _check(

@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import Group
 from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.attributes import ReadOnlyError
-from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import Index
-from nczarr_xarray.netcdf4.variable import Elements, Variable
+from nczarr_xarray.netcdf4.variable import Dimension, Elements
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
-    from nczarr_xarray.netcdf4.dataset import Dataset
     from nczarr_xarray.netcdf4.loops import LoopReader
     from nczarr_xarray.netcdf4.writing import Writer
 
@@ -36,20 +32,10 @@ _CLASSIC = {
     "CDF-5": "NETCDF3_64BIT_DATA",
 }
 #: What `Dataset` passes on to the opening.
-_OPTIONS = frozenset(
-    {
-        "allow",
-        "anonymous_dimension_prefix",
-        "consolidated",
-        "index_cache",
-        "memory_limit",
-        "replace",
-        "storage_options",
-        "use_zarr_fill_value_as_mask",
-    }
+_OPTIONS = (
+    *("allow", "anonymous_dimension_prefix", "consolidated", "index_cache", "memory_limit"),
+    *("replace", "storage_options", "use_zarr_fill_value_as_mask"),
 )
-
-
 #: What only aggregations have: as of `nczarr_xarray.to_cfa`.
 _OF_AGGREGATIONS = ("cfa_version", "max_object_size", "subarray_shape")
 
@@ -61,7 +47,7 @@ class OpenFile:
         self, target: Any, name: Any, mode: str, kind: str, options: Mapping[str, Any]
     ) -> None:
         for option in options:
-            if option not in {*_OPTIONS, *_OF_AGGREGATIONS}:
+            if option not in (*_OPTIONS, *_OF_AGGREGATIONS):
                 raise TypeError(f"Dataset takes no argument {option!r}")
         self.target = target
         self.options = dict(options)
@@ -72,7 +58,6 @@ class OpenFile:
         self.fills = True
         self.dimensions: dict[str, Dimension] = {}
         self.data_model, self.disk_format = "NETCDF4", "NCZARR"
-        self.dataset: Dataset | None = None
         if mode not in ("r", "rs"):
             if mode not in ("w", "x", "a", "r+", "ws", "as"):
                 raise ValueError(f"mode must be 'w', 'x', 'r', 'a' or 'r+', got '{mode}'")
@@ -116,32 +101,37 @@ class OpenFile:
         pure = {"ZARR": True, "NCZARR": False}.get(kind)
         return TreeWriter(GradualTree(self.target, mode, pure=pure, **options), memory)
 
-    def _model(self) -> Group:
-        """Return the model of a dataset that is being written."""
-        from nczarr_xarray.netcdf4.creating import model_of
-
-        assert self.dataset is not None
-        assert self.writer is not None
-        return model_of(self.dataset, self.writer.target.profile)
-
-    def elements(self, variable: Any, dimensions: tuple[Dimension, ...]) -> Any:
-        """Return where the elements of a stored variable are."""
-        writer = self.writer
-        if writer is None:
-            return StoredElements(self.opened, variable)
-        return writer.change(variable, dimensions)
-
-    def begin(self) -> None:
-        """Begin to write; raise if what is there would change by being written again as it is."""
-        if self.writer is not None:
-            self.writer.begin(self._model)
-
     def cdl(self, *, coordinates: bool, data: bool) -> str:
-        """Return the dataset as CDL; what was written is committed before."""
+        """Return the dataset as CDL; what was written is committed before.
+
+        Parameters
+        ----------
+        coordinates, data
+            Whether there are the values of coordinates, or of all variables.
+        """
         self.sync()
         opened = self.opened if self.writer is None else self.writer.opened
         assert opened is not None
-        return _cdl(opened, self.path, coordinates=coordinates, data=data)
+        if self.disk_format != "NCZARR" and os.path.isfile(self.path) and shutil.which("ncdump"):
+            with suppress(ImportError, OSError):
+                import netCDF4
+
+                with netCDF4.Dataset(self.path) as other:
+                    return str(other.tocdl(coordinates, data))
+        from nczarr_xarray.cli.dump import dataset_name, write_cdl
+
+        root = opened.hierarchy.root
+        lines: list[str] = []
+        read = replace(opened, exact=True).read if coordinates or data else None
+        selected = None
+        if coordinates and not data:
+            variables = root.all_variables()
+            selected = frozenset(
+                v.path for v in variables if v.name in {d.name for d in v.dimensions}
+            )
+        for error in write_cdl(dataset_name(self.path), root, lines.append, read, selected):
+            raise error
+        return "".join(lines)
 
     def sync(self) -> None:
         """Commit what was written."""
@@ -162,23 +152,6 @@ class OpenFile:
             self.writer.abort()
         else:
             self.opened.close()
-
-    def load(self, variables: Mapping[str, Variable]) -> dict[str, Any]:
-        """Read all of several variables, at the same time if they are remote."""
-        if self.writer is not None:
-            return {name: one[...] for name, one in variables.items()}
-        keys = {name: (slice(None),) * one.ndim for name, one in variables.items()}
-        wanted: list[tuple[StoredVariable, None]] = []
-        for one in variables.values():
-            elements = one._elements  # noqa: SLF001 - both are parts of one dataset
-            assert isinstance(elements, StoredElements)
-            wanted.append((elements.variable, None))
-        loaded = {}
-        for name, data in zip(variables, self.opened.read_many(wanted), strict=True):
-            if isinstance(data, NCZarrError):
-                raise data
-            loaded[name] = variables[name]._decoded(data, keys[name])  # noqa: SLF001
-        return loaded
 
 
 class StoredElements(Elements):
@@ -211,34 +184,3 @@ class StoredElements(Elements):
     def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
         """Raise `ReadOnlyError`."""
         raise ReadOnlyError(f"NetCDF: Write to read only: {self.variable.path}")
-
-
-def _cdl(opened: Opened, path: str, *, coordinates: bool, data: bool) -> str:
-    """Return an open dataset as CDL.
-
-    Parameters
-    ----------
-    path
-        Its path or URL.
-    coordinates, data
-        Whether there are the values of coordinates, or of all variables.
-    """
-    own = opened.hierarchy.generation == "hdf5" or opened.hierarchy.generation.startswith("CDF-")
-    if own and os.path.isfile(path) and shutil.which("ncdump"):
-        with suppress(ImportError, OSError):
-            import netCDF4
-
-            with netCDF4.Dataset(path) as other:
-                return str(other.tocdl(coordinates, data))
-    from nczarr_xarray.cli.dump import dataset_name, write_cdl
-
-    root = opened.hierarchy.root
-    lines: list[str] = []
-    read = replace(opened, exact=True).read if coordinates or data else None
-    selected = None
-    if coordinates and not data:
-        variables = root.all_variables()
-        selected = frozenset(v.path for v in variables if v.name in {d.name for d in v.dimensions})
-    for error in write_cdl(dataset_name(path), root, lines.append, read, selected):
-        raise error
-    return "".join(lines)

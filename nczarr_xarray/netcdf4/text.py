@@ -48,11 +48,7 @@ def stringtochar(a: np.ndarray, encoding: str | None = None, n_strlen: int | Non
     numpy.ndarray
         dtype ``S1``, or ``U1`` for ASCII of ``U``, of shape ``a.shape + (n_strlen,)``.
     """
-    kind = a.dtype.kind
-    if kind not in "SU":
-        raise ValueError("type must string or unicode ('S' or 'U')")
-    if encoding is None:
-        encoding = "ascii" if kind == "S" else "utf-8"
+    kind, encoding = _kind(a, encoding)
     length = a.dtype.itemsize if n_strlen is None else n_strlen
     if encoding in _RAW:
         return np.frombuffer(a.tobytes(), "S1").copy()
@@ -83,11 +79,7 @@ def chartostring(b: np.ndarray, encoding: str | None = None) -> np.ndarray:
     numpy.ndarray
         dtype ``U``, or ``S`` without an encoding, of shape ``b.shape[:-1]``.
     """
-    kind = b.dtype.kind
-    if kind not in "SU":
-        raise ValueError("type must be string or unicode ('S' or 'U')")
-    if encoding is None:
-        encoding = "ascii" if kind == "S" else "utf-8"
+    kind, encoding = _kind(b, encoding)
     length = int(b.shape[-1])
     plain = np.ascontiguousarray(b if not np.ma.isMaskedArray(b) else b.data)
     if kind == "U":
@@ -97,3 +89,11 @@ def chartostring(b: np.ndarray, encoding: str | None = None) -> np.ndarray:
         decoded = [text.decode(encoding) for text in texts.ravel().tolist()]
         texts = np.array(decoded, f"U{max(1, length)}")
     return texts.reshape(b.shape[:-1])
+
+
+def _kind(texts: np.ndarray, encoding: str | None) -> tuple[str, str]:
+    """Return the kind of the dtype of texts, and their encoding."""
+    kind = texts.dtype.kind
+    if kind not in "SU":
+        raise ValueError("type must be string or unicode ('S' or 'U')")
+    return kind, encoding or ("ascii" if kind == "S" else "utf-8")

@@ -6,13 +6,14 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from operator import attrgetter, getitem
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES
 from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.netcdf4.attributes import HasAttributes
-from nczarr_xarray.netcdf4.dimension import Dimension
 from nczarr_xarray.netcdf4.indexing import Index, conforming, region, split
 from nczarr_xarray.netcdf4.text import chartostring, stringtochar
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, default_fillvals
@@ -22,6 +23,44 @@ if TYPE_CHECKING:
     from nczarr_xarray.model import Attribute
     from nczarr_xarray.model import EnumType as StoredEnum
     from nczarr_xarray.netcdf4.dataset import Dataset
+
+
+class Dimension:
+    """A named length.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    size : int
+        Its present length.
+    """
+
+    __slots__ = ("__weakref__", "_group", "_name", "_size", "_unlimited")
+
+    def __init__(self, grp: Any, name: str, size: int | None = None) -> None:
+        self._group = grp
+        self._name = name
+        self._unlimited = not size
+        self._size = size or 0
+
+    name = property(attrgetter("_name"))
+    size = property(attrgetter("_size"))
+
+    def group(self) -> Any:
+        """Return the group that declares it."""
+        return self._group
+
+    def isunlimited(self) -> bool:
+        """Tell whether it can grow."""
+        return self._unlimited
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        kind = " (unlimited)" if self._unlimited else ""
+        return f"{repr(type(self))!r}{kind}: name = {self._name!r}, size = {self._size}"
 
 
 class Elements(ABC):
@@ -37,19 +76,9 @@ class Elements(ABC):
         self.array = array
 
     @property
-    def chunks(self) -> tuple[int, ...] | None:
-        """The lengths of chunks; None where elements are one block."""
-        array = self.array
-        return array.chunk_shape if array is not None and array.is_chunked else None
-
-    @property
     def filled(self) -> bool:
         """Whether elements that were not written read as a fill value."""
         return self.array is None or self.array.fill is not None
-
-    def filters(self) -> dict[str, Any]:
-        """Return netCDF's words for the codecs."""
-        return netcdf_filters(() if self.array is None else self.array.codecs)
 
     @abstractmethod
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
@@ -65,6 +94,8 @@ class Variable(HasAttributes):
 
     Attributes
     ----------
+    name : str
+        The name, without the path of the group.
     dtype : numpy.dtype or type
         Of the stored elements; ``str`` for texts, of sequences that of their elements.
     datatype : numpy.dtype, CompoundType, VLType or EnumType
@@ -116,10 +147,7 @@ class Variable(HasAttributes):
         self.datatype = datatype
         self.dtype = datatype if isinstance(datatype, np.dtype) else datatype.dtype
 
-    @property
-    def name(self) -> str:
-        """The name, without the path of the group."""
-        return self._name
+    name = property(attrgetter("_name"))
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -139,21 +167,10 @@ class Variable(HasAttributes):
         """The number of elements."""
         return math.prod(self.shape)
 
-    @property
-    def mask(self) -> bool:
-        return self._switches.mask
-
-    @property
-    def scale(self) -> bool:
-        return self._switches.scale
-
-    @property
-    def always_mask(self) -> bool:
-        return self._switches.always_mask
-
-    @property
-    def chartostring(self) -> bool:
-        return self._switches.chartostring
+    mask = property(attrgetter("_switches.mask"))
+    scale = property(attrgetter("_switches.scale"))
+    always_mask = property(attrgetter("_switches.always_mask"))
+    chartostring = property(attrgetter("_switches.chartostring"))
 
     def group(self) -> Dataset:
         """Return the group that it is in."""
@@ -272,7 +289,7 @@ class Variable(HasAttributes):
     def __len__(self) -> int:
         if not self._dimensions:
             raise TypeError("len() of unsized object")
-        return self._dimensions[0].size
+        return len(self._dimensions[0])
 
     def getValue(self) -> Any:  # noqa: N802
         """Return the value of a scalar."""
@@ -351,18 +368,19 @@ class Variable(HasAttributes):
         """Return the lengths of chunks, ``"contiguous"``, or None for a classic file."""
         if not self._grp.data_model.startswith("NETCDF4"):
             return None
-        chunks = self._elements.chunks
-        return "contiguous" if chunks is None else list(chunks)
+        array = self._elements.array
+        return list(array.chunk_shape) if array is not None and array.is_chunked else "contiguous"
 
     def filters(self) -> dict[str, Any] | None:
         """Return how elements are compressed, by netCDF's words; None for a classic file."""
         if not self._grp.data_model.startswith("NETCDF4"):
             return None
-        return self._elements.filters()
+        array = self._elements.array
+        return netcdf_filters(() if array is None else array.codecs)
 
     def quantization(self) -> tuple[int, str] | None:
         """Return the digits, or bits, to which values were rounded, and how; None if not."""
-        for mode, word in _QUANTIZED.items():
+        for mode, word in QUANTIZE_ATTRIBUTES.items():
             if word in self._attributes:
                 return int(self.getncattr(word)), mode
         return None
@@ -413,7 +431,7 @@ class Variable(HasAttributes):
         self._decoding = None
 
     def __reduce__(self) -> Any:
-        return _of_path, (self._grp, self._name)
+        return getitem, (self._grp, self._name)
 
     def __repr__(self) -> str:
         kind = self.datatype
@@ -440,18 +458,6 @@ class Variable(HasAttributes):
         code = self.dtype.str[1:]
         used = "ignored" if code in ("u1", "i1") else "used"
         return f"filling on, default _FillValue of {default_fillvals[code]} {used}"
-
-
-#: The attributes in which netCDF-C notes how it has rounded values.
-_QUANTIZED = {
-    "BitGroom": "_QuantizeBitGroomNumberOfSignificantDigits",
-    "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
-    "BitRound": "_QuantizeBitRoundNumberOfSignificantBits",
-}
-
-
-def _of_path(group: Dataset, name: str) -> Variable:
-    return group.variables[name]
 
 
 def get_chunk_cache() -> tuple[int, int, float]:

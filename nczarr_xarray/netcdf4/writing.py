@@ -9,7 +9,7 @@ import atexit
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,15 @@ from nczarr_xarray.export.write_task import WRITER
 from nczarr_xarray.formats.nczarr.emit import documents
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, Group, Variable
+from nczarr_xarray.netcdf4.creating import model_of
 from nczarr_xarray.netcdf4.growing import GrowingElements, TreeElements
 
 if TYPE_CHECKING:
     from nczarr_xarray.codecs.quantize import Rounding
     from nczarr_xarray.dataset.variable import VariableReader
     from nczarr_xarray.export.cfa.gradual import GradualAggregation
-    from nczarr_xarray.netcdf4.dimension import Dimension
+    from nczarr_xarray.netcdf4.dataset import Dataset
+    from nczarr_xarray.netcdf4.variable import Dimension
 
 #: Bytes of chunks that stay in memory before the longest unused are put.
 MEMORY = 256 << 20
@@ -47,11 +49,10 @@ class Writer(ABC):
     ----------
     taken
         Bytes of chunks in memory.
-    model
-        Returns the present model of the dataset.
     """
 
     target: GradualTree | GradualAggregation
+    dataset: Dataset
 
     def __init__(self, target: Any, memory: int | None) -> None:
         self.target = target
@@ -59,17 +60,26 @@ class Writer(ABC):
         self.memory = MEMORY if memory is None else memory
         self.taken = 0
         self.elements: list[GrowingElements] = []
-        self.model: Callable[[], Group] = Group
         #: the documents of the last commit, as they are made of the model
         self.before: dict[str, bytes] = {}
         #: whether what was put is gone: after an error, or at the end
         self._ended = False
 
-    def begin(self, model: Callable[[], Group]) -> None:
-        """Have a dataset with this model, which is committed when Python ends."""
-        self.model = model
+    def begin(self, dataset: Dataset) -> None:
+        """Write a dataset, which is committed when Python ends.
+
+        Raises
+        ------
+        ExportError
+            If what is stored would change by being written again as it is.
+        """
+        self.dataset = dataset
         atexit.register(self._at_exit)
         self.check()
+
+    def model(self) -> Group:
+        """Return the present model of the dataset."""
+        return model_of(self.dataset, self.target.profile)
 
     @property
     def opened(self) -> Opened | None:
@@ -123,11 +133,6 @@ class Writer(ABC):
     @abstractmethod
     def make_room(self, nbytes: int) -> None:
         """Put chunks until another one of so many bytes has room."""
-
-    def rename(self, path: str, new: str) -> None:
-        """Give the array at a path another one; all its chunks are written anew."""
-        (found,) = (one for one in self.elements if one.array.path == path)
-        found.rename(new)
 
     # -- the end ----------------------------------------------------------------------------------
 
