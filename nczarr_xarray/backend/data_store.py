@@ -335,6 +335,8 @@ class NCZarrDataStore(AbstractDataStore):
             # of a bare array, xarray asks whether it is dask's, and imports dask.array for that
             data = LazilyIndexedArray(data)
         attributes = shown_attributes(variable, as_json=self.as_json)
+        if variable.nc_type == "string" and data.dtype.kind in "OU":
+            attributes.pop("_Encoding", None)  # by which xarray would decode bytes
         fill = attributes.get("_FillValue")
         # xarray compares decoded text with it, but characters while they are bytes
         char = variable.dtype.itemsize == 1 and bool(variable.dimensions)

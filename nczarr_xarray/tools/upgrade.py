@@ -22,7 +22,8 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.keystore import OLD_METADATA
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import find_destination, open_keys
-from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.form.lacking import Lacking, rebuilt
+from nczarr_xarray.export.form.storage import netcdf_text
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import WRITER, WriteTask
@@ -33,7 +34,7 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.spellings import COMPAT, Profile
 from nczarr_xarray.formats.registry import OpenOptions, check_is_zarr
-from nczarr_xarray.model import ChunkedArray, FragmentArray
+from nczarr_xarray.model import ChunkedArray, FragmentArray, Group
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,8 @@ def _plan(place: Destination, profile: Profile) -> Upgrade:
             reason = "is Zarr 3, which netCDF-C does not read: make a copy with nczarr copy"
             raise FormatError(place.url, reason)
         lacking = Lacking(netcdf4=False)
-        root = lacking.tree(lacking.bools(hierarchy).root)
+        root = lacking.bools(hierarchy).root
+        root = lacking.tree(rebuilt(root, _with_netcdf_text))
         for variable in root.all_variables():
             if isinstance(variable.array, ChunkedArray) and variable.array.dtype.kind == "b":
                 variable.array = replace(variable.array, dtype=variable.dtype)  # the same bytes
@@ -162,6 +164,10 @@ def _plan(place: Destination, profile: Profile) -> Upgrade:
             raise ExportError(place.url, lost_copies(lost))
         after[CONSOLIDATED] = consolidate(after)
     return Upgrade(before, after)
+
+
+def _with_netcdf_text(group: Group) -> Group:
+    return replace(group, variables={n: netcdf_text(v) for n, v in group.variables.items()})
 
 
 def _left_out(opened: Opened) -> Iterator[str]:

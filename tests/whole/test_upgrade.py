@@ -127,6 +127,25 @@ def test_pure_zarr_becomes_nczarr(tmp_path: Path) -> None:
     xr.testing.assert_identical(xr.open_zarr(path, consolidated=True).load(), table)
 
 
+def test_text_of_pure_zarr_becomes_that_of_netcdf(tmp_path: Path) -> None:
+    """The mark by which xarray makes text of Zarr's bytes is none for strings."""
+    table = xr.Dataset(
+        {
+            "t": ("x", np.array(["a", "éé", ""], object)),
+            "single": ((), "q"),
+            "letters": (("x", "n"), np.array([[b"a", b"b"]] * 3)),
+        }
+    )
+    path = tmp_path / "x.zarr"
+    to_nczarr(table, f"file://{path}#mode=zarr,file")
+    with xr.open_dataset(path, engine="zarr", consolidated=False) as before:
+        expected = before.load()
+    upgrade(path)
+    for url, engine in ((url_of(path), "netcdf4"), (path, "nczarr")):
+        with xr.open_dataset(url, engine=engine) as ds:
+            xr.testing.assert_equal(ds.load(), expected)
+
+
 @pytest.mark.parametrize("fill", [None, False, True])
 def test_bools_become_bytes_that_xarray_takes_for_bools(tmp_path: Path, fill: bool | None) -> None:
     """Their chunks stay, and those that are not stored read as they did."""

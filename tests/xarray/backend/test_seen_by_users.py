@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -164,3 +165,21 @@ def test_without_dask_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ImportError, match="compute=False needs dask"):
         nczarr_xarray.to_nczarr(xr.Dataset({"v": 1}), tmp_path / "a.nczarr", compute=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a.nc", "file://{}/a.nczarr#mode=nczarr,file"])
+def test_strings_with_an_encoding_are_text(tmp_path: Path, name: str) -> None:
+    """xarray would decode them as bytes, which fails with netCDF4's engine."""
+    url = name.format(tmp_path) if ":" in name else str(tmp_path / name)
+    texts = np.array(["é", "b"], object)
+    with netCDF4.Dataset(url, "w") as file:
+        file.createDimension("x", 2)
+        variable = file.createVariable("t", str, ("x",))
+        variable.setncattr("_Encoding", "utf-8")
+        variable[:] = texts
+    with xr.open_dataset(url, engine="nczarr") as ds:
+        assert ds["t"].values.tolist() == texts.tolist()
+        ds.to_netcdf(tmp_path / "back.nc", engine="netcdf4")
+        ds.nczarr.to_nczarr(tmp_path / "back.nczarr")
+    for back in ("back.nc", "back.nczarr"):
+        assert xr.load_dataset(tmp_path / back, engine="nczarr")["t"].values.tolist() == [*texts]
