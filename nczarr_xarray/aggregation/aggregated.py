@@ -197,7 +197,7 @@ class Tabler:
             addresses = column([None if name is None else one for one, name in pairs])
         own = column([name or "" for name in names])
         new = in_a_row(addresses, own, constant("", len(names)))
-        return replace(new, mappings=self._mappings(paths))
+        return replace(new, mappings=self._mappings(path, paths))
 
     @property
     def _step(self) -> slice:
@@ -207,19 +207,32 @@ class Tabler:
     def _placed(self, paths: tuple[str, ...]) -> np.ndarray:
         return self.grid.places(paths)[self._step]
 
-    def _mappings(self, paths: Sequence[str]) -> dict[int, FragmentMapping]:
-        """Return what counts of files that overlap with others, by their numbers in the order."""
-        own = [path for path in paths if path != self.grid.new]
-        axes = {path: axis for path in own if (axis := self.grid.axes.get(path)) and axis.parts}
-        if not axes:
+    def _mappings(self, path: str, paths: Sequence[str]) -> dict[int, FragmentMapping]:
+        """Return how fragments are mapped that are not taken as they are, by number in the order.
+
+        Of files that overlap with others a part counts; others have dimensions in another order.
+        """
+        own = [one for one in paths if one not in self.grid.new]
+        axes = {one: axis for one in own if (axis := self.grid.axes.get(one)) and axis.parts}
+        orders: dict[int, Sequence[str]] = {}
+        for file in self.files:
+            if id(file.layout) not in orders:
+                form = file.layout.form(path)
+                is_other = form is not None and sorted(form.dimensions) == sorted(own)
+                orders[id(file.layout)] = form.dimensions if form and is_other else own
+        if not axes and all([*order] == own for order in orders.values()):
             return {}
-        numbers = {path: self.grid.numbers[path][self._step].tolist() for path in axes}
+        numbers = {one: self.grid.numbers[one][self._step].tolist() for one in axes}
         mappings = {}
-        for at in range(len(self.files)):
-            cut = {path: axis.parts.get(numbers[path][at]) for path, axis in axes.items()}
-            if any(part is not None for part in cut.values()):
-                part = tuple(cut.get(path) or slice(None) for path in own)
-                mappings[at] = FragmentMapping(part)
+        for at, file in enumerate(self.files[self._step]):
+            order = orders[id(file.layout)]
+            cut = {one: axis.parts.get(numbers[one][at]) for one, axis in axes.items()}
+            part = (
+                tuple(cut.get(one) or slice(None) for one in order) if any(cut.values()) else None
+            )
+            turned = None if [*order] == own else tuple(map(paths.index, order))
+            if part or turned:
+                mappings[at] = FragmentMapping(part, axes=turned)
         return mappings
 
     def _count(self, paths: tuple[str, ...]) -> int:

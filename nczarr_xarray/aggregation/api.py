@@ -12,6 +12,7 @@ from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.destination import OVERWRITE
 from nczarr_fsspec.errors import (
     ExportError,
+    NCZarrError,
     NCZarrWarning,
     URLError,
     caller_level,
@@ -20,11 +21,12 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import says_references
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.combine import combined
 from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
-from nczarr_xarray.aggregation.request import Gaps, Missing, Request
+from nczarr_xarray.aggregation.report import Report
+from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
 from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 def aggregate(
     targets: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
     output: str | os.PathLike[str],
-    dim: str | Sequence[str] | None = None,
+    dim: Dim = None,
     append: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | None = None,
@@ -54,14 +56,16 @@ def aggregate(
     overlap: Overlap = "error",
     tolerance: float | None = None,
     missing: Missing = "error",
+    types: Types = "error",
     rename: Mapping[str, str] | None = None,
     skip_unreadable: bool = False,
     overwrite: bool = False,
     relative: bool | None = None,
     output_options: Mapping[str, Any] | None = None,
     callback: Callback | None = None,
-) -> None:
-    """Write an aggregation of files: a master with their coordinates and the places of their data.
+    dry_run: bool = False,
+) -> Report | None:
+    r"""Write an aggregation of files: a master with their coordinates and the places of their data.
 
     Only metadata and coordinates of the files are read. Their order follows from the
     coordinates of the dimensions along which they differ.
@@ -79,6 +83,17 @@ def aggregate(
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
         other as they are given. It may be in no file: then each file becomes one step of it.
+
+        A mapping says where files are along dimensions of which they have no coordinate, besides
+        those of which they have one. It has for each dimension
+
+        - a pattern, as of `re`, whose last match in the path or URL of a file, or the first group
+          of this, is its coordinate: ``{"member": r"_(r\d+i1p1f1)_"}``. A group of ``\d`` only,
+          as in ``r"r(\d+)i1"``, is a number;
+        - such a pattern with parts of a date (``%Y %m %d %j %H %M %S``):
+          ``{"time": r"tas_%Y%m%d"}``;
+        - an attribute of the dataset: ``{"model": "@source_id"}``, or what of it a pattern
+          matches: ``{"time": "@started:%Y-%m-%dT%H"}``.
     append
         Add the files to the aggregation at `output`, whose present files are not read.
     storage_options
@@ -108,6 +123,10 @@ def aggregate(
         first file count.
     missing
         ``"fill"``: a file may lack variables that others have; there they are missing data.
+        Files of the same coordinates may have different variables, and a file may lack the
+        dimension along which others follow each other.
+    types
+        ``"promote"``: types of data may differ; they become one that holds all, as numpy has it.
     rename
         How variables and dimensions are to be called, by their names in files, in any group:
         ``{"lat": "latitude"}``. Files that have none of these names are taken as they are.
@@ -121,6 +140,14 @@ def aggregate(
         relative ones in the working directory. What is appended is addressed as what is there.
     output_options
         Options of the filesystem of `output`; by default `storage_options` if it is a URL.
+    dry_run
+        Write nothing, and return what of the files agrees and what not. Files that do not fit are
+        no error then.
+
+    Returns
+    -------
+    Report
+        With `dry_run`; else None.
 
     Raises
     ------
@@ -141,21 +168,11 @@ def aggregate(
         If a master cannot hold an attribute as it is: JSON that netCDF lacks, a ``_FillValue`` that
         no element can have.
     """
+    request = Request.of(locals())
     check_callback(callback)
     files = datasets_of(targets, storage_options)
     if append and overwrite:
         raise URLError("overwrite", "replaces the master, append adds to it: give one of them")
-    request = Request(
-        dim=dim,
-        variables=variables,
-        storage_options=storage_options,
-        gaps=gaps,
-        overlap=overlap,
-        tolerance=tolerance,
-        missing=missing,
-        rename=rename,
-        skip_unreadable=skip_unreadable,
-    )
     refs = says_references(os.fsdecode(output))
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
     if output_options is None and is_url(os.fsdecode(output)):
@@ -168,12 +185,14 @@ def aggregate(
     _check_version(place, refs, cfa_version, format)
     check_classic(place.url, format, cfa_version if append else cfa_version or NEWEST)
 
-    lacking = Lacking(netcdf4=True)
+    lacking, report = Lacking(netcdf4=True), Report(len(files)) if dry_run else None
 
     def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
         wanted = request.wanted(Replaced(place).refuse_below, before)
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
-            return combined(files, addresses, request, wanted, shown, before, place.url, lacking)
+            return joined(
+                files, addresses, request, wanted, shown, before, place.url, lacking, report
+            )
 
     def draft() -> Draft:
         before, version, kept_kind = None, cfa_version or NEWEST, kind
@@ -184,13 +203,19 @@ def aggregate(
         addresses = [address_of(place, file, dialect, relative=alike) for file in files]
         return Draft(kept_kind, content(read(addresses, before), dialect))
 
-    if refs:
+    if report is not None:
+        try:
+            read(files) if refs else draft()
+        except NCZarrError as error:
+            report.refuse(error.object, error)
+    elif refs:
         write_references(
             lambda: read(files), place, str, lambda _: storage_options, replaces=overwrite
         )
     else:
         _write(place, draft, replaces=append or overwrite)
         lacking.tell(place.url)
+    return report
 
 
 def convert_references(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,75 +26,72 @@ from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Variable
 DECIMALS, _NOISE = 9, 1e-11
 #: Types of coordinates that may differ between files.
 _NUMBERS = frozenset(NC_DEFAULT_FILL) - {"char", "string"}
+_FILL = "missing='fill' takes them for missing data"
+_PROMOTE = "types='promote' takes a type that holds both"
 
 
-def check_layouts(
-    first: str,
+def differences(
+    holder: Callable[[str], str],
     expected: Layout,
     target: str,
     layout: Layout,
-    new: frozenset[str],
+    new: Collection[str],
     *,
-    fills: bool = False,
-) -> None:
-    """Raise if two files have variables that do not fit together.
+    fills: bool,
+    promotes: bool,
+) -> Iterator[ExportError]:
+    """Yield why a file does not fit to what files should have: variable and difference.
 
     Parameters
     ----------
-    first, expected
-        The first file, and what it has.
+    holder
+        Returns the first file that has a variable, or the first one of all.
     target, layout
-        The other one.
+        The file.
     new
-        Dimensions of the first that others do not have, for they follow each other along it.
+        Dimensions that files do not have, for they follow each other along them.
     fills
-        Whether a file may lack variables that are no coordinates.
-
-    Raises
-    ------
-    ExportError
-        Naming the file, the variable and the difference.
+        Whether a file may lack variables.
+    promotes
+        Whether types of data may differ.
     """
     forms = {form.path: form for form in layout.forms}
     there = {form.path: _without(form, new) for form in expected.forms}
-    sides = (
-        (target, there.keys() - forms.keys(), first),
-        (first, forms.keys() - there.keys(), target),
-    )
-    for here, paths, other in sides:
-        if fills:
-            paths = {path for path in paths if (there.get(path) or forms[path]).is_coordinate}
-        if paths:
-            names = ", ".join(path.strip("/") for path in sorted(paths))
-            raise ExportError(
-                here,
-                f"lacks {names}, which {other} has; name the variables that are wanted, or leave "
-                "the file out" + ("" if fills else "; missing='fill' takes them for missing data"),
-            )
+    lacking, more = sorted(there.keys() - forms.keys()), sorted(forms.keys() - there.keys())
+    if (lacking or more) and not fills:
+        pairs = (("lacks", lacking), ("has", more))
+        said = [f"{what} {', '.join(p.strip('/') for p in ps)}" for what, ps in pairs if ps]
+        yield ExportError(
+            target,
+            f"{' and '.join(said)}, unlike {holder(lacking[0] if lacking else '')}; name the "
+            f"variables that are wanted, or leave the file out; {_FILL}",
+        )
     for path, form in there.items():
         if path not in forms:
             continue
-        difference = _difference(form, forms[path])
+        first, difference = holder(path), _difference(form, forms[path], promotes=promotes)
         if difference is not None:
             mine, theirs = difference
-            raise ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
+            yield ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
+            continue
         try:
             converter(forms[path], form)
         except UnsupportedError as error:
-            raise ExportError(target, f"{path}: {error.object} {error.reason}") from None
+            yield ExportError(target, f"{path}: {error.object} {error.reason}")
         except ValueError as error:
-            raise ExportError(target, f"{path} {error} (as in {first})") from None
+            yield ExportError(target, f"{path} {error} (as in {first})")
 
 
-def promoted(expected: Layout, layouts: Sequence[Layout]) -> Layout:
-    """Return a layout in which types of coordinates hold those of all files."""
+def promoted(expected: Layout, layouts: Sequence[Layout], *, promotes: bool) -> Layout:
+    """Return a layout in which types of coordinates, and maybe of data, hold those of all files."""
     forms = []
     for form in expected.forms:
         others = (layout.form(form.path) for layout in layouts)
         types = {form.nc_type, *(other.nc_type for other in others if other is not None)}
-        if len(types) > 1 and types <= _NUMBERS and form.is_coordinate and not form.packing:
+        may = not form.packing if form.is_coordinate else promotes
+        if len(types) > 1 and types <= _NUMBERS and may:
             nc_type = str(netcdf_type(np.result_type(*(NC_DTYPES[one] for one in types))))
-            form = form._replace(nc_type=nc_type, stored_type=nc_type)
+            form = form._replace(nc_type=nc_type, stored_type=nc_type, packing=())
         forms.append(form)
     return replace(expected, forms=tuple(forms))
 
@@ -178,41 +175,35 @@ def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
     return converter(own, wanted) is None
 
 
-def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
-    """Raise `ExportError` if a file packs a variable otherwise than the first one does."""
+def check_packing(
+    first: str, expected: Layout, target: str, layout: Layout
+) -> Iterator[ExportError]:
+    """Yield which variables a file packs otherwise than the first one does."""
     for form in expected.forms:
         other = layout.form(form.path)
         if other is not None and not packed_alike(other, form):
-            raise ExportError(
+            yield ExportError(
                 target,
                 f"{form.path} is packed otherwise than in {first}, or has other units; the "
                 "aggregation holds values as they are packed: make a new one",
             )
 
 
-def _without(form: VariableForm, new: frozenset[str]) -> VariableForm:
+def _without(form: VariableForm, new: Collection[str]) -> VariableForm:
     return form._replace(dimensions=tuple(d for d in form.dimensions if d not in new))
 
 
-def _is_held(form: VariableForm, expected: VariableForm) -> bool:
-    """Tell whether a type that holds both is that of the aggregation."""
-    return (
-        expected.is_coordinate
-        and not expected.packing
-        and {
-            form.nc_type,
-            expected.nc_type,
-        }
-        <= _NUMBERS
-    )
-
-
-def _difference(expected: VariableForm, form: VariableForm) -> tuple[str, str] | None:
+def _difference(
+    expected: VariableForm, form: VariableForm, *, promotes: bool
+) -> tuple[str, str] | None:
     """Return what a variable is, and what it should be, if that is not the same."""
-    if form.dimensions != expected.dimensions:
+    if sorted(form.dimensions) != sorted(expected.dimensions):
         return _dimensions(form), _dimensions(expected)
-    if form.nc_type != expected.nc_type and not _is_held(form, expected):
-        return f"is {form.nc_type}", f"is {expected.nc_type}"
+    types = {form.nc_type, expected.nc_type}
+    may = not expected.packing if expected.is_coordinate else promotes
+    if len(types) > 1 and not (may and types <= _NUMBERS):
+        hint = "" if expected.is_coordinate or not types <= _NUMBERS else f"; {_PROMOTE}"
+        return f"is {form.nc_type}", f"is {expected.nc_type}{hint}"
     if (form.units is None) != (expected.units is None):
         return _units(form), _units(expected)
     if (form.calendar is None) != (expected.calendar is None):

@@ -1,4 +1,4 @@
-"""Make an aggregation of files: read what is needed of them, check it, and combine it."""
+"""Make an aggregation of files that fit together: what its master holds, and its tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
+from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.aggregated import Aggregated, Packing, Tabler, decide
 from nczarr_xarray.aggregation.checks import (
     DECIMALS,
     MARKS,
     as_held,
-    check_layouts,
-    check_packing,
     converted,
     converter,
     default_filled,
@@ -24,29 +22,22 @@ from nczarr_xarray.aggregation.checks import (
     holding,
     of_type,
     packed_alike,
-    promoted,
     safely_filled,
-    unrounded,
 )
-from nczarr_xarray.aggregation.grid import Arranger, Before, FileGrid, check_places, gathered
+from nczarr_xarray.aggregation.grid import Before, FileGrid, gathered
 from nczarr_xarray.aggregation.names import with_characters
-from nczarr_xarray.aggregation.reading import Key, Summaries, Wanted, read_files, read_variable
-from nczarr_xarray.aggregation.request import Request
+from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.summary import (
     Layout,
     Summary,
     VariableForm,
-    describe,
     has_few_bytes,
     is_index,
-    matched,
 )
-from nczarr_xarray.export.cfa.master import without_enum
+from nczarr_xarray.export.cfa.master import unpacked, without_enum
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.dialect import (
     PACKING,
-    column,
     missing_in,
     stated_marks,
     stated_numbers,
@@ -107,8 +98,7 @@ class Combiner:
         for group in self.hierarchy.root.walk():
             for dimension in group.dimensions.values():
                 self._dimensions[dimension.path] = self._lengthened(dimension)
-        new = self.grid.new
-        if new is not None:
+        for new in self.grid.new:
             self._dimensions[new] = Dimension(new.strip("/"), self.grid.axes[new].length)
         root = self._group(self.hierarchy.root)
         equal: Packing = "equal" if self._equally_packed() else "own"
@@ -121,7 +111,6 @@ class Combiner:
         return dimension if axis is None else replace(dimension, size=axis.length)
 
     def _group(self, group: Group) -> Group:
-        new = self.grid.new
         variables = {}
         for name, variable in group.variables.items():
             form = self.layout.form(variable.path)
@@ -136,8 +125,9 @@ class Combiner:
             variables=variables,
             groups={name: self._group(child) for name, child in group.groups.items()},
         )
-        if new is not None and group.path == "/":
-            combined.dimensions.setdefault(new.strip("/"), self._dimensions[new])
+        if group.path == "/":
+            for new in self.grid.new:
+                combined.dimensions.setdefault(new.strip("/"), self._dimensions[new])
         return combined
 
     def _attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -172,7 +162,9 @@ class Combiner:
         holders = (
             [("the aggregation", there[path], self.layout.form(path))] if path in there else []
         )
-        holders += [(file.target, file.value(path), file.layout.form(path)) for file in self.files]
+        holders += [
+            (file.target, file.value(path), file.layout.form(path)) for file in self._having(path)
+        ]
         for target, values, form in holders:
             if form is not None and missing_in(values, form.marks) is not None:
                 raise ExportError(
@@ -203,8 +195,9 @@ class Combiner:
     def _variable(self, variable: Variable, form: VariableForm) -> Variable:
         path, old = variable.path, self.before
         variable = without_enum(variable)  # names of numbers may differ
-        if form.is_coordinate and form.nc_type != variable.nc_type:
-            variable = of_type(variable, form.nc_type)
+        stored = variable if form.is_coordinate else unpacked(variable)
+        if form.nc_type != stored.nc_type:
+            variable = of_type(stored, form.nc_type)
         attributes = self._attributes(f"{path}:", variable.attributes)
         dimensions = self._own_dimensions(variable, form)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
@@ -255,13 +248,21 @@ class Combiner:
     def _own_dimensions(self, variable: Variable, form: VariableForm) -> tuple[Dimension, ...]:
         """Return the dimensions of a variable, with the one that files do not have if it varies."""
         dimensions = tuple(self._dimensions[d.path] for d in variable.dimensions)
-        paths, new = {d.path for d in dimensions}, self.grid.new
-        if new is None or new in paths or self.before is not None:
+        paths = {d.path for d in dimensions}
+        if self.before is not None:
             return dimensions
-        varies = not form.is_coordinate or (
-            paths.isdisjoint(self.grid.axes) and (variable.path == new or self._varies(form))
-        )
-        return (self._dimensions[new], *dimensions) if varies else dimensions
+        is_apart = paths.isdisjoint(self.grid.axes)
+        along = [
+            self._dimensions[new]
+            for new in self.grid.new
+            if new not in paths
+            and (
+                not form.is_coordinate
+                or variable.path == new
+                or (is_apart and self._varies(form, new))
+            )
+        ]
+        return (*along, *dimensions)
 
     @property
     def _layouts(self) -> Iterable[Layout]:
@@ -272,30 +273,47 @@ class Combiner:
         """Tell whether the values of a variable are known of all files."""
         if not form.is_small:
             return False
-        forms = [layout.form(form.path) for layout in self._layouts]
-        return all(other is not None and other.is_small for other in forms)
+        forms = (layout.form(form.path) for layout in self._layouts)
+        return all(other is None or other.is_small for other in forms)
 
-    def _varies(self, form: VariableForm) -> bool:
-        """Tell whether a coordinate without dimensions differs between files."""
-        if form.dimensions or not self._is_small(form):
+    def _having(self, path: str) -> list[Summary]:
+        """Return the files that have a variable."""
+        return [file for file in self.files if file.layout.form(path) is not None]
+
+    def _varies(self, form: VariableForm, new: str) -> bool:
+        """Tell whether a coordinate without dimensions differs between files along a new one."""
+        if form.dimensions or form.path in self.grid.new or not self._is_small(form):
             return False
-        values = [
-            converted(file.target, file.value(form.path), file.layout.form(form.path) or form, form)
-            for file in self._distinct(form)
-        ]
-        return any(not _equal(values[0], other) for other in values[1:])
+        others = [numbers for path, numbers in self.grid.numbers.items() if path != new]
+        places = [*zip(*(numbers.tolist() for numbers in others), strict=True)]
+        first: dict[tuple[int, ...], np.ndarray] = {}
+        known: dict[tuple[int, int], np.ndarray] = {}
+        for file, place in zip(self.files, places or [()] * len(self.files), strict=True):
+            if file.layout.form(form.path) is None:
+                continue
+            same = id(file.value(form.path)), id(file.layout)
+            if same not in known:
+                theirs = file.layout.form(form.path) or form
+                known[same] = converted(file.target, file.value(form.path), theirs, form)
+            if not _equal(first.setdefault(place, known[same]), known[same]):
+                return True
+        return False
 
     def _distinct(self, form: VariableForm) -> list[Summary]:
         """Return a file for each of the different values of a small variable."""
         distinct: dict[tuple[int, int], Summary] = {}
-        for file in self.files:
+        for file in self._having(form.path):
             distinct.setdefault((id(file.value(form.path)), id(file.layout)), file)
         return list(distinct.values())
 
     def _value(self, file: Summary, form: VariableForm, variable: Variable) -> np.ndarray:
         theirs = file.layout.form(form.path)
         assert theirs is not None
-        return as_held(file.target, file.value(form.path), theirs, form, variable)
+        values, names = file.value(form.path), theirs.dimensions
+        order = [names.index(one) for one in form.dimensions if one in names]
+        if order != sorted(order):
+            values = values.transpose(order)
+        return as_held(file.target, values, theirs, form, variable)
 
     def _held(self, form: VariableForm, variable: Variable, along: list[str]) -> np.ndarray:
         """Return the values of a variable that the master holds."""
@@ -340,12 +358,14 @@ class Combiner:
         owners: dict[int, tuple[tuple[int, int], str]] = {}
         placed = [*zip(self.files, self.grid.numbers[dimension].tolist(), strict=True)]
         for file, number in placed[::-1] if self.grid.overlap == "last" else placed:
+            if file.layout.form(form.path) is None:
+                continue
             raw = file.value(form.path)
             same = id(raw), id(file.layout)  # the same numbers may have other units
             if number in owners and owners[number][0] == same:
                 continue
             value = self._value(file, form, variable)
-            if dimension == self.grid.new:
+            if dimension in self.grid.new:
                 value = np.expand_dims(value, at)
             if old is not None and number not in parts and number + 1 < len(edges):
                 there = slice(edges[number], edges[number + 1])
@@ -358,6 +378,10 @@ class Combiner:
             else:
                 parts[number] = value
             owners.setdefault(number, (same, file.target))
+        for file, number in placed:
+            if number not in parts and number + 1 >= max(1, len(edges)):
+                reason = f"lacks {form.path}, a coordinate, and no other file has it there"
+                raise ExportError(file.target, reason)
         return parts
 
     def _check_equal(
@@ -394,108 +418,3 @@ def _equal(one: Any, other: Any, noise: float | None = None) -> bool:
     if noise is not None and one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
         return bool(np.allclose(one, other, rtol=1e-12, atol=noise, equal_nan=True))
     return equal_values(one, other)
-
-
-# -- from files -----------------------------------------------------------------------------------
-
-
-def combined(
-    files: Sequence[str],
-    addresses: Sequence[str],
-    request: Request,
-    wanted: Wanted,
-    progress: Progress,
-    before: Aggregated | None,
-    url: str,
-    lacking: Lacking,
-) -> Aggregated:
-    """Read files and make one aggregation of them.
-
-    Parameters
-    ----------
-    addresses
-        How the master names the files.
-    wanted
-        What `request` wants of each.
-    before
-        The aggregation that they are added to, if so.
-    url
-        Of what is written.
-    lacking
-        Collects what a master cannot hold.
-
-    Raises
-    ------
-    NCZarrError
-        As `aggregate`.
-    """
-    progress.expect(len(files))
-    summaries = Summaries()
-    expected: Layout | None = None
-    if before is not None:
-        summaries.begin(before.hierarchy)
-        expected = describe(url, before.hierarchy, wanted.names, ()).layout
-        _check_kept(url, before, expected)
-        texts = {path: expected.combined(path, own) for path, own in before.values.items()}
-        before = replace(before, values=texts)
-    added = read_files(files, wanted, progress.advance, summaries)
-    if not added:
-        raise DatasetNotFoundError(files[0], "is no dataset, as are all other files")
-    addresses = [addresses[number] for number in added]
-    files_read: Sequence[Summary] = summaries.files
-    layouts = [*{id(file.layout): file.layout for file in files_read}.values()]
-    own = files_read[0].layout.dimensions
-    first = files_read[0].target if before is None else url
-    if request.tolerance is not None:
-        files_read = matched(files_read, request.tolerance)
-    if expected is None:
-        expected = files_read[0].layout
-        if wanted.fills:
-            expected = expected.with_others(layouts)
-    expected = promoted(expected, layouts)
-    files_read, held = unrounded(files_read, {} if before is None else before.values, expected)
-    if before is not None:
-        before = replace(before, values=held)
-    blocks = {} if before is None else before.before()
-    there = {path: known for path, known in blocks.items() if path in expected.dimensions}
-    new = frozenset(path for path in there if path not in own)
-    checked = set()
-    for file in files_read:
-        if id(file.layout) not in checked:
-            check_layouts(first, expected, file.target, file.layout, new, fills=wanted.fills)
-            if before is not None and before.packing == "equal":
-                check_packing(first, expected, file.target, file.layout)
-            checked.add(id(file.layout))
-    gaps = request.gaps == "allow"
-    grid = Arranger(files_read, expected, request.asked, gaps, there, url, request.overlap).grid()
-    check_places(grid, files_read, gaps=gaps, partly=before is not None)
-    hierarchy = summaries.whole() if wanted.fills else summaries.hierarchy
-    assert hierarchy is not None
-
-    def read_first(variable: Variable) -> np.ndarray:
-        holders = (file for file in files_read if file.layout.form(variable.path) is not None)
-        return read_variable(next(holders).target, wanted, variable)
-
-    return Combiner(
-        lacking.bools(hierarchy, {form.path for form in expected.forms}),
-        expected,
-        files_read,
-        column([*addresses]),
-        grid,
-        frozenset(summaries.differing),
-        read_first,
-        before,
-        lacking,
-        blocks,
-    ).aggregated()
-
-
-def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
-    """Raise if an aggregation has variables that are not wanted of the files that are added."""
-    lost = [v.path.strip("/") for v in before.variables() if layout.form(v.path) is None]
-    if lost:
-        raise ExportError(
-            url,
-            f"has {', '.join(lost)}, too, which would be lost: leave variables out, and the files "
-            "are added with all that it has",
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -106,16 +106,16 @@ class FileGrid:
     axes
         By path of the dimension.
     numbers
-        Of the block that each file has, by path of the dimension.
+        Of the block that each file has, by path of the dimension; -1 if it does not have that.
     new
-        The dimension that files do not have, if so.
+        The dimensions that files do not have.
     overlap
         Which of the files at one place counts.
     """
 
     axes: Mapping[str, Axis]
     numbers: Mapping[str, np.ndarray]
-    new: str | None
+    new: tuple[str, ...] = ()
     overlap: Overlap = "error"
 
     def shape(self, dimensions: Sequence[str]) -> tuple[int, ...]:
@@ -152,6 +152,8 @@ class Arranger:
         Of that aggregation.
     overlap
         What counts where files overlap.
+    labelled
+        Paths of dimensions along which they have, or get, a coordinate in any case.
     """
 
     files: Sequence[Summary]
@@ -161,6 +163,7 @@ class Arranger:
     before: Mapping[str, Before]
     url: str
     overlap: Overlap = "error"
+    labelled: Sequence[str] = ()
 
     def grid(self) -> FileGrid:
         """Return the grid.
@@ -170,15 +173,18 @@ class Arranger:
         ExportError
             Naming the file that does not fit, and why.
         """
-        new = self._new_dimension()
+        new = self._new_dimensions()
         along: dict[str, tuple[np.ndarray, Blocks]] = {}
+        whole: dict[str, tuple[np.ndarray, Blocks]] = {}
         plain: list[str] = []
-        for dimension in dict.fromkeys((*self.expected.dimensions, *((new,) if new else ()))):
+        for dimension in dict.fromkeys((*self.expected.dimensions, *new)):
             if self._has_coordinate(dimension, new):
                 numbers, blocks = self._blocks(dimension)
-                if len(blocks.lengths) > 1 or dimension in self.asked:
+                if len(blocks.lengths) > 1 or dimension in (*self.asked, *self.labelled):
                     self._check_asked(dimension, numbers)
                     along[dimension] = numbers, blocks
+                else:
+                    whole[dimension] = numbers, blocks
             elif dimension in self.asked or self._grows(dimension, new):
                 plain.append(dimension)
             else:
@@ -189,7 +195,9 @@ class Arranger:
                 self.files[0].target, f"{names} have no coordinates: the order is not known"
             )
         if not along and not plain:
-            self._nothing_differs()
+            if not whole or not self._lack_variables():
+                self._nothing_differs()
+            along = dict([*whole.items()][:1])  # files of other variables are beside each other
         every = {dimension: numbers for dimension, (numbers, _) in along.items()}
         axes: dict[str, Axis] = {}
         for dimension in plain:
@@ -205,22 +213,30 @@ class Arranger:
             axes[dimension] = replace(axis, values=axis.values.view(blocks.values.dtype))
         return FileGrid(axes, every, new, self.overlap)
 
-    def _new_dimension(self) -> str | None:
-        """Return the dimension that files do not have but follow each other along."""
-        dimensions = self.files[0].layout.dimensions
-        lacking = [d for d in (*self.asked, *self.before) if d not in dimensions]
-        lacking = [*dict.fromkeys(lacking)]
-        if len(lacking) > 1:
-            raise ExportError(
-                self.files[0].target, f"has none of the dimensions {', '.join(lacking)}"
-            )
-        return lacking[0] if lacking else None
+    def _new_dimensions(self) -> tuple[str, ...]:
+        """Return the dimensions that files do not have but follow each other along."""
+        dimensions = {path for layout in self._layouts for path in layout.dimensions}
+        wanted = (*self.labelled, *self.asked, *self.before)
+        return tuple(path for path in dict.fromkeys(wanted) if path not in dimensions)
 
-    def _has_coordinate(self, dimension: str, new: str | None) -> bool:
+    @property
+    def _layouts(self) -> Iterable[Layout]:
+        """The different layouts of the files."""
+        return {id(file.layout): file.layout for file in self.files}.values()
+
+    def _lack_variables(self) -> bool:
+        """Tell whether a file lacks a variable that another one has."""
+        return any(
+            layout.form(form.path) is None
+            for layout in self._layouts
+            for form in self.expected.forms
+        )
+
+    def _has_coordinate(self, dimension: str, new: Sequence[str]) -> bool:
         form = self.expected.form(dimension)
         if form is None or not form.is_small:
             return False
-        return form.dimensions in ((dimension,), ()) or dimension == new
+        return form.dimensions in ((dimension,), ()) or dimension in new
 
     def _blocks(self, dimension: str) -> tuple[np.ndarray, Blocks]:
         """Return which coordinates along a dimension each file has, and the different ones."""
@@ -232,13 +248,21 @@ class Arranger:
         same: dict[tuple[int, int], int] = {}
         numbers = np.empty(len(self.files), np.int64)
         for at, file in enumerate(self.files):
-            values, layout = file.value(dimension), file.layout
+            layout, form = file.layout, file.layout.form(dimension)
+            if form is None:
+                if dimension in layout.dimensions:
+                    reason = f"has no {dimension}, by which other files are in order along it"
+                    raise ExportError(file.target, reason)
+                numbers[at] = -1
+                continue
+            values = file.value(dimension)
             number = same.setdefault((id(values), id(layout)), len(own))
             if number == len(own):
-                form = layout.form(dimension)
-                assert form is not None
                 own.append(np.atleast_1d(converted(file.target, values, form, wanted)))
             numbers[at] = number
+        if not own:
+            reason = f"has no {dimension}, along which the aggregation is"
+            raise ExportError(self.files[0].target, reason)
         blocks, first = Blocks.of(own), 0
         if before is not None and before.values is not None:
             held = np.atleast_1d(typed(self.url, before.values, wanted))
@@ -253,7 +277,7 @@ class Arranger:
             found.append(known.setdefault(keys[at], len(kept)))
             if found[-1] == len(kept):
                 kept.append(at)
-        return np.array(found)[numbers], blocks.taken(np.array(kept))
+        return np.array([*found, -1])[numbers], blocks.taken(np.array(kept))
 
     def _as_read(self, dimension: str, blocks: Blocks) -> Blocks:
         """Return coordinates as those numbers of which the order counts: with their own sign."""
@@ -267,13 +291,17 @@ class Arranger:
 
     def _units(self, dimension: str) -> set[str | None]:
         """Return the units that files have along a dimension."""
-        forms = {file.layout.form(dimension) for file in self.files}
-        return {None if form is None else form.units for form in forms}
+        forms = (layout.form(dimension) for layout in self._layouts)
+        return {form.units for form in forms if form is not None}
 
     def _check_asked(self, dimension: str, numbers: np.ndarray) -> None:
         if self.asked and dimension not in self.asked:
-            other = int(np.argmax(numbers != numbers[0]))  # 0 if all have the same
-            first = self.url if self.before else self.files[0].target
+            having = np.flatnonzero(numbers >= 0)
+            one = int(having[0])
+            other = int(
+                having[np.argmax(numbers[having] != numbers[one])]
+            )  # `one` if all are equal
+            first = self.url if self.before else self.files[one].target
             names = ", ".join(path.strip("/") for path in self.asked)
             raise ExportError(
                 self.files[other].target,
@@ -281,22 +309,23 @@ class Arranger:
                 f"each other along {names} only",
             )
 
-    def _grows(self, dimension: str, new: str | None) -> bool:
-        if dimension == new:
+    def _grows(self, dimension: str, new: Sequence[str]) -> bool:
+        if dimension in new:
             return True
         return dimension in self.before and len(self.before[dimension].edges) > 2
 
     def _check_sizes(self, dimension: str) -> None:
         before = self.before.get(dimension)
         files = [file for file in self.files if dimension in file.layout.dimensions]
-        first = files[0].size(dimension) if before is None else int(before.edges[-1])
-        for file in files:
-            if file.size(dimension) != first:
+        sizes = [file.size(dimension) for file in files]
+        first = int(before.edges[-1]) if before is not None else sizes[0]
+        for file, size in zip(files, sizes, strict=True):
+            if size != first:
                 other = files[0].target if before is None else self.url
                 name = dimension.strip("/")
                 raise ExportError(
                     file.target,
-                    f"has length {file.size(dimension)} along {dimension}, and {other} has "
+                    f"has length {size} along {dimension}, and {other} has "
                     f"{first}; if the files are to follow each other along it in the order in "
                     f"which they are given, say dim={name!r}",
                 )
@@ -317,7 +346,7 @@ class Arranger:
         )
 
     def _sequence(
-        self, dimension: str, others: Mapping[str, np.ndarray], new: str | None
+        self, dimension: str, others: Mapping[str, np.ndarray], new: Sequence[str]
     ) -> tuple[np.ndarray, Axis]:
         """Return the blocks of files, in the order in which they are given."""
         count = len(self.files)
@@ -330,8 +359,11 @@ class Arranger:
         owners: list[str] = []
         numbers = np.empty(count, np.int64)
         for at, (file, key) in enumerate(zip(self.files, keys, strict=True)):
+            if dimension not in (*new, *file.layout.dimensions):
+                numbers[at] = -1
+                continue
             number = seen[key] = seen.get(key, -1) + 1
-            length = 1 if dimension == new else file.size(dimension)
+            length = 1 if dimension in new else file.size(dimension)
             if not length:
                 raise nothing_along(file.target, dimension)
             if number == len(owners):
@@ -379,15 +411,11 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
         Naming the files, or the place.
     """
     dimensions = list(grid.axes)
-    places = grid.places(dimensions)
-    order = np.argsort(places, kind="stable")
-    same = np.flatnonzero(np.diff(places[order]) == 0)
-    if len(same) and grid.overlap == "error":
-        one, other = (files[int(order[same[0] + step])].target for step in (0, 1))
-        names = ", ".join(dimensions)
-        reason = f"has the same coordinates as {one}, along {names}; {_ADVICE}"
-        raise ExportError(other, reason)
+    if grid.overlap == "error":
+        _check_alone(grid, files)
     shape = grid.shape(dimensions)
+    whole = np.all([numbers >= 0 for numbers in grid.numbers.values()], axis=0)
+    places = grid.places(dimensions)[whole]
     lacking = np.setdiff1d(np.arange(np.prod(shape, dtype=np.int64)), places)
     if partly or not len(lacking):
         return
@@ -403,6 +431,27 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
     if not gaps:
         raise ExportError(files[0].target, f"{message}; gaps='allow' takes them as missing data")
     warnings.warn(f"{message}; they read as missing data", NCZarrWarning, stacklevel=caller_level())
+
+
+def _check_alone(grid: FileGrid, files: Sequence[Summary]) -> None:
+    """Raise if two files at one place have a variable in common."""
+    places = np.zeros(len(files), np.int64)
+    for dimension, numbers in grid.numbers.items():
+        places = places * (len(grid.axes[dimension].order) + 1) + numbers + 1
+    order = np.argsort(places, kind="stable")
+    same = np.flatnonzero(np.diff(places[order]) == 0)
+    place, owners = -1, dict[str, int]()
+    for at in order[np.union1d(same, same + 1)].tolist():
+        if places[at] != place:
+            place, owners = places[at], {}
+        for form in files[at].layout.forms:
+            if form.is_coordinate or not (grid.new or grid.axes.keys() & {*form.dimensions}):
+                continue
+            other = owners.setdefault(form.path, at)
+            if other != at:
+                first, names = files[other].target, ", ".join(grid.axes)
+                reason = f"has the same coordinates as {first}, along {names}; {_ADVICE}"
+                raise ExportError(files[at].target, reason)
 
 
 def _keys(blocks: Blocks, exact: bool) -> list[object]:
@@ -483,7 +532,7 @@ def by_coordinate(
 ) -> Axis:
     """Return the axis of blocks in the order of their coordinates.
 
-    Text has no order: its blocks follow each other as they are given.
+    Blocks of text are in the order of their first labels, as xarray has them.
 
     Parameters
     ----------
@@ -510,8 +559,8 @@ def by_coordinate(
         raise nothing_along(names[int(empty[0])], name)
     is_text = blocks.values.dtype.kind not in "iuf"
     if is_text:
-        order = np.arange(len(blocks.lengths))
         _check_text(name, blocks, names)
+        order = _ordered_texts(blocks)
     else:
         order, parts = _ordered(name, blocks, names, overlap)
     ordered = blocks.taken(order, parts)
@@ -523,6 +572,16 @@ def by_coordinate(
 def nothing_along(file: str, name: str) -> ExportError:
     """Return the error for a file of which a dimension has no elements."""
     return ExportError(file, f"has nothing along {name}; leave this file out")
+
+
+def _ordered_texts(blocks: Blocks) -> np.ndarray:
+    """Return the order of blocks by their first labels, falling if those of all blocks fall."""
+    firsts = blocks.values[blocks.starts].tolist()
+    lasts = blocks.values[blocks.starts + blocks.lengths - 1].tolist()
+    falls = {one > other for one, other in zip(firsts, lasts, strict=True) if one != other} == {
+        True
+    }
+    return np.array(sorted(range(len(firsts)), key=firsts.__getitem__, reverse=falls))
 
 
 def _ordered(

@@ -14,10 +14,10 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import write_again
-from nczarr_xarray.aggregation.combine import combined
 from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.masters import unmarked
-from nczarr_xarray.aggregation.request import Gaps, Missing, Request
+from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
 from nczarr_xarray.aggregation.sources import Source, datasets_of
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import Opening
@@ -41,13 +41,14 @@ _SHOWN = "aggregation in memory"
 def open_many(
     sources: Iterable[Source] | Source,
     *,
-    dim: str | Sequence[str] | None = None,
+    dim: Dim = None,
     storage_options: Mapping[str, Any] | None = None,
     variables: Sequence[str] | None = None,
     gaps: Gaps = "allow",
     overlap: Overlap = "error",
     tolerance: float | None = None,
     missing: Missing = "error",
+    types: Types = "error",
     rename: Mapping[str, str] | None = None,
     skip_unreadable: bool = False,
     progress: bool | None = None,
@@ -62,7 +63,7 @@ def open_many(
     ----------
     sources
         See `nczarr_xarray.aggregation.sources.datasets_of`.
-    dim, storage_options, variables, gaps, overlap, tolerance, missing, rename
+    dim, storage_options, variables, gaps, overlap, tolerance, missing, types, rename
         As of `nczarr_xarray.aggregate`.
     skip_unreadable, progress
         As of `nczarr_xarray.aggregate`.
@@ -83,6 +84,7 @@ def open_many(
     NCZarrError
         If a source cannot be listed, or a file cannot be read.
     """
+    request = Request.of(locals())
     import xarray as xr
 
     files = datasets_of(sources, storage_options)
@@ -91,20 +93,9 @@ def open_many(
         one = xr.open_dataset(files[0], engine="nczarr", **options)
         wanted_names = [variables] if isinstance(variables, str) else variables
         return one if wanted_names is None else one[[*wanted_names]]
-    request = Request(
-        dim=dim,
-        variables=variables,
-        storage_options=storage_options,
-        gaps=gaps,
-        overlap=overlap,
-        tolerance=tolerance,
-        missing=missing,
-        rename=rename,
-        skip_unreadable=skip_unreadable,
-    )
     wanted, lacking = request.wanted(lambda *_: None), Lacking(netcdf4=True)
     with Progress("open_many", shown=bool(progress), unit=" files") as shown:
-        found = combined(files, files, request, wanted, shown, None, _SHOWN, lacking)
+        found = joined(files, files, request, wanted, shown, None, _SHOWN, lacking)
     lacking.tell(_SHOWN)
     policy = AddressPolicy.of({}, allow=_allowed(files, storage_options))
     opened = in_memory(found, policy)

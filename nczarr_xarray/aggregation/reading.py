@@ -25,6 +25,7 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.checks import equal_values
+from nczarr_xarray.aggregation.labels import Label
 from nczarr_xarray.aggregation.names import with_names
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
 from nczarr_xarray.dataset.dataset import Opened, gather_caught
@@ -64,6 +65,8 @@ class Wanted:
         How variables and dimensions are to be called, by their names in files.
     fills
         Whether a file may lack variables.
+    labels
+        Coordinates that names or attributes of files say.
     """
 
     names: frozenset[str]
@@ -73,6 +76,7 @@ class Wanted:
     skips: bool = False
     rename: Mapping[str, str] = field(default_factory=dict)
     fills: bool = False
+    labels: tuple[Label, ...] = ()
 
     @property
     def options(self) -> OpenOptions:
@@ -82,7 +86,7 @@ class Wanted:
     def describe(self, target: str, hierarchy: Hierarchy) -> tuple[Hierarchy, Description]:
         """Return the metadata of a file by the names that are wanted, and what is kept of them."""
         shown = with_names(target, hierarchy, self.rename) if self.rename else hierarchy
-        names = self.names
+        names = self.names - {name for one in self.labels for name in (one.name, f"/{one.name}")}
         if self.fills and names:
             paths = {variable.path.strip("/") for variable in shown.root.all_variables()}
             names = frozenset(name for name in names if name.strip("/") in paths) or names
@@ -92,7 +96,17 @@ class Wanted:
             stored = tuple((v.path, own.path) for v, own in pairs if v.path != own.path)
             layout = replace(description.layout, stored=stored)
             description = replace(description, layout=layout)
+        for label in self.labels:
+            shown, description = label.added(target, shown, description)
         return shown, description
+
+    def read(
+        self, target: str, hierarchy: Hierarchy, description: Description, values: Iterable[Any]
+    ) -> Read:
+        """Return what was read of a file; raise if values could not be."""
+        checked = _checked(target, description, values)
+        labels = (label.value(target, hierarchy) for label in self.labels)
+        return Read(hierarchy, description, (*checked, *labels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +189,7 @@ class RemoteFiles:
             file = DataFile(source)
             readers = [VariableReader(file, variable) for variable in variables]
             values = await gather_caught([reader.read_remote() for reader in readers])
-            return Read(hierarchy, description, _checked(target, description, values))
+            return self._wanted.read(target, hierarchy, description, values)
         finally:
             source.close()
 
@@ -209,7 +223,7 @@ def read_one(target: str, wanted: Wanted) -> Read:
         wanted.refuse(target, opened, wanted.options)
         hierarchy, description = wanted.describe(target, opened.hierarchy)
         values = opened.read_many([(variable, None) for variable in description.wanted])
-        return Read(hierarchy, description, _checked(target, description, values))
+        return wanted.read(target, hierarchy, description, values)
 
 
 def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:
@@ -267,7 +281,7 @@ class Summaries:
     hierarchy: Hierarchy | None = None
     differing: set[Key] = field(default_factory=set)
     _hierarchies: dict[Layout, Hierarchy] = field(default_factory=dict)
-    _attributes: dict[Key, Attribute] = field(default_factory=dict)
+    _attributes: dict[str, Mapping[str, Attribute]] = field(default_factory=dict)
     _layouts: dict[tuple[Layout, tuple[int, ...]], tuple[Layout, tuple[int, ...]]] = field(
         default_factory=dict
     )
@@ -277,7 +291,7 @@ class Summaries:
     def begin(self, hierarchy: Hierarchy) -> None:
         """Start with the metadata of the first file, or of a master."""
         self.hierarchy = hierarchy
-        self._attributes = dict(_attributes(hierarchy))
+        self._compare(hierarchy)
 
     def add(self, target: str, read: Read) -> None:
         """Add the next file; what is equal to that of others is kept once."""
@@ -316,16 +330,21 @@ class Summaries:
         return self._values.setdefault(key, values)
 
     def _compare(self, hierarchy: Hierarchy) -> None:
-        attributes = dict(_attributes(hierarchy))
-        for key in self._attributes.keys() | attributes.keys():
-            if key not in self.differing and not _same(
-                self._attributes.get(key), attributes.get(key)
-            ):
-                self.differing.add(key)
+        """Find the attributes of groups and variables that are others than before."""
+        for path, attributes in _attributes(hierarchy):
+            known = self._attributes.setdefault(path, attributes)
+            for name in known.keys() | attributes.keys():
+                key = path, name
+                if key not in self.differing and not _same(known.get(name), attributes.get(name)):
+                    self.differing.add(key)
 
 
 def read_files(
-    targets: Sequence[str], wanted: Wanted, done: Callable[[], object], into: Summaries
+    targets: Sequence[str],
+    wanted: Wanted,
+    done: Callable[[], object],
+    into: Summaries,
+    refuse: Callable[[str, NCZarrError], None],
 ) -> list[int]:
     """Read what is needed of files.
 
@@ -335,16 +354,14 @@ def read_files(
         Called after each file.
     into
         What to add the files to.
+    refuse
+        Called with a file that cannot be opened, or has not what is wanted, and the error; it may
+        raise that.
 
     Returns
     -------
     list of int
         The numbers of the files that were added.
-
-    Raises
-    ------
-    NCZarrError
-        Naming the file that cannot be opened, or has not what is wanted.
 
     Warns
     -----
@@ -356,15 +373,15 @@ def read_files(
         if isinstance(read, Read):
             into.add(target, read)
             added.append(number)
-        elif wanted.skips:
+        elif wanted.skips and isinstance(read, FormatError):
             warnings.warn(f"{read}; it is left out", NCZarrWarning, stacklevel=caller_level())
         else:
-            raise read
+            refuse(target, read)
         done()
     return added
 
 
-def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read | FormatError]:
+def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read | NCZarrError]:
     """Yield what is read of files, in their order; many that are far away wait at the same time."""
     remote = RemoteFiles(wanted)
     with WaitingThreads(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
@@ -428,7 +445,7 @@ class _Batch:
             future = asyncio.run_coroutine_threadsafe(_read_together(files, remote), loop)
         return cls(targets, wanted, future, others)
 
-    def results(self) -> list[Read | FormatError]:
+    def results(self) -> list[Read | NCZarrError]:
         """Return what was read, waiting for it; files that are here are read now."""
         with collection_paused():  # each file leaves objects that stay
             remote = {} if self.remote is None else self.remote.result()
@@ -439,15 +456,15 @@ class _Batch:
 
     def _result(
         self, number: int, target: str, read: Read | BaseException | None
-    ) -> Read | FormatError:
-        """Return what was read of a file, or why it is no dataset; raise other errors."""
+    ) -> Read | NCZarrError:
+        """Return what was read of a file, or why it was not."""
         try:
             if isinstance(read, BaseException):
                 raise read
             if read is None and number in self.others:
                 read = self.others[number].result()
             return read_one(target, self.wanted) if read is None else read
-        except FormatError as error:
+        except NCZarrError as error:
             return error
 
     def cancel(self) -> None:
@@ -473,12 +490,11 @@ async def _read_together(
     return dict(zip(remote, results, strict=True))
 
 
-def _attributes(hierarchy: Hierarchy) -> Iterator[tuple[Key, Attribute]]:
+def _attributes(hierarchy: Hierarchy) -> Iterator[tuple[str, Mapping[str, Attribute]]]:
     for group in hierarchy.root.walk():
-        variables = [(f"{v.path}:", without_enum(v).attributes) for v in group.variables.values()]
-        for path, attributes in ((group.path, group.attributes), *variables):
-            for attribute in attributes.values():
-                yield (path, attribute.name), attribute
+        yield group.path, group.attributes
+        for variable in group.variables.values():
+            yield f"{variable.path}:", without_enum(variable).attributes
 
 
 def _same(one: Attribute | None, other: Attribute | None) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterable
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.arguments import add_option, add_progress, shows_progress
-from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
+from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options, with_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 
 
@@ -17,6 +19,7 @@ def add_aggregate(new: NewParser) -> None:
             "nczarr aggregate tas_19*.nc -o tas.nca",
             "nczarr aggregate 's3://bucket/tas/**/*.nc' -o s3://bucket/tas.nca",
             "nczarr aggregate tas_2003.nc -o tas.nca --append",
+            r"nczarr aggregate 'runs/*.nc' -o runs.nca --dim 'member=_r(\d+)i1' --dry-run",
         ],
         description="Write a master that holds the coordinates of all files, and says which of "
         "them has which part of the data. Only metadata and coordinates are read; the order of "
@@ -45,9 +48,10 @@ def add_aggregate(new: NewParser) -> None:
     if_there.add_argument("--overwrite", action="store_true", help="replace MASTER")
     parser.repeated(
         "--dim",
-        "NAME",
+        "NAME[=PATTERN]",
         "a dimension along which the files follow each other, if its coordinate does not "
-        "tell that; it may be a new one",
+        "tell that; it may be a new one. PATTERN says the coordinate of a file: what it matches "
+        "in its name (a regular expression; %%Y%%m%%d is a date), or @ATTRIBUTE",
     )
     parser.repeated("--var", "NAME", "a variable that is wanted; else all are")
     parser.add_argument(
@@ -82,10 +86,14 @@ def add_aggregate(new: NewParser) -> None:
         "--rename",
         action="append",
         metavar="OLD=NEW",
+        default=[],
         help="call a variable or a dimension otherwise than the files do (may be repeated)",
     )
     parser.flag("--fill-missing", "take variables that a file lacks for missing data there")
+    parser.flag("--promote-types", "take a type for data that holds those of all files")
     parser.flag("--skip-unreadable", "leave out files that are no datasets")
+    parser.flag("--dry-run", "write nothing; print what of the files agrees and what not")
+    parser.flag("--json", "with --dry-run: print it as JSON")
     add_progress(parser)
     add_option(parser, "-s", "file_options", "storage option of the files")
     add_option(parser, "-S", "master_options", "storage option of MASTER")
@@ -102,17 +110,19 @@ def add_file_format(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Aggregate; return 0 (errors are raised)."""
+    """Aggregate; return 1 if files do not fit in a dry run (else errors are raised)."""
     from nczarr_xarray.aggregation.api import aggregate
 
+    if args.json and not args.dry_run:
+        raise UsageError("--json", "is for --dry-run")
     if len(args.output) > 1:
         reason = "is given twice; storage options are -s of the files, -S of MASTER"
         raise UsageError("-o/--output", reason)
     with in_terms_of_options():
-        aggregate(
+        report = aggregate(
             args.files,
             args.output[0],
-            args.dim,
+            _dim(args.dim or ()),
             args.append,
             args.file_options or None,
             shows_progress(args),
@@ -123,17 +133,30 @@ def run(args: argparse.Namespace) -> int:
             overlap=args.overlap,
             tolerance=args.tolerance,
             missing="fill" if args.fill_missing else "error",
-            rename=dict(_pair(text) for text in args.rename or ()),
+            types="promote" if args.promote_types else "error",
+            rename=dict(_pair("--rename", "OLD=NEW", text) for text in args.rename),
             skip_unreadable=args.skip_unreadable,
             overwrite=args.overwrite,
             relative=args.relative,
             output_options=args.master_options or None,
+            dry_run=args.dry_run,
         )
-    return 0
+    if report is None:
+        return 0
+    report.refused = [(target, with_options(reason)) for target, reason in report.refused]
+    print(json.dumps(report.as_json(), indent=1) if args.json else "\n".join(report.lines()))
+    return int(bool(report.refused))
 
 
-def _pair(text: str) -> tuple[str, str]:
-    old, equal, new = text.partition("=")
-    if not (old and equal and new):
-        raise UsageError("--rename", f"is OLD=NEW, not {text!r}")
-    return old, new
+def _dim(given: Iterable[str]) -> list[str] | dict[str, str]:
+    """Return the dimensions, with the patterns if there are some."""
+    if not any("=" in text for text in given):
+        return [*given]
+    return dict(_pair("--dim", "NAME=PATTERN for each", text) for text in given)
+
+
+def _pair(option: str, form: str, text: str) -> tuple[str, str]:
+    first, equal, second = text.partition("=")
+    if not (first and equal and second):
+        raise UsageError(option, f"is {form}, not {text!r}")
+    return first, second

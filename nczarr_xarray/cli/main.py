@@ -240,6 +240,9 @@ _OPTIONS = (
     ("gaps='allow' takes them", "without --no-gaps they are taken"),
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),
+    ("overlap='first' or 'last'", "--overlap first or last"),
+    ("missing='fill'", "--fill-missing"),
+    ("types='promote'", "--promote-types"),
     (r"cfa_version='([0-9.]+)'", r"--cfa-version \1"),
 )
 #: Functions that messages name, and the commands that do the same.
@@ -257,12 +260,13 @@ def in_terms_of_options() -> Iterator[None]:
     except ExportError as error:
         problems = error.lines[1:]
         reason = error.reason.partition(":\n")[0] if problems else error.reason
-        raise ExportError(error.object, _with_options(reason), problems) from error
+        raise ExportError(error.object, with_options(reason), problems) from error
     except DatasetExistsError as error:
-        raise DatasetExistsError(error.object, _with_options(error.reason)) from error
+        raise DatasetExistsError(error.object, with_options(error.reason)) from error
 
 
-def _with_options(reason: str) -> str:
+def with_options(reason: str) -> str:
+    """Return a reason that names options of the command line."""
     for pattern, option in _OPTIONS:
         reason = re.sub(pattern, option, reason)
     return reason

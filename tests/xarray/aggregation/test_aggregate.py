@@ -29,7 +29,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_xarray import to_cfa
-from nczarr_xarray.aggregation import combine
+from nczarr_xarray.aggregation import joining
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
@@ -220,7 +220,7 @@ def test_one_writer_at_a_time_from_before_the_master_is_read(
         return read_files(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(combine, "read_files", meanwhile)
+        patch.setattr(joining, "read_files", meanwhile)
         aggregate([middle], target, append=True)
     assert refused == [late]
     check_field(target, 4)
@@ -979,7 +979,10 @@ def test_a_thousand_files_of_one_kind_are_described_once(tmp_path: Path) -> None
 
     found = Summaries()
     wanted = Wanted(frozenset(), frozenset(), None, lambda *_: None)
-    read_files([path, str(tmp_path / "b.nc")] * 3, wanted, lambda: None, found)
+    refused: list[str] = []
+    paths = [path, str(tmp_path / "b.nc")] * 3
+    read_files(paths, wanted, lambda: None, found, lambda target, _: refused.append(target))
+    assert not refused
     assert len({id(file.layout) for file in found.files}) == 1
     assert len({id(file.value("/x")) for file in found.files}) == 1
     assert len({id(file.value("/time")) for file in found.files}) == 2

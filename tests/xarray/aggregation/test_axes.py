@@ -63,11 +63,25 @@ def test_blocks_that_overlap_are_refused_and_no_others(lists: list[list[int]]) -
             by_coordinate("/t", Blocks.of(blocks), names, gaps=True)
 
 
-def test_text_stays_in_the_order_given() -> None:
-    blocks = [np.array(["b", "c"], object), np.array(["a"], object)]
-    axis = by_coordinate("/m", Blocks.of(blocks), ["0.nc", "1.nc"], gaps=True)
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["bc", "a"], "abc"),
+        (["a", "c", "b"], "abc"),
+        (["ba", "dc"], "dcba"),  # they fall
+        (["ab", "dc"], "abdc"),
+        (["d", "ba", "c"], "dcba"),
+    ],
+)
+def test_text_is_in_the_order_of_its_first_labels(texts: list[str], expected: str) -> None:
+    blocks = Blocks.of([np.array([*text], object) for text in texts])
+    axis = by_coordinate("/m", blocks, texts, gaps=True)
     assert axis.values is not None
-    assert axis.values.tolist() == ["b", "c", "a"]
+    assert "".join(axis.values) == expected
+
+
+def test_texts_of_two_files_are_others() -> None:
+    blocks = [np.array(["b", "c"], object)]
     both = Blocks.of([*blocks[:1], np.array(["c"], object)])
     with pytest.raises(ExportError, match=r"1.nc: overlaps with 0.nc along /m: both have 'c'"):
         by_coordinate("/m", both, ["0.nc", "1.nc"], gaps=True)

@@ -119,7 +119,7 @@ def test_variables_that_some_files_lack(tmp_path: Path, first: bool) -> None:
     more = {"pr": (("time", "x"), field([1], add=7), {"units": "m"})}
     given = [more if (n == 0) is first else {} for n in range(2)]
     files = [step(tmp_path / f"{n}.nc", [n], more=one) for n, one in enumerate(given)]
-    with pytest.raises(ExportError, match=r"lacks pr.*missing='fill'"):
+    with pytest.raises(ExportError, match=r"1\.nc: (has|lacks) pr, .*missing='fill'"):
         open_many(files)
     many = open_many(files, missing="fill", decode_times=False)
     has = 0 if first else 1
@@ -136,14 +136,27 @@ def test_variables_that_some_files_lack(tmp_path: Path, first: bool) -> None:
         xr.testing.assert_equal(saved.load(), many.load())
 
 
-def test_coordinates_must_be_in_all(tmp_path: Path) -> None:
+def test_coordinates_are_in_a_file_of_each_place(tmp_path: Path) -> None:
+    """Those that do not depend on the time are those of any file; others are nothing to fill."""
     more = {
         "height": (("x",), np.arange(3.0), {}),
-        "q": (("x",), [1.0] * 3, {"coordinates": "height"}),
+        "month": (("time",), [7.0], {}),
+        "q": (("time", "x"), [[1.0] * 3], {"coordinates": "height month"}),
     }
     files = [step(tmp_path / "0.nc", [0], more=more), step(tmp_path / "1.nc", [1])]
-    with pytest.raises(ExportError, match="lacks height"):
+    with pytest.raises(ExportError, match=r"1\.nc: lacks /month, a coordinate"):
         open_many(files, missing="fill")
+    with pytest.raises(ExportError, match=r"1\.nc: lacks height, month, q"):
+        open_many(files)
+    month: Any = {
+        "month": (("time",), [8.0], {}),
+        "r": (("time",), [1.0], {"coordinates": "month"}),
+    }
+    files[1] = step(tmp_path / "1.nc", [1], more=month)
+    many = open_many(files, missing="fill", decode_times=False)
+    assert many.month.values.tolist() == [7, 8]
+    assert many.height.values.tolist() == [0, 1, 2]
+    assert set(many.coords) == {"time", "x", "month", "height"}
 
 
 def differently_named(folder: Path) -> list[str]:

@@ -99,7 +99,7 @@ def test_labels_name_the_members_of_a_dimension(
     master = tmp_path / "m.nca"
     aggregate(files[:2], master, dim="member", cfa_version=version)
     aggregate(files[2:], master, append=True)
-    assert texts(master, "member") == ["r1i1p1f1", "r2", "r10"]
+    assert texts(master, "member") == ["r10", "r1i1p1f1", "r2"]
     with xr.open_dataset(master, engine="nczarr") as found:
         assert found["member"].dims == ("member",)
         assert found.sel(member=b"r2")["v" if is_scalar else "of_member"].ndim == int(is_scalar)

@@ -14,7 +14,7 @@ import xarray as xr
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.aggregation import combine, kerchunk
+from nczarr_xarray.aggregation import joining, kerchunk
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.cli.main import main
@@ -158,7 +158,7 @@ def test_what_is_no_reference_stays(
     if what == "mine":
         aggregate(files, tmp_path / "all.parq")
     with monkeypatch.context() as patch:
-        patch.setattr(combine, "read_files", _read_nothing)
+        patch.setattr(joining, "read_files", _read_nothing)
         with pytest.raises(DatasetExistsError):
             aggregate(files, tmp_path / "all.parq", overwrite=what != "mine")
     assert mine.read_text() == "mine"
@@ -172,7 +172,7 @@ def test_json_that_came_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.Monk
         target.write_text("mine")
         return added
 
-    monkeypatch.setattr(combine, "read_files", meanwhile)
+    monkeypatch.setattr(joining, "read_files", meanwhile)
     with pytest.raises(DatasetExistsError):
         aggregate(files, target)
     assert target.read_text() == "mine"
