@@ -53,12 +53,17 @@ def blosc_unshuffler() -> Unshuffler | None:
     return partial(_by_frame, blosc.decompress)
 
 
-def netcdf_size(dtype: np.dtype) -> int:
+def netcdf_size(dtype: np.dtype, *, text: bool = False) -> int:
     """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
 
     netCDF-C writes 0, which means "do not shuffle" in numcodecs.
+
+    Parameters
+    ----------
+    text
+        Whether single bytes are strings, not characters.
     """
-    return 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
+    return 8 if dtype.kind == "S" and (text or dtype.itemsize > 1) else dtype.itemsize
 
 
 def element_size(config: CodecConfig, array: Array) -> int:

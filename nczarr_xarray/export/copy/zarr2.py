@@ -131,11 +131,11 @@ def _item(opened: Opened, variable: Variable, profile: Profile, copying: CopyOpt
     fill = array.fill if array is not None else None
     if variable.nc_type == "string" and dtype.kind in "OU":
         # the source does not state the length of its texts: they have to be read
-        dtype = text_dtype(source.longest_text(stored.chunk_shape), _room(variable), profile)
+        dtype = text_dtype(source.longest_text(stored.chunk_shape), _room(variable))
         codecs = ()
         fill = fill.encode() if isinstance(fill, str) and profile.spelling is not None else None
-    elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
-        dtype = text_dtype(dtype.itemsize, 0, profile)
+    elif variable.nc_type == "string" and variable.dtype.kind != "S":  # bytes of Zarr stay
+        dtype = text_dtype(dtype.itemsize)
     if isinstance(opened.store, DataFile) and profile.generation in ("G2L", "G2U"):
         dtype = dtype.newbyteorder("<")  # these releases ignore the stated byte order
     pure = profile.generation == "v2" and opened.hierarchy.generation in NCZARR

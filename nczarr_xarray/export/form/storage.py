@@ -108,7 +108,7 @@ def netcdf_type(dtype: np.dtype) -> str | None:
     return NC_TYPES.get(dtype.str[1:])
 
 
-def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype:
+def text_dtype(longest: int, room: int = 0) -> np.dtype:
     """Return the dtype in which text is stored; ``_nczarr_maxstrlen`` is set to match.
 
     Parameters
@@ -118,8 +118,7 @@ def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype:
     room
         Bytes to reserve at least.
     """
-    least = 2 if profile.generation == "v2" else 1  # with one byte it would be a char array
-    return np.dtype(f"S{max(longest, room, least)}")
+    return np.dtype(f"S{max(longest, room, 2)}")  # with one byte it would be a char array
 
 
 def note_text(variable: Variable, profile: Profile) -> None:
@@ -193,7 +192,7 @@ def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype:
     if dtype.kind in "OU":
         length = encoding.get("_nczarr_maxstrlen")
         if length is None:
-            return text_dtype(request.text_length, 0, profile)
+            return text_dtype(request.text_length)
         if not isinstance(length, (int, np.integer)) or length < 1:
             raise ValueError(f"_nczarr_maxstrlen is {length!r}, not a number of bytes")
         if request.text_length > length:
@@ -201,7 +200,7 @@ def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype:
                 f"holds a text of {request.text_length} bytes, longer than its _nczarr_maxstrlen "
                 f"{length}; text is never cut"
             )
-        return text_dtype(request.text_length, int(length), profile)
+        return text_dtype(request.text_length, int(length))
     endian = encoding.get("endian", "native")
     if endian not in ("native", "little", "big", None) and request.explicit:
         raise ValueError(f"endian is {endian!r}; it is 'native', 'little' or 'big'")

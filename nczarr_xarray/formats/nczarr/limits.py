@@ -192,7 +192,7 @@ class _Check:
             yield from self.grid(variable, array)
             yield from self.dtype(variable, array)
             yield from self.fill(array)
-            yield from self.codecs(array)
+            yield from self.codecs(array, text=variable.nc_type == "string")
 
     def grid(self, variable: Variable, array: ChunkedArray) -> Iterator[str]:
         shape, chunks = array.shape, array.chunk_shape
@@ -238,16 +238,18 @@ class _Check:
         if array.dtype.kind in "SUO" and isinstance(text, str):
             yield from _about("fill value", self.text(text))
 
-    def codecs(self, array: ChunkedArray) -> Iterator[str]:
+    def codecs(self, array: ChunkedArray, *, text: bool) -> Iterator[str]:
         if array.codecs and self.profile.generation == "G2U":
-            yield from self.codec(array.codecs[0], array)  # one problem is enough
+            yield from self.codec(array.codecs[0], array, text=text)  # one problem is enough
             return
         for config in array.codecs:
-            yield from _about(f"codec {config['id']!r}", self.codec(config, array))
+            yield from _about(f"codec {config['id']!r}", self.codec(config, array, text=text))
         if self.profile.portable and len(array.codecs) > 1:
             yield f"{_NOT_PORTABLE}: use one compressor and no filters"
 
-    def codec(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
+    def codec(
+        self, config: CodecConfig, array: ChunkedArray, *, text: bool = False
+    ) -> Iterator[str]:
         name = config["id"]
         if not self.netcdf:
             if self.profile.portable and not codec(name).portable:
@@ -264,10 +266,10 @@ class _Check:
         elif (words := codec(name).netcdf) is None:
             yield "netCDF-C does not have it: use zlib, zstd, bz2, blosc or szip"
         else:
-            yield from self.settings(config, words.needs, array)
+            yield from self.settings(config, words.needs, array, text=text)
 
     def settings(
-        self, config: CodecConfig, needs: Iterable[str], array: ChunkedArray
+        self, config: CodecConfig, needs: Iterable[str], array: ChunkedArray, *, text: bool
     ) -> Iterator[str]:
         """Check the parameters of a codec that netCDF-C has; yield problems."""
         name = config["id"]
@@ -280,7 +282,7 @@ class _Check:
         elif name == "szip" and math.prod(array.chunk_shape) < config["pixels-per-block"]:
             yield "a chunk has fewer elements than one block"
         elif name == "shuffle" and config.get("elementsize"):
-            size = netcdf_size(array.dtype)
+            size = netcdf_size(array.dtype, text=text)
             if config["elementsize"] != size:
                 yield f"netCDF-C shuffles this type by {size} bytes only"
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.attributes import DTYPE, as_float, as_integer
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
 from nczarr_xarray.model import NC_TYPES, ChunkedArray, CodecConfig, bytes_of
@@ -67,7 +68,7 @@ def parse_array(
     chunks = tuple(c or 1 if n == 0 else c for c, n in zip(chunks, shape, strict=True))
     if 0 in chunks:
         raise FormatError(key, "a chunk length is 0")
-    codecs = _codecs(metadata, key)
+    codecs = _codecs(metadata, key, dtype, text=nc_type == "string")
     if any(config["id"] == "vlen-bytes" for config in codecs):
         nc_type = None  # objects that are not text: netCDF has no such type
     array = ChunkedArray(
@@ -148,7 +149,9 @@ def _separator(metadata: Mapping[str, JSON], key: str) -> str:
     return str(separator)
 
 
-def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
+def _codecs(
+    metadata: Mapping[str, JSON], key: str, dtype: np.dtype, *, text: bool
+) -> tuple[CodecConfig, ...]:
     """Return the filters, then the compressor: the order of encoding."""
     filters = metadata.get("filters") or []
     if not isinstance(filters, list):
@@ -158,7 +161,11 @@ def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
     for config in configs:
         if not isinstance(config, dict) or not isinstance(config.get("id"), str):
             raise FormatError(key, f"codec {dumps(config):.80} has no 'id'")
-    return tuple({name: _plain(value) for name, value in config.items()} for config in configs)
+    found = [{name: _plain(value) for name, value in config.items()} for config in configs]
+    for config in found:
+        if config["id"] == "shuffle" and not config.get("elementsize"):  # as netCDF-C writes it
+            config["elementsize"] = netcdf_size(dtype, text=text)
+    return tuple(found)
 
 
 def _plain(value: JSON, *, inside: bool = False) -> Any:

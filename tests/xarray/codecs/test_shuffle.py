@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import netCDF4
 import numcodecs
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nczarr_xarray
 from nczarr_xarray.codecs import decompress, shuffle
 from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
 
@@ -100,3 +103,35 @@ def test_after_a_filter_that_returns_elements(tmp_path: Path) -> None:
     array[...] = values
     with xr.open_dataset(tmp_path / "a.zarr", engine="nczarr") as ds:
         assert np.array_equal(ds.v.values, array[...])
+
+
+@pytest.mark.parametrize("mode", ["nczarr", "zarr"])
+def test_strings_of_one_byte_are_shuffled_by_pointers(tmp_path: Path, mode: str) -> None:
+    """netCDF-C does so, and states 0 bytes; characters it does not shuffle."""
+    texts = list("abcdefghijklmnop")
+    url = f"file://{tmp_path}/a#mode={mode},file"
+    with netCDF4.Dataset(url, "w") as file:
+        file.createDimension("x", 16)
+        how: dict[str, Any] = {"zlib": True, "shuffle": True, "chunksizes": (16,)}
+        text = file.createVariable("t", str, ("x",), **how)
+        text.setncattr("_nczarr_maxstrlen", np.int32(1))
+        text[:] = np.array(texts, object)
+        letters = file.createVariable("c", "S1", ("x",), **how)
+        letters[:] = np.array(texts, "S1")
+    with xr.open_dataset(url, engine="nczarr") as ds:
+        assert ds["t"].values.tolist() == texts
+        assert ds["c"].values.astype(str).tolist() == texts
+        ds.nczarr.to_nczarr(tmp_path / "b")
+    nczarr_xarray.copy(url, tmp_path / "c", format="NCZarr")
+    nczarr_xarray.upgrade(url)
+    for back in ("a", "b", "c"):
+        with xr.open_dataset(f"file://{tmp_path}/{back}#mode=nczarr,file", engine="netcdf4") as ds:
+            assert ds["t"].values.tolist() == texts, back
+
+
+def test_netcdf_c_reads_short_texts_that_are_shuffled(tmp_path: Path) -> None:
+    texts = np.array(list("abcdefghijklmnop"), object)
+    encoding = {"t": {"zlib": True, "chunksizes": (16,)}}
+    nczarr_xarray.to_nczarr(xr.Dataset({"t": ("x", texts)}), tmp_path / "a", encoding=encoding)
+    with xr.open_dataset(f"file://{tmp_path}/a#mode=nczarr,file", engine="netcdf4") as ds:
+        assert ds["t"].values.tolist() == texts.tolist()
