@@ -38,10 +38,6 @@ from nczarr_fsspec.keystore import (
 # The compression methods of zip, undone within bounds.
 
 
-def _deflate(data: bytes, most: int) -> bytes:
-    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
-
-
 def _deflate64(data: bytes, most: int) -> bytes:
     try:  # only when such a member is met: importing it also teaches zipfile this method
         from zipfile_deflate64 import deflate64
@@ -60,10 +56,6 @@ def _deflate64(data: bytes, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _bzip2(data: bytes, most: int) -> bytes:
-    return bz2.BZ2Decompressor().decompress(data, most)
-
-
 def _lzma(data: bytes, most: int) -> bytes:
     # APPNOTE 5.8.8: version, size of properties, properties (lc, lp, pb; dictionary size)
     if len(data) < 9 or data[2:4] != b"\x05\x00" or data[4] >= 225:
@@ -79,9 +71,9 @@ def _lzma(data: bytes, most: int) -> bytes:
 
 #: By number of the method: takes the data of a member and the most bytes to return.
 INFLATE: dict[int, Callable[[bytes, int], bytes]] = {
-    8: _deflate,
+    8: lambda data, most: zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most),
     9: _deflate64,
-    12: _bzip2,
+    12: lambda data, most: bz2.BZ2Decompressor().decompress(data, most),
     14: _lzma,
 }
 

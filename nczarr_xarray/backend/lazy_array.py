@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
+from types import coroutine
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ class NCZarrArray(BackendArray):
     async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray:
         wanted = self._selection(key)
         if _only_asked.get():
-            return await _Answer(wanted)
+            return await _answer(wanted)
         return await self.reader.read_async(wanted.key, points=wanted.points)
 
     def _selection(self, key: ExplicitIndexer) -> Selection:
@@ -96,14 +97,10 @@ class NCZarrArray(BackendArray):
         return Selection(self.reader, key.tuple, points)
 
 
-class _Answer:
-    """What a coroutine of xarray awaits that is resumed by `_Loading.finish`, not by a loop."""
-
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
-
-    def __await__(self) -> Generator[Selection, np.ndarray, np.ndarray]:
-        return (yield self.selection)
+@coroutine
+def _answer(selection: Selection) -> Generator[Selection, np.ndarray, np.ndarray]:
+    """Return what a coroutine of xarray gets by `_Loading.finish`, not by a loop."""
+    return (yield selection)
 
 
 class _Loading(NamedTuple):
@@ -147,10 +144,9 @@ def _first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
     """Run a coroutine of xarray up to where it reads; None if it fails, as the read will, too."""
     token = _only_asked.set(True)
     try:
-        selection: Selection = loading.send(None)
+        selection: Selection | None = loading.send(None)
+        return selection
     except Exception:  # noqa: BLE001 - of any array that xarray has put around ours
         return None
-    else:
-        return selection
     finally:
         _only_asked.reset(token)

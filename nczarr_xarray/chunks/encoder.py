@@ -264,7 +264,7 @@ class Encoder:
         if elements.shape == shape:
             return self._copied(elements).reshape(-1)
         chunk = np.full(shape, self._fill, dtype=dtype)
-        chunk[_corner(elements)] = elements
+        chunk[tuple(map(slice, elements.shape))] = elements
         return chunk.reshape(-1)
 
     def _copied(self, elements: np.ndarray) -> np.ndarray:
@@ -277,10 +277,6 @@ class Encoder:
         """Tell whether only the byte order of `elements` is another."""
         dtype = self._array.dtype
         return dtype.kind in _NUMBERS and elements.dtype == dtype.newbyteorder() != dtype
-
-
-def _corner(elements: np.ndarray) -> tuple[slice, ...]:
-    return tuple(map(slice, elements.shape))
 
 
 def _step(config: CodecConfig, array: ChunkedArray) -> Step:

@@ -54,6 +54,13 @@ class Selection(NamedTuple):
     points: bool
 
 
+class SmallSelection(NamedTuple):
+    """A small selection of a file, and what makes values of what its read brings."""
+
+    read: SmallRead
+    finish: Callable[[np.ndarray], np.ndarray]
+
+
 class VariableReader:
     """Reads selections of one variable. Picklable and safe in threads.
 
@@ -205,7 +212,8 @@ class VariableReader:
                 read = partial(reader.read, padded.key, points=points)
                 # not a thread of the loop's own, which may need those to find a host
                 return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
-            reading = reader.reading_whole() if self._selects_all(key) else None
+            everything = key is None or all(isinstance(i, slice) and i == _ALL for i in key)
+            reading = reader.reading_whole() if self._is_whole and everything else None
             if reading is not None:
                 return self._values(await reading)
             padded = self._padded(key, points)
@@ -220,13 +228,12 @@ class VariableReader:
 
     def begin_small(
         self, key: tuple[Index, ...] | None, *, points: bool, remember: bool
-    ) -> tuple[SmallRead, Callable[[np.ndarray], np.ndarray]] | None:
+    ) -> SmallSelection | None:
         """Begin to read little of a remote file.
 
         Returns
         -------
-        The read, and what makes of its values those of `read`; None if the selection is not small,
-        or is read in another way.
+        None if the selection is not small, or is read in another way.
 
         Raises
         ------
@@ -244,7 +251,7 @@ class VariableReader:
         small = reader.begin_small(self._plan(padded.key, points), remember=remember)
         if small is None:
             return None
-        return small, lambda data: padded.finish(self._values(data))
+        return SmallSelection(small, lambda data: padded.finish(self._values(data)))
 
     async def located(self, key: tuple[Index, ...] | None) -> list[ChunkTable]:
         """Find out which bytes `read_remote` would fetch, as `ChunkReader.located` does.
@@ -281,11 +288,6 @@ class VariableReader:
         shape, stored = self.shape, self.array.shape
         key = (_ALL,) * len(shape) if key is None else key
         return padded_selection(key, shape, stored, self.padding, points=points, path=self.path)
-
-    def _selects_all(self, key: tuple[Index, ...] | None) -> bool:
-        """Tell whether an index selects all that is stored."""
-        everything = key is None or all(isinstance(i, slice) and i == _ALL for i in key)
-        return self._is_whole and everything
 
     def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
         assert self.array is not None
@@ -417,7 +419,7 @@ async def _read_all(
         except Exception as error:  # noqa: BLE001 - raised by whoever wants this selection
             results[number] = error
 
-    async def read_small(file: DataFile, small: Mapping[int, _Small]) -> None:
+    async def read_small(file: DataFile, small: Mapping[int, SmallSelection]) -> None:
         first = selections[min(small)].reader
         with caused_by(first.path), suppress(Exception):  # what is left is read by itself
             await _read_small(file, [one.read for one in small.values()])
@@ -432,10 +434,12 @@ async def _read_all(
 
     async with asyncio.TaskGroup() as tasks:
         for at in range(0, len(selections), _AT_A_TIME):
-            files: dict[DataFile, dict[int, _Small]] = {}
+            files: dict[DataFile, dict[int, SmallSelection]] = {}
             for number in range(at, min(at + _AT_A_TIME, len(selections))):
-                store = selections[number].reader.store
-                small = _begin(selections[number], remember=remember)
+                reader, key, points = selections[number]
+                store, small = reader.store, None
+                with suppress(Exception):  # its own read raises it again
+                    small = reader.begin_small(key, points=points, remember=remember)
                 if small is not None and isinstance(store, DataFile):
                     files.setdefault(store, {})[number] = small
                 else:
@@ -448,23 +452,6 @@ async def _read_all(
         StoreError(one.reader.path, "reading it was cancelled") if values is None else values
         for one, values in zip(selections, results, strict=True)
     ]
-
-
-class _Small(NamedTuple):
-    """A small selection of a file, and what makes values of what its read brings."""
-
-    read: SmallRead
-    finish: Callable[[np.ndarray], np.ndarray]
-
-
-def _begin(selection: Selection, *, remember: bool) -> _Small | None:
-    """Begin to read a selection with others; None if it is to be read by itself."""
-    reader, key, points = selection
-    try:
-        begun = reader.begin_small(key, points=points, remember=remember)
-    except Exception:  # noqa: BLE001 - its own read raises it again
-        return None
-    return None if begun is None else _Small(*begun)
 
 
 async def _read_small(file: DataFile, reads: Sequence[SmallRead]) -> None:

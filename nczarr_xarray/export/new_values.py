@@ -23,7 +23,7 @@ from nczarr_xarray.export.contents import (
 )
 from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.form.existing import NewValues, StoredForms
+from nczarr_xarray.export.form.existing import StoredForms
 from nczarr_xarray.export.options import RegionLike, WriteRequest
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
@@ -434,7 +434,7 @@ class Placement:
             return True
         forms = StoredForms(self.group, self.stored, self.existing.array)
         encoded = [
-            _rounded(item)
+            xr.Variable(item.source.dims, (item.rounding or np.asarray)(item.source.to_numpy()))
             for variable in (new, stored)
             for item in forms.encoded(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
         ]
@@ -451,12 +451,6 @@ def _in_stored_order(dataset: xr.Dataset, stored: xr.Dataset) -> xr.Dataset:
         and sorted(map(str, dataset.variables[name].dims)) == sorted(map(str, old.dims))
     }
     return dataset.assign(turned) if turned else dataset
-
-
-def _rounded(item: NewValues) -> xr.Variable:
-    """Return the values of an item as they are stored."""
-    values = item.source.to_numpy()
-    return xr.Variable(item.source.dims, item.rounding(values) if item.rounding else values)
 
 
 def replaced_part(update: Placement, region: RegionLike) -> dict[Hashable, slice]:

@@ -14,6 +14,7 @@ that has nothing but consolidated metadata.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 
 from nczarr_fsspec.errors import (
     AccessDeniedError,
@@ -75,7 +76,9 @@ class _Walk:
     # -- the root --------------------------------------------------------------
 
     async def run(self) -> Nodes:
-        ancestors = _ancestors(self.wanted)
+        # of "a/b/c": "a", "a/b", "a/b/c"
+        parts = self.wanted.split("/") if self.wanted else []
+        ancestors = list(accumulate(parts, "{}/{}".format))
         for path in ancestors:
             if not all(map(is_safe_name, path.split("/"))):
                 raise DatasetNotFoundError(self.where, f"no group {self.wanted!r}")
@@ -409,9 +412,3 @@ def single_array(where: str) -> FormatError:
         "is a single Zarr array, not a group: open the group or the folder that holds it, in "
         "which it is a variable",
     )
-
-
-def _ancestors(path: str) -> list[str]:
-    """Return the ancestors of a path and itself: ``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
-    parts = path.split("/") if path else []
-    return ["/".join(parts[: i + 1]) for i in range(len(parts))]

@@ -203,14 +203,12 @@ def _objects_differ(one: Any, other: Any, tolerance: Tolerance) -> bool:
 
 def _words(values: np.ndarray) -> np.ndarray:
     """Return the bits of fixed-size elements, as the longest words that they are made of."""
-    plain = np.ascontiguousarray(_little_endian(values)).reshape(-1)
+    plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False)).reshape(
+        -1
+    )
     size = plain.dtype.itemsize
     word = next((n for n in (8, 4, 2) if size and size % n == 0), 1)
     return plain.view(f"u{word}").reshape(plain.size, size // word)
-
-
-def _little_endian(values: np.ndarray) -> np.ndarray:
-    return values.astype(values.dtype.newbyteorder("<"), copy=False)
 
 
 def is_decoded(variable: Variable) -> bool:

@@ -21,7 +21,7 @@ from nczarr_xarray import open_hierarchy
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.registry import EVERYTHING
-from nczarr_xarray.tools.predict import PATTERNS, cost_of
+from nczarr_xarray.tools.predict import cost_of, selections
 from nczarr_xarray.tools.predict.counting import Counted, CountedFile, CountedTree
 from nczarr_xarray.tools.predict.network import Cost, Network
 from nczarr_xarray.tools.survey import survey
@@ -35,6 +35,7 @@ LATENCY, RATE = 0.04, 2e6
 #: as `tests.support.servers.virtualhttp` has it: connections cost nothing and share nothing
 NETWORK = Network(LATENCY, 1e15, RATE, to_connect=0)
 COORDINATES = ("time", "lat", "lon")
+PATTERNS = selections(SHAPE)
 
 FILES: dict[str, dict[str, Any]] = {
     "small.nc": {"chunksizes": (2, 10, 15), "zlib": True},
@@ -105,7 +106,7 @@ async def read_file(
     await asyncio.gather(*(VariableReader(file, variables[n]).read_remote() for n in COORDINATES))
     opening = spent(server, loop, (0, 0, 0.0))
     before = server.requests, server.nbytes, loop.now
-    await VariableReader(file, variables["v"]).read_remote(PATTERNS[pattern](SHAPE))
+    await VariableReader(file, variables["v"]).read_remote(PATTERNS[pattern])
     transport.shared.fs._session = None
     return opening, spent(server, loop, before)
 
@@ -114,7 +115,7 @@ def costs_of(counted: Counted, pattern: str, network: Network) -> tuple[Cost, Co
     """What opening takes, and a read after it."""
     counted.fetch_coordinates()
     before = counted.rounds.copy()
-    rounds = counted.rounds_of("/v", PATTERNS[pattern](SHAPE))
+    rounds = counted.rounds_of("/v", PATTERNS[pattern])
     return Cost.of(before, network), Cost.of(rounds, network, before)
 
 
@@ -145,7 +146,7 @@ def test_of_a_tree(folder: Path, loop: Loop, pattern: str) -> None:
 
         async def read() -> tuple[int, int, float]:
             store = FsspecStore(filesystem(server), "http://host/x")
-            await VariableReader(store, array).read_remote(PATTERNS[pattern](SHAPE))
+            await VariableReader(store, array).read_remote(PATTERNS[pattern])
             store.transport.shared.fs._session = None
             return spent(server, loop, (0, 0, 0.0))
 
@@ -181,7 +182,7 @@ def test_of_other_chunks(folder: Path, tmp_path: Path, name: str, chunks: tuple[
         facts, real_facts = found.of("/v"), real.of("/v")
         assert facts is not None
         assert real_facts is not None
-        for key in (pattern(SHAPE) for pattern in PATTERNS.values()):
+        for key in PATTERNS.values():
             predicted = cost_of(opened, found, facts, network, key, chunks)
             truth = cost_of(other, real, real_facts, network, key, None)
             assert predicted is not None
