@@ -538,6 +538,19 @@ class WritableStore(ABC):
         whether that holds among processes, or in this process only.
         """
 
+    @property
+    def swaps(self) -> bool:
+        """Whether `replace` is atomic among all clients; if not, it is not there."""
+        return False
+
+    def get_versioned(self, key: str) -> tuple[bytes, str] | None:
+        """Return what is there now, and the version that `replace` takes; None if nothing is."""
+        raise NotImplementedError
+
+    def replace(self, key: str, data: Buffer, version: str) -> bool:
+        """Store `data` if what is there still is of a version; tell whether it was stored."""
+        raise NotImplementedError
+
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
         """Delete `keys`; missing ones are no error.

@@ -19,6 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ class IndexMemory:
                 return found
             found = self._files[source.identity] = Remembered(known)
             self._files.move_to_end(source.identity)
-            total = sum(file.sparse.nbytes for file in self._files.values())
+            total = sum(map(attrgetter("sparse.nbytes"), self._files.values()))
             while len(self._files) > 1 and (total > MOST_BYTES or len(self._files) > MOST_FILES):
                 _, oldest = self._files.popitem(last=False)
                 total -= oldest.sparse.nbytes

@@ -35,6 +35,7 @@ from nczarr_fsspec.transport.filesystems import (
     without_secrets,
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
+from nczarr_fsspec.transport.options import AMAZON
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, TOO_LONG, RequestLimits
 from nczarr_fsspec.transport.recording import Kind, watched
 from nczarr_fsspec.transport.request import Extent, FileVersion, Request, TransientError
@@ -49,6 +50,10 @@ _EXISTS = frozenset({"PreconditionFailed", "412"})
 _NO_CONDITIONS = "NotImplemented"
 #: answers of S3 that another request in flight has caused
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+#: by endpoint and bucket, whether a service puts on a condition
+_swapping: dict[tuple[str, str], bool] = {}
+#: bytes that an object may have of which the version counts
+MOST_VERSIONED = 1 << 30
 #: bytes from which an object of S3 is sent in parts, so that a part is what has to be sent again
 SEVERAL_PARTS = 100 << 20
 #: bytes of a part, parts that are sent at a time, and parts that S3 takes
@@ -77,7 +82,7 @@ class FsspecWriter(WritableStore):
 
     `create` is atomic among all clients of an S3 service that knows
     conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), and
-    elsewhere a look before a put.
+    elsewhere a look before a put. There is a `replace` only where it is atomic, too.
 
     Parameters
     ----------
@@ -128,6 +133,17 @@ class FsspecWriter(WritableStore):
         path = self._path(key)
         with nullcontext() if is_async(self.fs) else creating:
             return self._keys.run_each(partial(self._create, _bytes(data)), [path])[0]
+
+    @property
+    def swaps(self) -> bool:
+        return kind_of(self.fs) == "s3" and self._keys.run_each(self._swaps, [self.root])[0]
+
+    def get_versioned(self, key: str) -> tuple[bytes, str] | None:
+        return self._keys.run_each(self._get_versioned, [self._path(key)])[0]
+
+    def replace(self, key: str, data: Buffer, version: str) -> bool:
+        replace = partial(self._replace, _bytes(data), version)
+        return self._keys.run_each(replace, [self._path(key)])[0]
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
         with temporary_file() as path:
@@ -295,6 +311,56 @@ class FsspecWriter(WritableStore):
                 return False
             else:
                 raise
+        return True
+
+    async def _swaps(self, path: str) -> bool:
+        """Tell whether an S3 service puts on a condition, or ignores that.
+
+        Where it is not known, it is tried, once in a process, with an object that is not there.
+        """
+        fs = self._transport.shared.fs
+        bucket = fs.split_path(path)[0]
+        await fs.set_session()
+        meta = (await fs.get_s3(bucket)).meta
+        if "IfMatch" not in meta.service_model.operation_model("PutObject").input_shape.members:
+            return False  # of an old botocore
+        if AMAZON.fullmatch(meta.endpoint_url):
+            return True
+        where = meta.endpoint_url, bucket
+        if where not in _swapping:
+            probe = f"{path}/{temporary_name()}"
+            with self._naming(probe, "written", "put"):
+                _swapping[where] = not await self._put_if(b"", probe, '"0"')
+            if not _swapping[where]:
+                await self._delete(probe)
+        return _swapping[where]
+
+    async def _get_versioned(self, path: str) -> tuple[bytes, str] | None:
+        shown = self._transport.describe(path)
+        answer = await self._transport.fetch(Request(path, shown, most=MOST_VERSIONED))
+        if answer is None:
+            return None
+        if not answer.version.etag.startswith('"'):
+            raise StoreError(shown, "the service does not state its version (a strong ETag)")
+        return bytes(answer.parts[0] or b""), answer.version.etag
+
+    async def _replace(self, data: bytes, version: str, path: str) -> bool:
+        with self._naming(path, "written", "put", len(data)):
+            # the answer to an earlier try may have been lost
+            put = await self._put_if(data, path, version)
+            return put or await self.read_object(path) == data
+
+    async def _put_if(self, data: bytes, path: str, version: str) -> bool:
+        """Put an object of S3 in place of a version; tell whether that was there."""
+        fs = self._transport.shared.fs
+        bucket, key, _ = fs.split_path(path)
+        given = {"Bucket": bucket, "Key": key, "Body": data, "IfMatch": version}
+        try:
+            await self._tried(partial(fs._call_s3, "put_object", **given), len(data))
+        except Exception as error:
+            if s3_code(error) in _EXISTS or isinstance(error, FileNotFoundError):
+                return False
+            raise
         return True
 
     async def _delete(self, path: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from copy import copy
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -131,8 +130,8 @@ class Transport(ABC):
 
     def again(self) -> Self:
         """Return the way to the same files that can be closed by itself."""
-        other = copy(self)
-        vars(other).update(_shared=None)
+        other = type(self).__new__(type(self))
+        vars(other).update(vars(self), _shared=None)
         return other
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ _CONTAINER_CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
+AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
 
 
 def storage_options(
@@ -204,7 +204,7 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
         client["region_name"] = choose_region(url, entries, env, profile)
     if url.endpoint and "endpoint_url" not in {**given, **given_client}:
         client.pop("endpoint_url", None)
-        if _AMAZON.fullmatch(url.endpoint):  # botocore knows it, and follows a bucket's redirect
+        if AMAZON.fullmatch(url.endpoint):  # botocore knows it, and follows a bucket's redirect
             added["endpoint_url"] = None
             config.setdefault("ignore_configured_endpoint_urls", True)
         else:

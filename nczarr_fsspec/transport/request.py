@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nczarr_fsspec.concurrency import Once
@@ -107,6 +108,7 @@ def changed(shown: str, how: str) -> StoreError:
     return StoreError(shown, f"the file has changed while it was read ({how}); open it again")
 
 
+@lru_cache(maxsize=64)  # answers of one second state one date
 def moment(header: str) -> datetime | None:
     """Return the time that a header states; None if it states none, or does not say of which zone.
 

@@ -20,6 +20,7 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
     assembled,
+    borders,
     in_a_row,
 )
 
@@ -51,6 +52,14 @@ class Aggregated:
     def variables(self) -> Iterator[Variable]:
         """Return all variables, parents first."""
         return self.hierarchy.root.all_variables()
+
+    def addresses(self) -> set[str]:
+        """Return the addresses of all fragments in other datasets, as the master states them."""
+        found: set[str | None] = set()
+        for table in self.tables.values():
+            found.update(table.addresses.tolist())
+            found.update(place.address for other in table.others.values() for place in other)
+        return {address for address in found if address}
 
     def group_attributes(self) -> dict[str, Mapping[str, Attribute]]:
         """Return the attributes of groups below the root."""
@@ -100,7 +109,7 @@ class Aggregated:
                 if key in alike:
                     continue
                 alike.add(key)
-                bounds = np.unique(np.concatenate(([0, dimension.size], starts, stops)))
+                bounds = borders(starts, stops, dimension.size)
                 other, known = edges.setdefault(dimension.path, (variable.path, bounds))
                 if not np.array_equal(known, bounds):
                     raise ExportError(

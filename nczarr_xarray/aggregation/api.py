@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -30,7 +31,7 @@ from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
 from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called
-from nczarr_xarray.export.cfa.task import CfaTask, Draft
+from nczarr_xarray.export.cfa.task import CfaTask, Draft, swap
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
@@ -95,7 +96,8 @@ def aggregate(
         - an attribute of the dataset: ``{"model": "@source_id"}``, or what of it a pattern
           matches: ``{"time": "@started:%Y-%m-%dT%H"}``.
     append
-        Add the files to the aggregation at `output`, whose present files are not read.
+        Add the files to the aggregation at `output`, whose present files are not read. Those
+        of the files that it names already are left out; without others, nothing is written.
     storage_options
         Options of the filesystem of the files (fsspec).
     progress
@@ -187,7 +189,9 @@ def aggregate(
 
     lacking, report = Lacking(netcdf4=True), Report(len(files)) if dry_run else None
 
-    def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
+    def read(
+        files: Sequence[str], addresses: Sequence[str], before: Aggregated | None = None
+    ) -> Aggregated:
         wanted = request.wanted(Replaced(place).refuse_below, before)
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
             return joined(
@@ -195,27 +199,48 @@ def aggregate(
             )
 
     def draft() -> Draft:
-        before, version, kept_kind = None, cfa_version or NEWEST, kind
-        if append:
-            before, version, kept_kind = _before(place, cfa_version, format)
-        dialect = dialect_called(version, place.url)
-        alike = _are_relative(before, place) if relative is None and before else relative
-        addresses = [address_of(place, file, dialect, relative=alike) for file in files]
-        return Draft(kept_kind, content(read(addresses, before), dialect))
+        dialect = dialect_called(cfa_version or NEWEST, place.url)
+        addresses = [address_of(place, file, dialect, relative=relative) for file in files]
+        return Draft(kind, content(read(files, addresses), dialect))
 
-    if report is not None:
-        try:
-            read(files) if refs else draft()
-        except NCZarrError as error:
-            report.refuse(error.object, error)
-    elif refs:
-        write_references(
-            lambda: read(files), place, str, lambda _: storage_options, replaces=overwrite
-        )
-    else:
-        _write(place, draft, replaces=append or overwrite)
-        lacking.tell(place.url)
+    def draft_of_more() -> Draft:
+        before, existing, version = _before(place, cfa_version, format)
+        dialect, there = dialect_called(version, place.url), before.addresses()
+        alike = _are_relative(there, place) if relative is None else relative
+        named = ((address_of(place, file, dialect, relative=alike), file) for file in files)
+        new = [(address, file) for address, file in named if address not in there]
+        if not new:
+            raise _NothingNewError
+        addresses, targets = zip(*new, strict=True)
+        found = content(read(targets, addresses, before), dialect)
+        return Draft(existing.kind, found, version=existing.version)
+
+    planned = draft_of_more if append else draft
+    with suppress(_NothingNewError):
+        if report is not None:
+            try:
+                read(files, files) if refs else planned()
+            except NCZarrError as error:
+                report.refuse(error.object, error)
+        elif refs:
+            write_references(
+                lambda: read(files, files),
+                place,
+                str,
+                lambda _: storage_options,
+                replaces=overwrite,
+            )
+        elif append and place.swaps:
+            swap(place, planned)
+            lacking.tell(place.url)
+        else:
+            _write(place, planned, replaces=append or overwrite)
+            lacking.tell(place.url)
     return report
+
+
+class _NothingNewError(Exception):
+    """All files are in the aggregation already."""
 
 
 def convert_references(
@@ -371,8 +396,8 @@ def _before(
     place: MasterPlace,
     version: str | None,
     format: str | None,  # noqa: A002 - as `to_cfa` calls it
-) -> tuple[Aggregated, str, FileKind]:
-    """Return the aggregation that files are added to, which keeps its version and kind."""
+) -> tuple[Aggregated, ExistingMaster, str]:
+    """Return the aggregation that files are added to, its master, and its version, which stays."""
     existing = ExistingMaster.open(place)
     with existing.opened as opened:
         kept = existing.kept_version(version, format)
@@ -384,17 +409,11 @@ def _before(
                 place.url,
                 f"packs the values of {variable.path} itself; files cannot be added to that",
             )
-    return before, kept, existing.kind
+    return before, existing, kept
 
 
-def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
+def _are_relative(addresses: set[str], place: MasterPlace) -> bool | None:
     """Tell whether an aggregation has relative addresses; None if it could not have any."""
-    addresses = [
-        address
-        for table in before.tables.values()
-        for address in table.addresses.tolist()
-        if address  # not of the master itself, and not missing
-    ]
     if not all(map(is_absolute, addresses)):
         return True
     folder = place.folder

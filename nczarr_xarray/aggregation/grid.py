@@ -413,11 +413,13 @@ def check_places(grid: FileGrid, files: Sequence[Summary], *, gaps: bool, partly
     dimensions = list(grid.axes)
     if grid.overlap == "error":
         _check_alone(grid, files)
+    if partly:
+        return
     shape = grid.shape(dimensions)
     whole = np.all([numbers >= 0 for numbers in grid.numbers.values()], axis=0)
     places = grid.places(dimensions)[whole]
     lacking = np.setdiff1d(np.arange(np.prod(shape, dtype=np.int64)), places)
-    if partly or not len(lacking):
+    if not len(lacking):
         return
     position = np.unravel_index(int(lacking[0]), shape)
     where = []

@@ -32,7 +32,7 @@ from nczarr_xarray.export.cfa.master import (
 )
 from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated, packing_of
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import FragmentArray, Variable
+from nczarr_xarray.model import FragmentArray, Fragments, Variable
 
 # -- replaced ------------------------------------------------------------------------------------
 # What a master is written in place of: nothing that it is made of, or that would be lost.
@@ -234,6 +234,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     data = [v for v in found.variables() if v.path in found.values]
     dimensions = held_dimensions((d for g in root.walk() for d in g.dimensions.values()), data)
     members: list[Member] = []
+    others: list[tuple[Variable, Fragments]] = []
     keeps = found.packing == "after" or (found.packing == "equal" and dialect.keeps_packing)
     for variable in found.variables():
         held = tuple(dimensions[d.path] for d in variable.dimensions)
@@ -242,7 +243,9 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
         if table is None:
             members.append(in_one_chunk(variable, found.values[variable.path]))
         else:
-            members += aggregation(variable if keeps else unpacked(variable), table, dialect)
+            own = variable if keeps else unpacked(variable)
+            members += aggregation(own, table, dialect, others)
+            others.append((own, table))
     attributes = conventions(root.attributes, dialect)
     return Content(attributes, members, list(dimensions.values()), found.group_attributes())
 

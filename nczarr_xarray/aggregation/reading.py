@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
-from nczarr_fsspec.place import find_remote_file
+from nczarr_fsspec.place import find_beside, find_remote_file
 from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
@@ -28,13 +29,16 @@ from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.labels import Label
 from nczarr_xarray.aggregation.names import with_names
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
+from nczarr_xarray.chunks.sources import EncodedChunk
+from nczarr_xarray.codecs.registry import need_libhdf5
+from nczarr_xarray.dataset.alike_files import AlikeStack, AlikeVariable
 from nczarr_xarray.dataset.dataset import Opened, gather_caught
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragment_datasets import open_begun
+from nczarr_xarray.dataset.fragment_datasets import open_begun, split_address
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.master import without_enum
-from nczarr_xarray.formats.alike import MetadataPattern, movable, moved
+from nczarr_xarray.formats.alike import MetadataPattern, movable, moved, read_alike_chunks
 from nczarr_xarray.formats.registry import OpenOptions, Source, read_pattern
 from nczarr_xarray.formats.rounds import collection_paused
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
@@ -139,11 +143,44 @@ class _Kind(NamedTuple):
         These by the names that are wanted.
     description
         What is kept of them.
+    stacks
+        What reads the variables that the description wants, of many files at a time; () if they
+        are read file by file.
     """
 
     pattern: MetadataPattern
     hierarchy: Hierarchy
     description: Description
+    stacks: tuple[AlikeStack, ...]
+
+    def finished(self, targets: Sequence[str], begun: Sequence[_Begun]) -> list[Read]:
+        """Read the values of files; errors as `AlikeStack.read`."""
+        columns = []
+        for number, stack in enumerate(self.stacks):
+            key = (slice(None),) * len(stack.variable.shape)
+            chunks = [one.chunks[number] for one in begun]
+            columns.append(stack.read(chunks, key, points=False)[1])
+        rows = zip(targets, zip(*columns, strict=True), strict=True)
+        description = self.description
+        return [
+            Read(self.hierarchy, description, _checked(target, description, values))
+            for target, values in rows
+        ]
+
+
+class _Begun(NamedTuple):
+    """A file of a kind, of which all that is wanted came with the first answer.
+
+    Attributes
+    ----------
+    kind
+        What it has in common with others.
+    chunks
+        Of each variable that is wanted.
+    """
+
+    kind: _Kind
+    chunks: list[list[EncodedChunk]]
 
 
 class _Found(NamedTuple):
@@ -177,12 +214,31 @@ class RemoteFiles:
         self._wanted = wanted
         self._kind: _Kind | None = None
         self._patterns = 0
+        #: by folder: a file that was found last, by which others in it are
+        self._likes: dict[str, RemoteFileBytes] = {}
 
-    async def read(self, target: str, source: RemoteFileBytes, known: Known | None) -> Read | None:
+    def find(self, target: str) -> tuple[RemoteFileBytes, Known | None] | None:
+        """Find a remote file, as `find_remote_file` does; what a folder has in common, once."""
+        folder, name, is_plain = split_address(target)
+        like = self._likes.get(folder) if is_plain else None
+        file = None if like is None else find_beside(like, name)
+        if file is None:
+            file = find_remote_file(target, self._wanted.storage_options)
+            if file is not None and is_plain and file[0].location[1].endswith(f"/{name}"):
+                self._likes = {folder: file[0]}
+        return file
+
+    async def read(
+        self, target: str, source: RemoteFileBytes, known: Known | None
+    ) -> Read | _Begun | None:
         """Read what is needed of one file; None if `read_one` does that; errors as `read_files`."""
         try:
             await source.begin(known)
-            metadata = self._alike(source) or await self._parsed(target, source)
+            kind = self._fitting(source)
+            begun = None if kind is None else _begun(kind, source)
+            if begun is not None:
+                return begun
+            metadata = _alike(kind, source) if kind else await self._parsed(target, source)
             if metadata is None:
                 return None
             hierarchy, description, variables = metadata
@@ -193,13 +249,11 @@ class RemoteFiles:
         finally:
             source.close()
 
-    def _alike(self, source: RemoteFileBytes) -> _Found | None:
-        """Return what a file has in common with one before; None if it is not alike."""
+    def _fitting(self, source: RemoteFileBytes) -> _Kind | None:
+        """Return the kind of a file that is like one before."""
         kind = self._kind
-        if kind is None or not kind.pattern.fits(source.head[: kind.pattern.stop], source.size):
-            return None
-        variables = [moved(v, source.url, source.size) for v in kind.description.wanted]
-        return _Found(kind.hierarchy, kind.description, variables)
+        fits = kind is not None and kind.pattern.fits(source.head, source.size)
+        return kind if fits else None
 
     async def _parsed(self, target: str, source: RemoteFileBytes) -> _Found | None:
         """Parse a file; others may be like it."""
@@ -213,8 +267,42 @@ class RemoteFiles:
             reading = read_pattern(Source(source.url, source), wanted.options)
             pattern = await opened.file.parse_remote(reading)
             if pattern is not None:
-                self._kind = _Kind(pattern, hierarchy, description)
+                stacks = await _stacks(opened.file, pattern, description.wanted)
+                self._kind = _Kind(pattern, hierarchy, description, stacks)
         return _Found(hierarchy, description, description.wanted)
+
+
+def _alike(kind: _Kind, source: RemoteFileBytes) -> _Found:
+    """Return what a file has in common with others of its kind."""
+    variables = [moved(v, source.url, source.size) for v in kind.description.wanted]
+    return _Found(kind.hierarchy, kind.description, variables)
+
+
+def _begun(kind: _Kind, source: RemoteFileBytes) -> _Begun | None:
+    """Return a file of which nothing more has to be read; None if something has."""
+    chunks: list[list[EncodedChunk]] = []
+    for stack in kind.stacks:
+        own = stack.begun(source.head, source.size)
+        if own is None:
+            return None
+        chunks.append(own)
+    return _Begun(kind, chunks) if kind.stacks else None
+
+
+async def _stacks(
+    file: DataFile, pattern: MetadataPattern, variables: Sequence[Variable]
+) -> tuple[AlikeStack, ...]:
+    """Return what reads numbers of many files that are alike; () if that cannot be."""
+    stacks = []
+    for variable in variables:
+        array = variable.array
+        if array is None or variable.dtype.kind not in "iuf" or need_libhdf5(array.codecs):
+            return ()
+        chunks = await file.parse_remote(read_alike_chunks(array))
+        if chunks is None:
+            return ()
+        stacks.append(AlikeStack(variable.path, AlikeVariable(pattern, variable), chunks))
+    return tuple(stacks)
 
 
 def read_one(target: str, wanted: Wanted) -> Read:
@@ -417,7 +505,7 @@ class _Batch:
 
     targets: Sequence[str]
     wanted: Wanted
-    remote: Future[dict[int, Read | BaseException | None]] | None
+    remote: Future[dict[int, Read | _Begun | BaseException | None]] | None
     others: Mapping[int, Future[Read]]
 
     @classmethod
@@ -434,7 +522,7 @@ class _Batch:
         for number, target in enumerate(targets):
             if not names_url(target):
                 continue
-            file = find_remote_file(target, wanted.storage_options)
+            file = files.find(target)
             if file is None:
                 others[number] = pool.submit(read_one, target, wanted)
             else:
@@ -448,11 +536,24 @@ class _Batch:
     def results(self) -> list[Read | NCZarrError]:
         """Return what was read, waiting for it; files that are here are read now."""
         with collection_paused():  # each file leaves objects that stay
-            remote = {} if self.remote is None else self.remote.result()
+            remote = {} if self.remote is None else self._finished(self.remote.result())
             return [
                 self._result(number, target, remote.get(number))
                 for number, target in enumerate(self.targets)
             ]
+
+    def _finished(
+        self, found: Mapping[int, Read | _Begun | BaseException | None]
+    ) -> dict[int, Read | BaseException | None]:
+        """Read the values of files that are alike, of all of a kind together."""
+        finished = {n: one for n, one in found.items() if not isinstance(one, _Begun)}
+        begun = {n: one for n, one in found.items() if isinstance(one, _Begun)}
+        for kind in {id(one.kind): one.kind for one in begun.values()}.values():
+            own = {n: one for n, one in begun.items() if one.kind is kind}
+            with suppress(NCZarrError):  # in which one it is shows when each is read by itself
+                reads = kind.finished([self.targets[n] for n in own], [*own.values()])
+                finished |= dict(zip(own, reads, strict=True))
+        return finished
 
     def _result(
         self, number: int, target: str, read: Read | BaseException | None
@@ -483,7 +584,7 @@ def _copy(group: Group) -> Group:
 
 async def _read_together(
     files: RemoteFiles, remote: Mapping[int, tuple[str, RemoteFileBytes, Known | None]]
-) -> dict[int, Read | BaseException | None]:
+) -> dict[int, Read | _Begun | BaseException | None]:
     """Read remote files at the same time."""
     reads = (files.read(*one) for one in remote.values())
     results = await asyncio.gather(*reads, return_exceptions=True)

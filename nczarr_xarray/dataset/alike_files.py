@@ -55,8 +55,8 @@ _RUN = 256
 #: do. Of small fragments two threads would read no more than one, for half as much time again.
 _CHUNKS_A_FILE = 3
 
-#: A file of a stack: its path, or all of its bytes; None if it is in neither form.
-StackedFile: TypeAlias = "str | bytes | None"
+#: A file of a stack: its path, all of its bytes, or its chunks; None if it is in no such form.
+StackedFile: TypeAlias = "str | bytes | list[EncodedChunk] | None"
 
 
 class AlikeVariable(NamedTuple):
@@ -201,6 +201,11 @@ class AlikeStack:
             _StackArray(array.path, shape, chunk_shape, array.dtype, array.fill, array.codecs)
         )
 
+    def begun(self, start: bytes, size: int) -> list[EncodedChunk] | None:
+        """Return the chunks of a file of this size; None if they are not in its first bytes."""
+        numbers = range(len(self._chunks.masks))
+        return self._chunks_of(start, size, None, numbers, self._grid.bound.stored)
+
     def nbytes(self, key: tuple[Any, ...], *, points: bool) -> int:
         """Return the decoded bytes of the chunks that a selection touches in a file."""
         return self._plan(1, key, points).count * self._grid.nbytes
@@ -258,6 +263,8 @@ class AlikeStack:
         """Fetch chunks of a file, of at most so many bytes; None if it is read in another way."""
         if file is None:
             return None
+        if isinstance(file, list):
+            return [file[number] for number in numbers]
         if isinstance(file, bytes):
             return self._chunks_of(file, len(file), None, numbers, most)
         try:
@@ -289,7 +296,7 @@ class AlikeStack:
     ) -> list[EncodedChunk] | None:
         """Return chunks of a file; None if it has another pattern.
 
-        Its start is given, or, without a descriptor, all of it.
+        Its start is given. Without a descriptor, chunks that are not there cannot be read.
         """
         chunks = self._chunks
         fits = len(start) >= chunks.stop and self.pattern.fits(start, size)
@@ -305,8 +312,10 @@ class AlikeStack:
             begin, end = extent
             if end > size or end - begin > most:
                 return None
-            if descriptor is None or end <= len(start):
+            if end <= len(start):
                 data.append(start[begin:end])
+            elif descriptor is None:
+                return None
             else:
                 data.append(read_at(descriptor, begin, end))
         return data

@@ -257,7 +257,7 @@ class FragmentDatasets:
         """
         if not place.address:
             return None
-        folder, name, is_plain = _split(place.address)
+        folder, name, is_plain = split_address(place.address)
         key = folder, place.name, entire
         like = self._likes.get(key) if is_plain else None
         fragment = None if like is None else like.beside(name)
@@ -296,7 +296,7 @@ class FragmentDatasets:
             error.found_in(printable(redact(where)))
 
     def resolved(self, place: FragmentPlace) -> str:
-        folder, name, is_plain = _split(place.address)
+        folder, name, is_plain = split_address(place.address)
         path = self._folders.get(folder) if is_plain else None
         if path is not None:
             return path + name
@@ -324,7 +324,7 @@ class FragmentDatasets:
         self._begin()
 
 
-def _split(address: str) -> tuple[str, str, bool]:
+def split_address(address: str) -> tuple[str, str, bool]:
     """Return folder and name, and whether the name means nothing but itself."""
     start = address.rfind("/") + 1
     name = address[start:]

@@ -124,11 +124,7 @@ def _own_variable(url: str, variables: Mapping[str, Opening], name: str) -> Open
 def _names_of_own(array: FragmentArray) -> set[str]:
     """Return the names of the fragments that are in the master itself."""
     fragments = array.fragments
-    names = [
-        name
-        for address, name in zip(fragments.addresses, fragments.names, strict=True)
-        if address == ""
-    ]
+    names = fragments.names[fragments.addresses == ""].tolist()
     names += [place.name for one in fragments.others.values() for place in one if not place.address]
     return {name.strip("/") for name in names}
 

@@ -35,6 +35,7 @@ from nczarr_xarray.model.fragments import FragmentOpener as FragmentOpener
 from nczarr_xarray.model.fragments import FragmentPlace as FragmentPlace
 from nczarr_xarray.model.fragments import Fragments as Fragments
 from nczarr_xarray.model.fragments import assembled as assembled
+from nczarr_xarray.model.fragments import borders as borders
 from nczarr_xarray.model.fragments import in_a_row as in_a_row
 
 #: netCDF type name -> numpy type; ``char`` is one byte, ``string`` has no fixed size.

@@ -119,6 +119,19 @@ class Fragments:
         first = FragmentPlace(address, self.names[number], self.formats[number])
         return (first, *self.others.get(number, ()))
 
+    def is_beside(self, other: Fragments) -> bool:
+        """Tell whether two tables have the same files at the same places, and nothing special."""
+        if not (self.values is other.values is None) or self.grid != other.grid:
+            return False
+        if any((self.mappings, self.others, other.mappings, other.others)):
+            return False
+        pairs = zip(
+            (*self.starts, *self.stops, self.addresses, self.formats),
+            (*other.starts, *other.stops, other.addresses, other.formats),
+            strict=True,
+        )
+        return all(np.array_equal(one, two) for one, two in pairs)
+
     def with_block(self, block: Fragments, first: Sequence[int]) -> Fragments:
         """Return a table in which those of another one are a block of the grid, which may grow.
 
@@ -138,6 +151,18 @@ class Fragments:
         own = places[tuple(slice(n) for n in self.grid)]
         new = places[tuple(slice(at, at + n) for at, n in zip(first, block.grid, strict=True))]
         return assembled(starts, stops, [(self, own.reshape(-1)), (block, new.reshape(-1))])
+
+
+def borders(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:
+    """Return where fragments, and what lies between them, begin and end along a dimension."""
+    between = np.stack([starts, stops], axis=1).reshape(-1)
+    return _distinct(np.concatenate(([0], between, [length])))
+
+
+def _distinct(ascending: np.ndarray) -> np.ndarray:
+    """Return the different ones of ascending numbers, without sorting them again."""
+    distinct: np.ndarray = ascending[np.append(True, ascending[1:] > ascending[:-1])]
+    return distinct
 
 
 def in_a_row(addresses: np.ndarray, names: np.ndarray, formats: np.ndarray) -> Fragments:
@@ -302,4 +327,4 @@ class FragmentArray(LibraryArray):
 
 def _edges(starts: np.ndarray, length: int) -> np.ndarray:
     """Return where parts of a dimension begin, what lies before and between fragments with them."""
-    return np.unique(np.concatenate(([0], starts[1:], [length])))
+    return _distinct(np.concatenate(([0], starts[1:], [length])))

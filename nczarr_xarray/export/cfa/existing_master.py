@@ -11,10 +11,11 @@ import xarray as xr
 
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
+from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
-from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.open import open_file, open_with
 from nczarr_xarray.export.cfa.content import Member
 from nczarr_xarray.export.cfa.master import OWNER, SUFFIXES, MasterPlace, has_name, without_enum
 from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, stored_as
@@ -91,11 +92,14 @@ class ExistingMaster:
         Where it is.
     opened
         The master in its present state.
+    version
+        Of that state, where the place `swaps`.
     """
 
-    def __init__(self, place: MasterPlace, opened: Opened) -> None:
+    def __init__(self, place: MasterPlace, opened: Opened, version: str = "") -> None:
         self.place = place
         self.opened = opened
+        self.version = version
 
     @classmethod
     def open(cls, place: MasterPlace) -> ExistingMaster:
@@ -109,6 +113,10 @@ class ExistingMaster:
             If it cannot be read.
         """
         options = OpenOptions(storage_options=place.storage_options)
+        whole = place.store.get_versioned(place.name) if place.swaps else None
+        if whole is not None:
+            source = MemoryBytes(whole[0], place.url)
+            return cls(place, open_file(source, options, place.target), whole[1])
         try:
             return cls(place, open_with(place.target, options))
         except DatasetNotFoundError:

@@ -324,7 +324,8 @@ class GradualAggregation:
         if self.existing is not None:
             gone |= {*self._existing.removable(needed)}
         put = [key for key in self._put if key in needed]
-        draft = Draft(self.kind, master, put=put, old=sorted(gone))
+        version = "" if self.existing is None else self.existing.version
+        draft = Draft(self.kind, master, put=put, old=sorted(gone), version=version)
         replaces = self.replaces or self.existing is not None
         CfaTask(self.place, claim, draft, replaces, None).run(Progress("export", shown=False))
         self._claim = self._names = None

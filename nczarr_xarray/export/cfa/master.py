@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import numpy as np
 
 from nczarr_fsspec.destination import FilePlace
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ConflictError, ExportError
 from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.places.url import CONTROL
@@ -179,16 +179,29 @@ def without_enum(variable: Variable) -> Variable:
     return replace(variable, attributes=as_flags(variable), enum=None)
 
 
-def aggregation(variable: Variable, fragments: Fragments, dialect: WritableDialect) -> list[Member]:
+def aggregation(
+    variable: Variable,
+    fragments: Fragments,
+    dialect: WritableDialect,
+    others: Sequence[tuple[Variable, Fragments]] = (),
+) -> list[Member]:
     """Return what a master has of a variable: a scalar, and the variables of its table.
 
     Parameters
     ----------
     variable
         As the aggregation is, with the dimensions of its data.
+    others
+        Aggregations that the master has already: what tables have in common is held once.
     """
     dimensions = tuple((d.name, d.size) for d in variable.dimensions)
-    encoded: Encoded = dialect.encode(variable.name, dimensions, fragments)
+    found = (
+        other.name
+        for other, theirs in others
+        if (other.group, other.dimensions) == (variable.group, variable.dimensions)
+        and fragments.is_beside(theirs)
+    )
+    encoded: Encoded = dialect.encode(variable.name, dimensions, fragments, next(found, ""))
     attributes = dict(variable.attributes)
     for name, value in encoded.attributes.items():
         attributes[name] = encode_attribute(name, value)
@@ -291,16 +304,32 @@ class MasterPlace(FilePlace):
         """Tell whether there is anything where the master is written."""
         return super().exists() or (self.is_tree and bool(self.store.keys_below(self.name)))
 
-    def put(self, data: bytes, *, replaces: bool) -> None:
+    @property
+    def swaps(self) -> bool:
+        """Whether a master is put only in place of the version that was read."""
+        return not self.is_tree and self.store.swaps
+
+    def put(self, data: bytes, *, replaces: bool, version: str = "") -> None:
         """Put a master that is a file, in one step.
+
+        Parameters
+        ----------
+        version
+            Of the master that it was made of, where the place `swaps`.
 
         Raises
         ------
         DatasetExistsError
             If there is one that must not be replaced.
+        ConflictError
+            If another version is there now.
         """
         self.remove_abandoned()
-        if replaces:
+        if version:
+            if not self.store.replace(self.name, data, version):
+                reason = "was changed by another writer meanwhile, and stays so; try again"
+                raise ConflictError(self.url, reason)
+        elif replaces:
             self.store.put(self.name, data)
         elif not self.store.create(self.name, data):
             raise self.already_there

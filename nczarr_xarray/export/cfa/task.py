@@ -51,6 +51,8 @@ class Draft(NamedTuple):
         Keys of fragments that are not needed afterwards.
     put
         Keys of fragments that have been put already.
+    version
+        Of the present master, of which the new one is made: `ExistingMaster.version`.
     """
 
     kind: FileKind
@@ -58,6 +60,7 @@ class Draft(NamedTuple):
     flows: Sequence[Flow] = ()
     old: Sequence[str] = ()
     put: Sequence[str] = ()
+    version: str = ""
 
     @property
     def new(self) -> list[str]:
@@ -143,7 +146,7 @@ class CfaTask:
                 self._put_tree(progress)
             else:
                 self._committing = True
-                place.put(data, replaces=self.replaces)
+                place.put(data, replaces=self.replaces, version=draft.version)
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -242,6 +245,24 @@ def _blocks(flow: Flow) -> Iterator[Block]:
         pairs = [*zip(borders, position, strict=True)]
         part = tuple(slice(int(edge[at]), int(edge[at + 1])) for edge, at in pairs)
         yield tuple(along.start for along in part), source[part].values
+
+
+def swap(place: MasterPlace, draft: Callable[[], Draft]) -> None:
+    """Put a master without new fragments in place of that which it is made of, without a claim.
+
+    Of two writers that have read the same one, only the first can put its own.
+
+    Raises
+    ------
+    ConflictError
+        If another writer was faster.
+    NCZarrError
+        Of `draft`; if the master cannot be put.
+    """
+    found = draft()
+    found.master.check_names(place.url)
+    data = file_bytes(found.master, found.kind, place.url)
+    place.put(data, replaces=True, version=found.version)
 
 
 # -- claim -----------------------------------------------------------------------------------------

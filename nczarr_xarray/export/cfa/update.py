@@ -280,7 +280,8 @@ class Change:
         attributes = conventions(self.attributes, self.dialect) if tables else self.attributes
         master = Content(attributes, everything, self.dimensions.values())
         gone = self.existing.removable(keys_in(place, tables))
-        return Draft(self.existing.kind, master, flows, gone)
+        version = self.existing.version
+        return Draft(self.existing.kind, master, flows, gone, version=version)
 
 
 def _narrowed(dataset: xr.Dataset, stored: Group) -> xr.Dataset:

@@ -18,7 +18,7 @@ from nczarr_xarray.formats.cfa.dialect import (
     marks_of,
     text_in,
 )
-from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Variable
+from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Variable, borders
 
 ATTRIBUTES = frozenset({"aggregated_dimensions", "aggregated_data"})
 
@@ -204,7 +204,7 @@ def spelled(
     missing = np.zeros((), bool)
     bounds = zip(fragments.starts, fragments.stops, dimensions, strict=True)
     for starts, stops, (_, length) in bounds:
-        edges = np.unique(np.concatenate(([0, length], starts, stops)))
+        edges = borders(starts, stops, length)
         along = np.full(len(edges) - 1, -1, np.int64)
         along[np.searchsorted(edges, starts)] = np.arange(len(starts))
         sizes.append(np.diff(edges).tolist())

@@ -57,6 +57,7 @@ class Cf113:
 
     name = "1.13"
     conventions = "CF-1.13"
+    text_terms = frozenset({"uris", "identifiers"})
     plain_addresses = False
     keeps_packing = False
     says_missing = False
@@ -84,29 +85,31 @@ class Cf113:
             fragments = _of_values(scoped, values["unique_values"], borders, terms["unique_values"])
             array = array_of(scoped, borders.dimensions, fragments)
             return Decoded(borders.dimensions, array, ATTRIBUTES)
-        uris = texts(values["uris"], terms["uris"])
-        addresses = whole(scoped, uris, borders, terms["uris"], scalar=False).tolist()
-        identifiers = texts(values["identifiers"], terms["identifiers"])
+        addresses = whole(scoped, values["uris"], borders, terms["uris"], scalar=False)
+        identifiers = values["identifiers"]
         if identifiers.shape == () and identifiers[()] is not None:
             names = constant(identifiers[()], len(addresses))
         else:
             found = whole(scoped, identifiers, borders, terms["identifiers"], scalar=True).tolist()
-            for number, (address, name) in enumerate(zip(addresses, found, strict=True)):
+            for number, (address, name) in enumerate(zip(addresses.tolist(), found, strict=True)):
                 if address is not None and name is None:
                     raise scoped.error(
                         f"has no identifier of a variable in {address!r:.200} (fragment {number})",
                     )
             names = column([name or "" for name in found])
-        lacking = addresses.count(None)
-        fragments = Fragments(
-            borders.starts, borders.stops, column(addresses), names, constant("", len(addresses))
-        )
+        lacking = addresses.tolist().count(None)
+        nothing = constant("", len(addresses))
+        fragments = Fragments(borders.starts, borders.stops, addresses, names, nothing)
         warning = f"{lacking} fragments have no URI" if lacking else ""
         array = array_of(scoped, borders.dimensions, fragments, warning=warning)
         return Decoded(borders.dimensions, array, ATTRIBUTES)
 
     def encode(
-        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+        self,
+        name: str,
+        dimensions: tuple[tuple[str, int], ...],
+        fragments: Fragments,
+        beside: str = "",
     ) -> Encoded:
         """Spell a table of fragments: the terms are ``cfa_map_...``, ``cfa_uris_...``, ..."""
         for cases, what in (
@@ -116,7 +119,7 @@ class Cf113:
             if cases:
                 raise refuse(name, fragments, next(iter(cases)), what, _VERSION)
         names = names_in_text(name, dimensions, _VERSION, name)
-        grid = spelled(name, dimensions, fragments, "map")
+        grid = spelled(beside or name, dimensions, fragments, "map")
         numbers = grid.numbers
         attributes = {"aggregated_dimensions": " ".join(names)}
         if fragments.values is not None:
@@ -127,19 +130,22 @@ class Cf113:
             raise ExportError(
                 name, f"has data that no fragment holds, which {_VERSION} cannot say{_WRITE}"
             )
+        uris = f"cfa_uris_{beside or name}"
+        identifiers = text_term(
+            f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True
+        )
+        attributes["aggregated_data"] = (
+            f"map: {grid.map.path} uris: {uris} identifiers: {identifiers.path}"
+        )
+        if beside:
+            return Encoded(attributes, (identifiers,))
         addresses = fragments.addresses.tolist()
         for number, address in enumerate(addresses):
             if not address:
                 what = "is missing" if address is None else "is in the same dataset"
                 raise refuse(name, fragments, number, what, _VERSION, _WRITE)
-        uris = text_term(f"cfa_uris_{name}", grid.dimensions, addresses, False)
-        identifiers = text_term(
-            f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True
-        )
-        attributes["aggregated_data"] = (
-            f"map: {grid.map.path} uris: {uris.path} identifiers: {identifiers.path}"
-        )
-        return Encoded(attributes, (grid.map, uris, identifiers))
+        own = text_term(uris, grid.dimensions, addresses, False)
+        return Encoded(attributes, (grid.map, own, identifiers))
 
 
 def _of_values(

@@ -45,6 +45,7 @@ class Cfa04:
 
     name = "0.4"
     conventions = "CFA-0.4"
+    text_terms: frozenset[str] = frozenset()
     plain_addresses = True
     keeps_packing = True
     says_missing = True
@@ -71,7 +72,11 @@ class Cfa04:
         return Decoded(dimensions, array, _ATTRIBUTES)
 
     def encode(
-        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+        self,
+        name: str,
+        dimensions: tuple[tuple[str, int], ...],
+        fragments: Fragments,
+        beside: str = "",
     ) -> Encoded:
         """Spell a table of fragments so that the original, its successor and cf-python read it."""
         return cfa04_json.encode(name, dimensions, fragments)

@@ -16,7 +16,6 @@ from nczarr_xarray.formats.cfa.dialect import (
     listed_dimensions,
     names_in_group,
     packing_of,
-    texts,
 )
 from nczarr_xarray.model import Dimension, Fragments, Group, Variable
 
@@ -30,6 +29,7 @@ class Cfa05:
 
     name = "0.5"
     conventions = "CFA-0.5"
+    text_terms = frozenset({"file", "ncvar", "format", "pmdimensions"})
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``cfa_group``."""
@@ -63,7 +63,7 @@ class Cfa05:
         columns = {}
         for name in ("file", "ncvar", "format"):
             if name in terms:
-                lines = texts(values[name], terms[name])
+                lines = values[name]
                 if lines.shape not in ((), shape):
                     raise scoped.error(
                         f"has {name} of the shape {lines.shape}, and locations of {shape}"
@@ -124,7 +124,7 @@ def _axes(
     """Return the dimensions of the data that the matrix has, in its order."""
     if "pmdimensions" not in terms:
         return list(range(len(dimensions)))
-    found = texts(values["pmdimensions"], terms["pmdimensions"]).reshape(-1).tolist()
+    found = values["pmdimensions"].reshape(-1).tolist()
     names = [name for text in found if text for name in text.replace(",", " ").split()]
     if len(set(names)) != len(names) or not set(names) <= set(listed):
         raise scoped.error(f"has the pmdimensions {names!r:.200}, and the data {listed}")

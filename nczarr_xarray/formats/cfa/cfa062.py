@@ -31,7 +31,6 @@ from nczarr_xarray.formats.cfa.dialect import (
     names_in_text,
     refuse,
     text_in,
-    texts,
 )
 from nczarr_xarray.model import FragmentPlace, Fragments, Variable
 
@@ -45,6 +44,7 @@ class Cfa062:
 
     name = "0.6.2"
     conventions = "CFA-0.6.2"
+    text_terms = frozenset({"file", "format", "address"})
     plain_addresses = False
     keeps_packing = False
     says_missing = True
@@ -67,11 +67,7 @@ class Cfa062:
         """Make a table of fragments of the terms."""
         terms = self.terms(scoped)
         borders = borders_of(scoped, np.asarray(values["location"]), terms["location"])
-        columns = {
-            key: texts(values[key], terms[key])
-            for key in ("file", "format", "address")
-            if key in terms
-        }
+        columns = {key: values[key] for key in ("file", "format", "address") if key in terms}
         listed = max(one.size for one in columns.values())
         count = count_of(scoped, borders.grid, listed)
         tries = max(
@@ -89,7 +85,11 @@ class Cfa062:
         return Decoded(borders.dimensions, array, ATTRIBUTES)
 
     def encode(
-        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+        self,
+        name: str,
+        dimensions: tuple[tuple[str, int], ...],
+        fragments: Fragments,
+        beside: str = "",
     ) -> Encoded:
         """Spell a table of fragments: the terms are ``cfa_location_...``, ``cfa_file_...``, ..."""
         if fragments.values is not None:

@@ -20,6 +20,7 @@ from nczarr_xarray.formats.cfa.dialect import (
     WritableDialect,
     marked,
     text_in,
+    texts,
 )
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
@@ -87,10 +88,11 @@ def decode(
     hidden |= {v.path for v in hierarchy.root.all_variables() if _is_private(v)}
     groups: set[str] = set()
     changed: dict[str, Variable] = {}
+    known: dict[str, np.ndarray] = {}
     for one in aggregations:
         variable = one.scoped.variable
         try:
-            decoded = _decoded(one, values)
+            decoded = _decoded(one, values, known)
         except NCZarrError as error:
             changed[variable.path] = replace(variable, error=error)
             continue
@@ -131,7 +133,12 @@ def _is_private(variable: Variable) -> bool:
     return text_in(variable.attributes, "cf_role") == "cfa_private"
 
 
-def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -> Decoded:
+def _decoded(
+    one: Aggregation,
+    values: Mapping[str, np.ndarray | NCZarrError],
+    known: dict[str, np.ndarray],
+) -> Decoded:
+    """Make the table of a variable; `known` are texts by path, which variables may share."""
     if one.error is not None:
         raise one.error
     read: dict[str, np.ndarray] = {}
@@ -139,6 +146,10 @@ def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -
         value = values[variable.path]
         if isinstance(value, NCZarrError):
             raise value
+        if term in one.dialect.text_terms:
+            if variable.path not in known:
+                known[variable.path] = texts(value, variable)
+            value = known[variable.path]
         read[term] = value
     return one.dialect.decode(one.scoped, read)
 

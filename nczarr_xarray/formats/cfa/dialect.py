@@ -156,10 +156,13 @@ class Dialect(Protocol):
         The version of the convention: ``"0.4"``, ``"1.13"``.
     conventions
         What a master says in ``Conventions``.
+    text_terms
+        Which of its terms are text, which `decode` gets as of `texts`.
     """
 
     name: str
     conventions: str
+    text_terms: frozenset[str]
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attributes."""
@@ -179,8 +182,8 @@ class Dialect(Protocol):
         Parameters
         ----------
         values
-            Of the variables that `terms` has found, by the same names; text is ``str``, char
-            variables are ``S1``.
+            Of the variables that `terms` has found, by the same names; other text than that of
+            `text_terms` is ``str``, char variables are ``S1``.
 
         Raises
         ------
@@ -208,7 +211,11 @@ class WritableDialect(Dialect, Protocol):
     says_missing: bool
 
     def encode(
-        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+        self,
+        name: str,
+        dimensions: tuple[tuple[str, int], ...],
+        fragments: Fragments,
+        beside: str = "",
     ) -> Encoded:
         """Spell a table of fragments.
 
@@ -219,6 +226,9 @@ class WritableDialect(Dialect, Protocol):
             end with it.
         dimensions
             Names and lengths of the dimensions of its data.
+        beside
+            Another variable of the group with these dimensions, whose table `is_beside` this one:
+            if other readers know that, the terms that are the same are those of that one.
 
         Raises
         ------

@@ -22,6 +22,8 @@ class Proxy(ThreadingHTTPServer):
     first, how
         From which change on, counted by `number`, all of them fail, and with which status;
         ``"cut"`` ends the connection instead.
+    put_always
+        If given, puts an object (path, body) where a request says to put it on a condition.
     expired
         Tells whether requests are answered that their keys have expired.
     at
@@ -37,6 +39,7 @@ class Proxy(ThreadingHTTPServer):
         self.number = 0
         self.first = 10**9
         self.how: int | str = 503
+        self.put_always: Callable[[str, bytes], object] | None = None
         self.expired: Callable[[], bool] = lambda: False
         self.at: dict[int, Callable[[], None]] = {}
         self.requests = 0
@@ -75,6 +78,10 @@ class _Forward(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             self.answer_to(int(self.server.how), {}, _XML)
+            return
+        if self.server.put_always is not None and self.headers.get("If-Match"):
+            self.server.put_always(self.path.partition("?")[0].strip("/"), body)
+            self.answer_to(200, {"ETag": '"0"'}, b"")
             return
         request = urllib.request.Request(
             self.server.endpoint + self.path, body or None, dict(self.headers), method=self.command
