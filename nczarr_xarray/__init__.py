@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from nczarr_xarray.aggregation.many import open_many as open_many
     from nczarr_xarray.backend.data_store import load_dataset as load_dataset
     from nczarr_xarray.backend.data_store import state as state
+    from nczarr_xarray.backend.loading import iterate as iterate
+    from nczarr_xarray.backend.loading import load as load
+    from nczarr_xarray.backend.loading import load_async as load_async
     from nczarr_xarray.dataset.dataset import Opened as Opened
     from nczarr_xarray.dataset.open import open_hierarchy as open_hierarchy
     from nczarr_xarray.export.api import recover as recover
@@ -67,6 +70,7 @@ _MODULES = {
     "nczarr_xarray.aggregation.many": ["open_many"],
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.data_store": ["load_dataset", "state"],
+    "nczarr_xarray.backend.loading": ["iterate", "load", "load_async"],
     "nczarr_xarray.export.api": ["recover", "to_nczarr"],
     "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],

@@ -99,11 +99,11 @@ class NCZarrArray(BackendArray):
 
 @coroutine
 def _answer(selection: Selection) -> Generator[Selection, np.ndarray, np.ndarray]:
-    """Return what a coroutine of xarray gets by `_Loading.finish`, not by a loop."""
+    """Return what a coroutine of xarray gets by `Loading.finish`, not by a loop."""
     return (yield selection)
 
 
-class _Loading(NamedTuple):
+class Loading(NamedTuple):
     """A variable that xarray has begun to load, up to where it needs values of a selection."""
 
     loading: Coroutine[Any, Any, Any]
@@ -117,7 +117,7 @@ class _Loading(NamedTuple):
                 self.loading.send(values)
 
 
-def _wanted_besides(asked: NCZarrArray) -> Iterator[_Loading]:
+def _wanted_besides(asked: NCZarrArray) -> Iterator[Loading]:
     """Begin to load the variables that xarray will read after this one."""
     remote = loop_of(asked.reader.store)
     if remote is None:
@@ -135,12 +135,12 @@ def _wanted_besides(asked: NCZarrArray) -> Iterator[_Loading]:
         if nbytes > MOST_BYTES or count > MOST_VARIABLES:
             return
         loading = load()
-        selection = _first_asked(loading)
+        selection = first_asked(loading)
         if selection is not None:
-            yield _Loading(loading, selection)
+            yield Loading(loading, selection)
 
 
-def _first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
+def first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
     """Run a coroutine of xarray up to where it reads; None if it fails, as the read will, too."""
     token = _only_asked.set(True)
     try:

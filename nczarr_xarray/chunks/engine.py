@@ -20,6 +20,7 @@ import numpy as np
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.missing_chunks import Document
 from nczarr_xarray.chunks.grid import Grid, GridPieces, GridRead
+from nczarr_xarray.chunks.joint import JointPlan
 from nczarr_xarray.chunks.pieces import Block, Index, block_of
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.scatter import allocate
@@ -117,9 +118,24 @@ class ChunkReader:
         FormatError, StoreError
             Naming the chunk, or the variable, that cannot be found, read or decoded.
         """
+        room = allocate(self.array, plan.shape)
+        self._fill(plan, room, remember=remember)
+        return plan.finish(room)
+
+    @property
+    def joins(self) -> bool:
+        """Whether `JointPlan`s can be read: chunks are decoded, not read in part."""
+        return isinstance(self._scheme, Grid) and not self._scheme.has_parts
+
+    def read_jointly(self, plan: JointPlan) -> list[np.ndarray]:
+        """Do as `read` does for several selections, each chunk once; only if it `joins`."""
+        rooms = plan.room(partial(allocate, self.array))
+        self._fill(plan, rooms, remember=False)
+        return plan.finish(rooms)
+
+    def _fill(self, plan: Plan | JointPlan, room: Any, *, remember: bool) -> None:
         array, source = self.array, self._source
         assert isinstance(source, LocalSource)
-        room = allocate(array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=True)
         for wanted, window in read.windows():
             table = source.locate(array.locate(wanted))
@@ -128,13 +144,22 @@ class ChunkReader:
             take, groups = partial(pieces.take, source), range(pieces.groups)
             chunks, turns = pieces.group_chunks, pieces.turns(joins=source.joins)
             share(take, groups, pieces.group_nbytes, chunks=chunks, turns=turns)
-        return plan.finish(room)
 
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
+        room = allocate(self.array, plan.shape)
+        await self._fill_remote(plan, room, remember=remember)
+        return plan.finish(room)
+
+    async def read_jointly_remote(self, plan: JointPlan) -> list[np.ndarray]:
+        """Do as `read_jointly` does, of what is far away; must run on the loop of the source."""
+        rooms = plan.room(partial(allocate, self.array))
+        await self._fill_remote(plan, rooms, remember=False)
+        return plan.finish(rooms)
+
+    async def _fill_remote(self, plan: Plan | JointPlan, room: Any, *, remember: bool) -> None:
         source = self._source
         assert isinstance(source, RemoteSource)
-        room = allocate(self.array, plan.shape)
         read = self._begin(plan, room, remember=remember, local=False)
         for wanted, window in read.windows():
             table = await source.locate(self.array.locate(wanted))
@@ -157,7 +182,6 @@ class ChunkReader:
             receive = in_threads(scatter, pieces.nbytes, inline=not self._scheme.needs_libhdf5)
             table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
             await source.fetch(table, pieces.bound, receive)
-        return plan.finish(room)
 
     def begin_small(self, plan: Plan, *, remember: bool) -> SmallRead | None:
         """Begin to read little of a remote file; None if that is not what `plan` selects."""

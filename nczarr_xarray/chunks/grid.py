@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE
 from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.joint import JointPlan
 from nczarr_xarray.chunks.pieces import Block
 from nczarr_xarray.chunks.plan import (
     LOCAL_WINDOW,
@@ -30,7 +31,7 @@ from nczarr_xarray.chunks.plan import (
     Segment,
     Window,
 )
-from nczarr_xarray.chunks.scatter import Scatter, allocate
+from nczarr_xarray.chunks.scatter import Scatter, allocate, fill
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys, fetch_together
 from nczarr_xarray.chunks.strides import (
     FAR_APART,
@@ -235,7 +236,7 @@ class Grid:
     ) -> None:
         """Decode and scatter a chunk that was stored without the codecs of `mask`."""
         if data is None:
-            result[task.target] = self.array.missing
+            fill(task, self.array.missing, result)
             return
         decoder, scatter = self.decoder_of(mask)
         if decoder.is_direct and known is None:
@@ -279,7 +280,7 @@ class GridRead:
     Parameters
     ----------
     result
-        What is filled, of shape `plan.shape`.
+        What is filled, of shape `plan.shape`; several arrays for a `JointPlan`.
     remember, local
         As of `nczarr_xarray.chunks.engine.ChunkReader.read`, and whether chunks are at hand.
 
@@ -294,7 +295,7 @@ class GridRead:
     """
 
     def __init__(
-        self, grid: Grid, plan: Plan, result: np.ndarray, *, remember: bool, local: bool
+        self, grid: Grid, plan: Plan | JointPlan, result: Any, *, remember: bool, local: bool
     ) -> None:
         self.grid = grid
         self.plan = plan
@@ -306,7 +307,9 @@ class GridRead:
         # what one thread decodes alone is inflated sooner chunk by chunk
         shared = self.known is None and decoded >= SHARED_BYTES
         self.together = grid.decoder.together if shared else None
-        self.sparse = grid.has_parts and may_be_sparse(plan, grid.array.chunk_shape)
+        self.sparse = False
+        if grid.has_parts and not isinstance(plan, JointPlan):
+            self.sparse = may_be_sparse(plan, grid.array.chunk_shape)
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""
@@ -331,6 +334,7 @@ class GridRead:
         if wanted is not window.ids:
             table = table.of(np.searchsorted(wanted, window.ids))
         if parts:
+            assert not isinstance(self.plan, JointPlan)  # which is never sparse
             divided, located, found = in_parts(grid.array, grid.nbytes, self.plan, window, table)
             remembers = found is not None and self.known is not None
             if not (remembers and grid.parts_read.add(divided.ids, located.size)):
@@ -500,7 +504,7 @@ class GridPieces:
     def _fill(self, rows: np.ndarray) -> None:
         for segment, _, _ in self._parts(rows):
             for task in segment.tasks() if not segment.step else ():
-                self._read.result[task.target] = self._read.fill
+                fill(task, self._read.fill, self._read.result)
             if segment.step:
                 self._read.result[segment.target] = self._read.fill
 

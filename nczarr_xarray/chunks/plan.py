@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -243,6 +243,14 @@ class PointPlan:
 Plan: TypeAlias = OuterPlan | PointPlan
 
 
+class ChunkPlan(Protocol):
+    """Chunks of a selection, or of several (`nczarr_xarray.chunks.joint.JointPlan`)."""
+
+    @property
+    def count(self) -> int: ...
+    def segments(self, most: int) -> Iterator[Segment]: ...
+
+
 def plan_outer(
     selection: Sequence[Index], shape: Sequence[int], chunk_shape: Sequence[Division]
 ) -> OuterPlan:
@@ -455,7 +463,9 @@ class GridNumbers:
         """Return where a chunk is in the grid."""
         return position_of(number, self.shape)
 
-    def windows(self, plan: Plan, together: int, most: int) -> Iterator[tuple[np.ndarray, Window]]:
+    def windows(
+        self, plan: ChunkPlan, together: int, most: int
+    ) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection.
 
         Parameters

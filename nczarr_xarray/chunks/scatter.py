@@ -10,6 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decoder import SMALL, Decoder
+from nczarr_xarray.chunks.joint import SharedTask
 from nczarr_xarray.chunks.plan import ChunkTask, Segment
 from nczarr_xarray.codecs.codec import Buffer
 from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
@@ -40,6 +41,15 @@ def allocate(array: Array, shape: tuple[int, ...]) -> np.ndarray:
         raise FormatError(
             array.path, f"a selection of shape {shape} does not fit ({error})"
         ) from None
+
+
+def fill(task: ChunkTask, value: Any, result: Any) -> None:
+    """Put a value where the elements of a chunk that is not stored go."""
+    if isinstance(task, SharedTask):
+        for number, _, share in task.shares:
+            result[number][share.target] = value
+    else:
+        result[task.target] = value
 
 
 # -- scatter -------------------------------------------------------------------------------------
@@ -85,6 +95,9 @@ class Scatter:
         axes
             Order in which `task` sees the dimensions of the chunk, if not its own.
         """
+        if isinstance(task, SharedTask):
+            self._shared(chunk, task, result)
+            return
         elements = chunk if self._objects else np.frombuffer(chunk, self._array.dtype)
         if self._fields:
             basic = not any(isinstance(index, np.ndarray) for index in task.target)
@@ -100,6 +113,19 @@ class Scatter:
             elements = unshuffle([chunk], size).view(self._array.dtype)
         result[task.target] = self._part(elements, task, axes)
 
+    def _shared(self, decoded: Buffer, task: SharedTask, rooms: Any) -> None:
+        """Put what each of several plans wants of a chunk into the room of that plan."""
+        if len(task.shares) == 1 and self._fields:  # only what is wanted need be brought together
+            ((number, axes, only),) = task.shares
+            self.one(decoded, only, axes, rooms[number])
+            return
+        elements = decoded if self._objects else np.frombuffer(decoded, self._array.dtype)
+        if self._fields:
+            elements = unshuffle([decoded], len(self._fields)).view(self._array.dtype)
+        chunk = elements.reshape(self._array.chunk_shape, order=self._array.order)
+        for number, axes, (_, source, target) in task.shares:
+            rooms[number][target] = (chunk if axes is None else chunk.transpose(axes))[source]
+
     def many(
         self,
         chunks: Sequence[Buffer],
@@ -108,7 +134,8 @@ class Scatter:
         result: np.ndarray,
     ) -> None:
         """Do as `one` does, for several chunks that are in no row."""
-        if len(tasks) == 1 or not self._small:
+        joint = bool(tasks) and isinstance(tasks[0], SharedTask)
+        if joint or len(tasks) == 1 or not self._small:
             for chunk, task in zip(chunks, tasks, strict=True):
                 self.one(chunk, task, axes, result)
         elif tasks:
@@ -184,7 +211,9 @@ class Scatter:
         self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray
     ) -> memoryview | None:
         """Find where in `result` all bytes of a plain chunk go as they are; None if nowhere."""
-        if not self._count or any(isinstance(index, np.ndarray) for index in task.target):
+        if isinstance(task, SharedTask) or not self._count:
+            return None
+        if any(isinstance(index, np.ndarray) for index in task.target):
             return None
         out = result[(*task.target, ...)]
         return out.reshape(-1).view(np.uint8).data if self._is_copy(task, axes, out) else None

@@ -13,17 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.keystore import KeyStore, LocalStore, WritableStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, OnLoop, WritableStore
 from nczarr_fsspec.stores.missing_chunks import CHANGED, Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
 from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.joint import JointPlan, boxes_of
 from nczarr_xarray.chunks.pieces import Index, PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
@@ -44,6 +45,10 @@ _AT_A_TIME = 64
 _TURNS = 2
 #: An index of all positions along a dimension.
 _ALL = slice(None)
+
+
+#: A key and whether it selects points; see `VariableReader.read`.
+Wanted: TypeAlias = "tuple[tuple[Index, ...] | None, bool]"
 
 
 class Selection(NamedTuple):
@@ -162,6 +167,9 @@ class VariableReader:
             if remote is not None:
                 remember = in_sequence()
                 return remote.run(self.read_remote(key, points=points, remember=remember))
+            boxes = boxes_of(key) if points and key is not None else None
+            if boxes is not None:
+                return boxes.joined(self.read_jointly([(box, False) for box in boxes.keys]))
             if self._is_whole and not points:
                 block = reader.read_block(key, remember=in_sequence())
                 if block is not None:
@@ -169,6 +177,21 @@ class VariableReader:
             padded = self._padded(key, points)
             plan = self._plan(padded.key, points)
             return padded.finish(self._converted(reader.read(plan, remember=in_sequence())))
+
+    def read_jointly(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
+        """Read several selections of what is at hand, each chunk once; errors are as of `read`."""
+        with explained(self):
+            reader = self.prepare()
+            if isinstance(reader, ChunkReader) and reader.joins and len(wanted) > 1:
+                padded, plan = self._joint_plan(wanted)
+                found = map(self._converted, reader.read_jointly(plan))
+                return [one.finish(data) for one, data in zip(padded, found, strict=True)]
+        return [self.read(key, points=points) for key, points in wanted]
+
+    def _joint_plan(self, wanted: Sequence[Wanted]) -> tuple[list[PaddedSelection], JointPlan]:
+        padded = [self._padded(key, points) for key, points in wanted]
+        of_all = zip(padded, wanted, strict=True)
+        return padded, JointPlan([self._plan(one.key, points) for one, (_, points) in of_all])
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""
@@ -198,7 +221,7 @@ class VariableReader:
     ) -> np.ndarray:
         """Do as `read` does, on the remote store's loop; `remember` if similar reads may follow."""
         with caused_by(self.path):
-            array, store = self.array, self.store
+            array = self.array
             is_library = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
             if is_library and self._reader is None:  # not on an event loop
                 await in_pool(self.prepare)
@@ -216,15 +239,45 @@ class VariableReader:
             reading = reader.reading_whole() if self._is_whole and everything else None
             if reading is not None:
                 return self._values(await reading)
+            boxes = boxes_of(key) if points and key is not None and reader.joins else None
+            if boxes is not None:
+                return boxes.joined(
+                    await self.read_jointly_remote([(box, False) for box in boxes.keys])
+                )
             padded = self._padded(key, points)
             plan = self._plan(padded.key, points)
             data = await reader.read_remote(plan, remember=remember)
-            conversion = array.conversion if array is not None else None
-            if conversion is not None and isinstance(store, DataFile):
-                if conversion.needs_libhdf5:
-                    return padded.finish(await in_pool(store.parse, conversion(data)))
-                return padded.finish(await store.parse_remote(conversion(data)))
-            return padded.finish(self._values(data))
+            return padded.finish(await self._converted_remote(data))
+
+    async def _converted_remote(self, data: np.ndarray) -> np.ndarray:
+        """Return values of elements that were read of a remote store."""
+        assert self.array is not None
+        conversion, store = self.array.conversion, self.store
+        if conversion is None or not isinstance(store, DataFile):
+            return self._values(data)
+        if conversion.needs_libhdf5:
+            return await in_pool(store.parse, conversion(data))
+        return await store.parse_remote(conversion(data))
+
+    def joins(self) -> bool:
+        """Tell whether `read_jointly_remote` can read it."""
+        array = self.array
+        if self.error is not None or array is None or array.reads_itself:
+            return False
+        with suppress(NCZarrError):  # which its read raises again
+            reader = None if need_libhdf5(array.codecs) else self.prepare()
+            return isinstance(reader, ChunkReader) and reader.joins
+        return False
+
+    async def read_jointly_remote(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
+        """Do as `read_jointly` does, on the remote store's loop; only of what `joins`."""
+        with caused_by(self.path):
+            reader = self.prepare()
+            assert isinstance(reader, ChunkReader)
+            padded, plan = self._joint_plan(wanted)
+            found = await reader.read_jointly_remote(plan)
+            values = [await self._converted_remote(data) for data in found]
+            return [one.finish(data) for one, data in zip(padded, values, strict=True)]
 
     def begin_small(
         self, key: tuple[Index, ...] | None, *, points: bool, remember: bool
@@ -404,13 +457,45 @@ def read_together(
     raise values
 
 
+def read_selections(selections: Sequence[Selection]) -> list[np.ndarray]:
+    """Read selections of any datasets: remote ones at the same time, each chunk of a variable once.
+
+    Raises
+    ------
+    NCZarrError
+        Of the first that cannot be read, as `VariableReader.read`.
+    """
+    results: dict[int, np.ndarray | BaseException] = {}
+    remotes: dict[Any, tuple[OnLoop, list[int]]] = {}
+    local: list[int] = []
+    for number, one in enumerate(selections):
+        remote = loop_of(one.reader.store)
+        numbers = local if remote is None else remotes.setdefault(remote.loop, (remote, []))[1]
+        numbers.append(number)
+    for remote, numbers in remotes.values():
+        with collection_paused():
+            reading = _read_all([selections[n] for n in numbers], remember=False)
+            results.update(zip(numbers, remote.run(reading), strict=True))
+    for numbers in _by_reader([selections[n] for n in local]):
+        own = [local[n] for n in numbers]
+        wanted = [(selections[n].key, selections[n].points) for n in own]
+        results.update(zip(own, selections[own[0]].reader.read_jointly(wanted), strict=True))
+    for number, one in enumerate(selections):
+        found = results[number]
+        if isinstance(found, BaseException):
+            if isinstance(found, (FormatError, StoreError)):
+                explain(one.reader, found)
+            raise found
+    return [results[number] for number in range(len(selections))]  # type: ignore[misc]
+
+
 async def _read_all(
     selections: Sequence[Selection], *, remember: bool
 ) -> list[np.ndarray | BaseException]:
     """Read selections on their loop; errors stand in the place of values."""
     import asyncio
 
-    results: list[np.ndarray | BaseException | None] = [None] * len(selections)
+    results: dict[int, np.ndarray | BaseException | None] = dict.fromkeys(range(len(selections)))
 
     async def read(number: int) -> None:
         reader, key, points = selections[number]
@@ -432,10 +517,25 @@ async def _read_all(
             if results[number] is None:
                 tasks.create_task(read(number))
 
+    async def read_jointly(numbers: Sequence[int]) -> None:
+        wanted = [(selections[n].key, selections[n].points) for n in numbers]
+        with suppress(Exception):  # what is left is read by itself
+            values = await selections[numbers[0]].reader.read_jointly_remote(wanted)
+            results.update(zip(numbers, values, strict=True))
+        for number in numbers:
+            if results[number] is None:
+                tasks.create_task(read(number))
+
     async with asyncio.TaskGroup() as tasks:
-        for at in range(0, len(selections), _AT_A_TIME):
+        alone = []
+        for numbers in _by_reader(selections):
+            if len(numbers) > 1 and selections[numbers[0]].reader.joins():
+                tasks.create_task(read_jointly(numbers))
+            else:
+                alone += numbers
+        for at in range(0, len(alone), _AT_A_TIME):
             files: dict[DataFile, dict[int, SmallSelection]] = {}
-            for number in range(at, min(at + _AT_A_TIME, len(selections))):
+            for number in alone[at : at + _AT_A_TIME]:
                 reader, key, points = selections[number]
                 store, small = reader.store, None
                 with suppress(Exception):  # its own read raises it again
@@ -450,8 +550,16 @@ async def _read_all(
                 await asyncio.sleep(0)
     return [  # of one that something else has cancelled there is nothing
         StoreError(one.reader.path, "reading it was cancelled") if values is None else values
-        for one, values in zip(selections, results, strict=True)
+        for one, values in zip(selections, results.values(), strict=True)
     ]
+
+
+def _by_reader(selections: Sequence[Selection]) -> list[list[int]]:
+    """Return the numbers of the selections of each reader."""
+    numbers: dict[int, list[int]] = {}
+    for number, one in enumerate(selections):
+        numbers.setdefault(id(one.reader), []).append(number)
+    return [*numbers.values()]
 
 
 async def _read_small(file: DataFile, reads: Sequence[SmallRead]) -> None:
