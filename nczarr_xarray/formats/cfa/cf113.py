@@ -23,6 +23,8 @@ from nczarr_xarray.formats.cfa.borders import (
     whole,
 )
 from nczarr_xarray.formats.cfa.dialect import (
+    IN_04,
+    MAPPED,
     Decoded,
     Encoded,
     Scoped,
@@ -112,12 +114,12 @@ class Cf113:
         beside: str = "",
     ) -> Encoded:
         """Spell a table of fragments: the terms are ``cfa_map_...``, ``cfa_uris_...``, ..."""
-        for cases, what in (
-            (fragments.mappings, "is not taken as it is"),
-            (fragments.others, "is in several datasets"),
+        for cases, what, instead in (
+            (fragments.mappings, MAPPED, IN_04),
+            (fragments.others, "is in several datasets", ""),
         ):
             if cases:
-                raise refuse(name, fragments, next(iter(cases)), what, _VERSION)
+                raise refuse(name, fragments, next(iter(cases)), what, _VERSION, instead)
         names = names_in_text(name, dimensions, _VERSION, name)
         grid = spelled(beside or name, dimensions, fragments, "map")
         numbers = grid.numbers

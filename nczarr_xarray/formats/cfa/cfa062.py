@@ -19,6 +19,8 @@ from nczarr_xarray.formats.cfa.borders import (
     variables_of,
 )
 from nczarr_xarray.formats.cfa.dialect import (
+    IN_04,
+    MAPPED,
     MOST_TEXT,
     Decoded,
     Encoded,
@@ -96,7 +98,7 @@ class Cfa062:
             raise ExportError(name, f"has values instead of fragments, which {_VERSION} cannot say")
         if fragments.mappings:
             number = next(iter(fragments.mappings))
-            raise refuse(name, fragments, number, "is not taken as it is", _VERSION)
+            raise refuse(name, fragments, number, MAPPED, _VERSION, IN_04)
         names = names_in_text(name, dimensions, _VERSION, name)
         grid = spelled(name, dimensions, fragments, "location")
         tries = 1 + max(map(len, fragments.others.values()), default=0)

@@ -645,12 +645,18 @@ def count_of(scoped: Scoped, grid: Iterable[int], listed: int) -> int:
     return count
 
 
+#: Why only CFA-0.4 can describe a fragment that has a mapping, and what to do.
+MAPPED = "is not taken as it is: a part of it counts, or its dimensions are in another order"
+IN_04 = "; cfa_version='0.4' can"
+
+
 def refuse(
     name: str, fragments: Fragments, number: int, what: str, version: str, instead: str = ""
 ) -> ExportError:
     """Return the error for a fragment that a dialect cannot describe, and what to do `instead`."""
-    position = fragments.position(number)
-    return ExportError(name, f"its fragment {position} {what}, which {version} cannot say{instead}")
+    address = fragments.addresses[number]
+    fragment = f"{fragments.position(number)}{f', {address},' if address else ''}"
+    return ExportError(name, f"its fragment {fragment} {what}, which {version} cannot say{instead}")
 
 
 def names_in_text(
