@@ -22,6 +22,7 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.place import Place
 from nczarr_fsspec.places.names import from_home, names_url
 from nczarr_fsspec.places.url import redact
+from nczarr_xarray.formats.nczarr.documents import ICECHUNK
 from nczarr_xarray.formats.nczarr.spellings import ROOT_FILES
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ Source: TypeAlias = "str | os.PathLike[str]"
 
 #: Names of objects, one of which is in each folder that is a dataset.
 _ROOTS = frozenset({*ROOT_FILES, ".zmetadata"})
+_OPEN_STORE = (
+    "open a store, such as session.store, by xr.open_dataset(store, engine='nczarr'), and join it "
+    "with others by xr.concat; or copy it by .nczarr.to_nczarr, and name the copy"
+)
 #: What makes a name a pattern. In a URL of HTTP, "?" begins a query.
 _WILD, _WILD_IN_WEB = re.compile(r"[*?\[]"), re.compile(r"[*\[]")
 #: Suffix of a text that lists sources, and of a catalogue of a THREDDS server.
@@ -93,7 +98,8 @@ def datasets_of(
 def _absolute(source: Source) -> str:
     """Return the absolute path of a source, or its URL."""
     if not isinstance(source, (str, os.PathLike)):
-        raise URLError(f"{type(source).__name__} object", "has no address; name paths and URLs")
+        reason = f"has no address by which an aggregation could name it; {_OPEN_STORE}"
+        raise URLError(f"{type(source).__name__} object", reason)
     text = os.fsdecode(source)
     if not names_url(text):
         return os.path.abspath(from_home(text))
@@ -188,6 +194,11 @@ class _Listed:
         walk = self.fs.walk(self.path.rstrip("/"))
         while (step := self._asked(next, walk, None)) is not None:
             path, folders, files = step
+            if {*folders} >= ICECHUNK:
+                reason = (
+                    f"is a repository of Icechunk, whose sessions have no address; {_OPEN_STORE}"
+                )
+                raise FormatError(path, reason)
             if _ROOTS.intersection(files):
                 found.append(path)
                 folders.clear()  # what is in a tree is no dataset of its own

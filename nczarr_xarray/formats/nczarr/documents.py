@@ -320,7 +320,8 @@ def _parse(key: str, data: Object) -> JSON | NCZarrError:
 #: Objects that make a group or an array, by Zarr's version.
 _NODES = {2: frozenset({".zgroup", ".zarray"}), 3: frozenset({"zarr.json"})}
 _NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5", ".he5")
-_ICECHUNK = frozenset({"snapshots", "transactions"})
+#: Folders of a repository of Icechunk.
+ICECHUNK = frozenset({"snapshots", "transactions"})
 _SHOWN = 5
 
 
@@ -330,7 +331,7 @@ def no_metadata(where: str, names: Iterable[str]) -> DatasetNotFoundError:
     name = where.lower()
     files = sorted(name for name in names if name.lower().endswith(_NETCDF))
     hint = ""
-    if names >= _ICECHUNK:
+    if names >= ICECHUNK:
         hint = (
             "; this may be a repository of Icechunk: open it with icechunk, and give the store of "
             "a session, such as repository.readonly_session('main').store"

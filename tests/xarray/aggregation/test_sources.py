@@ -7,6 +7,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import s3fs
 import xarray as xr
@@ -18,8 +19,9 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
+from nczarr_xarray import aggregate, open_many
 from nczarr_xarray.aggregation.sources import datasets_of
-from tests.support.builders.manyfiles import step
+from tests.support.builders.manyfiles import field, step
 from tests.support.servers.httpserver import Server
 from tests.support.servers.s3server import S3Server
 
@@ -198,3 +200,33 @@ def test_a_catalogue_leads_to_no_other_host() -> None:
 def test_a_page_is_no_catalogue() -> None:
     with served("") as server, pytest.raises(FormatError, match="is no catalogue of THREDDS"):
         datasets_of(f"{server.url}/page/catalog.xml", None)
+
+
+def test_a_repository_of_icechunk_has_no_address(tmp_path: Path) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    place = icechunk.local_filesystem_storage(str(tmp_path / "in" / "repository"))
+    session = icechunk.Repository.create(place).writable_session("main")
+    step(tmp_path / "in" / "a.nc", [0])
+    with pytest.raises(URLError, match=r"IcechunkStore object: has no address .*xr\.concat"):
+        datasets_of([session.store], None)
+    xr.Dataset({"v": ("x", [1.0])}).to_zarr(session.store, consolidated=False)
+    session.commit("one")
+    for source in (tmp_path / "in", tmp_path / "in" / "repository"):
+        with pytest.raises(FormatError, match=r"repository: is a repository of Icechunk.*concat"):
+            datasets_of(source, None)
+
+
+@pytest.mark.parametrize("suffix", ["json", "parq"])
+def test_references_are_sources(tmp_path: Path, suffix: str) -> None:
+    """Also of files that are elsewhere; and aggregations, in a folder with others."""
+    times = ([0, 1], [2, 3], [4])
+    files = [step(tmp_path / f"{n}.nc", own) for n, own in enumerate(times)]
+    (tmp_path / "in").mkdir()
+    for n, file in enumerate(files[:2]):
+        aggregate([file], tmp_path / "in" / f"{n}.{suffix}", dim="time")
+    aggregate(files[2:], tmp_path / "in" / "m.nca", dim="time")
+    many = open_many(tmp_path / "in", decode_times=False)
+    assert np.array_equal(many.tas.values, field([*range(5)]))
+    many.nczarr.save(tmp_path / "all.nca")
+    with xr.open_dataset(tmp_path / "all.nca", engine="nczarr", decode_times=False) as saved:
+        assert np.array_equal(saved.tas.values, field([*range(5)]))
