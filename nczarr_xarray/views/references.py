@@ -96,7 +96,9 @@ def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> F
     keys = open_view(target, OpenOptions(storage_options=storage_options), scattered=False)
     try:
         if not isinstance(keys, FileKeys):
-            reason = "is a tree of Zarr already; references are for files, aggregations (x.nca) for all"
+            reason = (
+                "is a tree of Zarr already; references are for files, aggregations (x.nca) for all"
+            )
             raise FormatError(keys.url, reason)
         problems = [*keys.tree.problems]
         _tell_of_marks(url, [view.variable for view in keys.tree.arrays.values()])

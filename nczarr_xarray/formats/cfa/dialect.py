@@ -654,9 +654,9 @@ def refuse(
     name: str, fragments: Fragments, number: int, what: str, version: str, instead: str = ""
 ) -> ExportError:
     """Return the error for a fragment that a dialect cannot describe, and what to do `instead`."""
-    address = fragments.addresses[number]
-    fragment = f"{fragments.position(number)}{f', {address},' if address else ''}"
-    return ExportError(name, f"its fragment {fragment} {what}, which {version} cannot say{instead}")
+    position, address = fragments.position(number), fragments.addresses[number]
+    what = f"{what} ({address})" if address else what
+    return ExportError(name, f"its fragment {position} {what}, which {version} cannot say{instead}")
 
 
 def names_in_text(
