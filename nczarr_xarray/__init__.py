@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.api import recover as recover
     from nczarr_xarray.export.api import to_nczarr as to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
+    from nczarr_xarray.tools.check import check_cmip7 as check_cmip7
     from nczarr_xarray.tools.compare import compare as compare
     from nczarr_xarray.tools.copy import copy as copy
     from nczarr_xarray.tools.doctor import doctor as doctor
@@ -75,6 +76,7 @@ _MODULES = {
     "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.dataset": ["Opened"],
+    "nczarr_xarray.tools.check": ["check_cmip7"],
     "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.copy": ["copy"],
     "nczarr_xarray.tools.trace": ["trace"],

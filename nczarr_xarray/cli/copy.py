@@ -134,11 +134,16 @@ def add_copy(new: NewParser) -> None:
         metavar="DIM=N,...",
         help="chunk lengths by dimension; those that are not named become whole",
     )
+    parser.flag(
+        "--cmip7",
+        "netCDF-4: make chunks as long as CMIP7 wants them: time and its bounds in one, the data "
+        "in chunks of 4 MiB and more",
+    )
     parser.add_argument(
         "--compress",
         type=_codecs,
         metavar="NAME[:LEVEL]",
-        help="zlib, zstd or bz2, with byte shuffling, or none; else as in SRC",
+        help="zlib, zstd or bz2, with byte shuffling, or none; else as in SRC (netCDF-4: zlib)",
     )
     parser.add_argument(
         "--shards",

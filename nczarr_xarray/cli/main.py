@@ -46,6 +46,7 @@ COMMANDS = {
         "upkeep",
         "check a dataset: metadata, chunks, what writers left, foreign objects",
     ),
+    "check": ("check", "check files of CMIP7: their layout, and whether they make one dataset"),
     "trace": ("trace", "record the requests of a command or script, to see why it is slow"),
     "recover": ("upkeep", "remove what a writer left that died on another machine"),
     "upgrade": ("upkeep", "write the metadata of a dataset anew, for another release of netCDF-C"),

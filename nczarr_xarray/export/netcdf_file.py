@@ -37,8 +37,15 @@ def need_netcdf4(url: str) -> None:
 
 
 @contextmanager
-def new_file(path: str, model: str, url: str) -> Iterator[Any]:
-    """Make a file of a format, by the word of netCDF4; `url` is how messages name the file.
+def new_file(path: str, model: str, url: str, mode: str = "x") -> Iterator[Any]:
+    """Make a file of a format, by the word of netCDF4.
+
+    Parameters
+    ----------
+    url
+        How messages name the file.
+    mode
+        "a" opens a file that was made here, to write more.
 
     Raises
     ------
@@ -50,18 +57,23 @@ def new_file(path: str, model: str, url: str) -> Iterator[Any]:
     need_netcdf4(url)
     import netCDF4
 
-    made = False
+    made = mode == "a"
     try:
         # the bytes of the path, which need not be UTF-8
         name = os.fsencode(path).decode("latin-1")
-        with netCDF4.Dataset(name, "x", format=model, encoding="latin-1") as file:
+        with netCDF4.Dataset(name, mode, format=model, encoding="latin-1") as file:
             made = True
             yield file
     except StoreError:
         raise
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-        reason = _refusal(path, made=made) or getattr(error, "strerror", None) or error
-        raise StoreError(url, f"cannot be written: {reason}") from error
+        raise refused(path, url, error, made=made) from error
+
+
+def refused(path: str, url: str, error: BaseException, *, made: bool = True) -> StoreError:
+    """Return the error for a file that a library could not write; parameters as of `new_file`."""
+    reason = _refusal(path, made=made) or getattr(error, "strerror", None) or error
+    return StoreError(url, f"cannot be written: {reason}")
 
 
 def _refusal(path: str, *, made: bool) -> str | None:
@@ -84,10 +96,7 @@ def _refusal(path: str, *, made: bool) -> str | None:
 
 
 def declare(
-    file: Any,
-    root: Group,
-    stored: Callable[[Variable], StorageProperties],
-    chunk_cache: int | None = None,
+    file: Any, root: Group, stored: Callable[[Variable], StorageProperties]
 ) -> list[tuple[Variable, Any]]:
     """Make all of a dataset but its values, before these, because classic files are moved for that.
 
@@ -95,8 +104,6 @@ def declare(
     ----------
     stored
         Decides how a variable is stored.
-    chunk_cache
-        Bytes of chunks that netCDF-C keeps for each variable; None for its default.
 
     Returns
     -------
@@ -117,7 +124,7 @@ def declare(
             target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
         write_attributes(target, group)
         variables = group.variables.values()
-        made += [(v, create_variable(file, v, stored(v), chunk_cache)) for v in variables]
+        made += [(v, create_variable(file, v, stored(v))) for v in variables]
     return made
 
 
@@ -207,9 +214,7 @@ def _write_attribute(target: Any, attribute: Attribute) -> None:
         target.setncattr(attribute.name, attribute.value)
 
 
-def create_variable(
-    file: Any, variable: Variable, stored: StorageProperties, chunk_cache: int | None
-) -> Any:
+def create_variable(file: Any, variable: Variable, stored: StorageProperties) -> Any:
     """Make a variable without its values, which are to be put as they are stored."""
     group = group_at(file, variable.group)
     dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
@@ -236,13 +241,20 @@ def create_variable(
         datatype,
         dimensions,
         endian="big" if big else "native",
-        # set later, netCDF-C would open the variable anew by its name, which may be a dimension's
-        chunk_cache=chunk_cache,
         **options,
     )
+    write_attributes(made, variable)
+    return _plain(made)
+
+
+def existing_variable(file: Any, variable: Variable) -> Any:
+    """Return a variable that a file has, whose values are to be put as they are stored."""
+    return _plain(group_at(file, variable.group).variables[variable.name])
+
+
+def _plain(made: Any) -> Any:
     made.set_auto_maskandscale(False)
     made.set_auto_chartostring(False)
-    write_attributes(made, variable)
     return made
 
 

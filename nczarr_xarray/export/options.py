@@ -238,6 +238,8 @@ class CopyOptions:
         Chunk lengths by name of a dimension; None keeps those of the source.
     optimize
         Whether all variables get the chunks of `balanced_chunk_shape`, instead of `chunks`.
+    cmip7
+        Whether chunks become as long as CMIP7 wants them.
     compress
         Codecs in the order of encoding; None keeps those of the source.
     fixed
@@ -258,6 +260,7 @@ class CopyOptions:
 
     chunks: Mapping[str, int] | None = None
     optimize: bool = False
+    cmip7: bool = False
     compress: tuple[CodecConfig, ...] | None = None
     fixed: bool = False
     memory: int | None = None

@@ -508,7 +508,7 @@ def _times(lengths: Lengths) -> str:
     return " × ".join(map(str, lengths)) or "1"
 
 
-def plan_step(item: Item, writer: ArrayWriter, memory: int | None) -> Step:
+def plan_step(item: Item, writer: ArrayWriter, memory: int | None, *, passes: int = 2) -> Step:
     """Plan how the data of a variable that are not of dask are written.
 
     Parameters
@@ -516,6 +516,8 @@ def plan_step(item: Item, writer: ArrayWriter, memory: int | None) -> Step:
     memory
         Bytes that a process may take; None for parts of a size that is seldom too large,
         and one pass.
+    passes
+        How many passes there may be.
 
     Raises
     ------
@@ -534,7 +536,7 @@ def plan_step(item: Item, writer: ArrayWriter, memory: int | None) -> Step:
     plain = not item.variable.dtype.hasobject
     sender = writer if isinstance(writer, ChunkWriter) else None
     nbytes = room(source, new.chunk_shape, memory, sender)
-    found = source.rechunking(new.chunk_shape, nbytes, passes=2 if plain else 1)
+    found = source.rechunking(new.chunk_shape, nbytes, passes=passes if plain else 1)
     kind = PartsStep if found.first is None else TwoPassStep
     return kind(item, writer, source, found)
 

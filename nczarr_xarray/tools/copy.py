@@ -194,7 +194,7 @@ def _compared(request: CopyRequest, own: Collection[str], lost: Collection[str])
     lost
         What the copy has announced to be lost, as of `LossWarning`: it is no difference.
     """
-    from nczarr_xarray.export.copy.netcdf import as_classic
+    from nczarr_xarray.export.copy.classic import as_classic
     from nczarr_xarray.export.form.lacking import Lacking, as_netcdf_names, suited
     from nczarr_xarray.tools.compare import compare
 

@@ -15,7 +15,6 @@ from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.text import aligned, counted, format_size
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.tools.checks import Finding
-from nczarr_xarray.tools.checks.layout import cmip7_failures
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.predict import Prediction, predict
@@ -52,7 +51,8 @@ class Report:
     predictions : tuple of Prediction
         Of its layout as it is, and of others.
     cmip7 : tuple of Finding or None
-        What CMIP7's rules for the layout of files object to; None if it is no netCDF-4 file.
+        What CMIP7's rules for the layout of files object to; None if it is no netCDF-4 file, or has
+        no ``variable_id``.
     """
 
     url: str
@@ -84,8 +84,8 @@ class Report:
         cost = self.opening
         asked = f"{counted(cost.rounds, 'round')}, {counted(cost.requests, 'request')}"
         yield f"  opening takes {asked}, {format_size(cost.nbytes)}, {cost.seconds:.2f} s"
-        verdict = "only for netCDF-4 files" if self.cmip7 is None else "PASS"
-        yield f"  CMIP7 packing: {'FAIL' if self.cmip7 else verdict}"
+        if self.cmip7 is not None:
+            yield f"  CMIP7 packing: {'FAIL' if self.cmip7 else 'PASS'}"
         found = (*self.findings, *(self.cmip7 or ()))
         if found:
             yield ""
@@ -188,7 +188,7 @@ def _examine(subject: Subject, opened: Opened) -> Report:
     # listing a tree takes long if it is not at hand
     most = Reads.LISTING if isinstance(opened.store, LocalStore) else Reads.METADATA
     seen = sorted(findings(subject, "doctor", most), key=lambda one: _ORDER.index(one.severity))
-    is_netcdf4 = hierarchy.generation == "hdf5"
+    is_cmip = hierarchy.generation == "hdf5" and "variable_id" in hierarchy.root.attributes
     return Report(
         url=opened.store.url,
         format=hierarchy.generation,
@@ -199,5 +199,5 @@ def _examine(subject: Subject, opened: Opened) -> Report:
         findings=tuple(seen),
         variable="" if facts is None else facts.path,
         predictions=() if facts is None else tuple(predict(opened, found, facts, subject.network)),
-        cmip7=cmip7_failures(found, hierarchy.root) if is_netcdf4 else None,
+        cmip7=tuple(findings(subject, "check", most)) if is_cmip else None,
     )

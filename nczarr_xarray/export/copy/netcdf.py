@@ -2,82 +2,193 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.destination import FilePlace
-from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_fsspec.text import format_size
+from nczarr_fsspec.errors import FormatError, UsageError
+from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.contents import Contents, StoredSource
+from nczarr_xarray.export.chunk_writer import ArrayWriter
+from nczarr_xarray.export.contents import Contents, Item, StoredSource
+from nczarr_xarray.export.copy.classic import as_classic
 from nczarr_xarray.export.copy.request import CopyRequest
-from nczarr_xarray.export.derived import DerivedArray
-from nczarr_xarray.export.form.chunk_shapes import Rechunking, boxes
-from nczarr_xarray.export.form.classic import (
-    TYPES,
-    classic_attributes,
-    classic_values,
-    classic_variable,
-    dimension_problems,
-    size_problems,
+from nczarr_xarray.export.form import cmip7
+from nczarr_xarray.export.form.lacking import COMPRESSORS, UNUSED, Lacking
+from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, stored_as
+from nczarr_xarray.export.hdf5_chunks import Written, chunk_writers, need_h5py
+from nczarr_xarray.export.netcdf_file import (
+    declare,
+    existing_variable,
+    need_netcdf4,
+    new_file,
+    put,
 )
-from nczarr_xarray.export.form.lacking import (
-    CHARACTERS,
-    COMPRESSORS,
-    FLAGS,
-    UNUSED,
-    WIDENED,
-    Lacking,
-)
-from nczarr_xarray.export.form.storage import netcdf_text, stored_as
-from nczarr_xarray.export.netcdf_file import declare, need_netcdf4, new_file, put
+from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.steps import one_pass, room
-from nczarr_xarray.formats.nczarr.attributes import as_flags
+from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.formats.nczarr.limits import NAME
-from nczarr_xarray.model import Attribute, Dimension, Group, Variable, bytes_of, described, readable
+from nczarr_xarray.model import ChunkedArray, Group, Variable, described, readable
+
+#: How a variable is stored in a file.
+Stored = Callable[[Variable], StorageProperties]
 
 
 def copy(request: CopyRequest) -> None:
     """Copy to a file of the format that was asked for; an old one stays until it is complete."""
     target = FilePlace.find(request.target, request.target_options)
+    given = request.options
+    if any(config["id"] not in ("shuffle", "zlib") for config in given.compress or ()):
+        reason = "netCDF-4 files that every program reads have zlib: use it, or none"
+        raise UsageError("--compress", reason)
     if not request.overwrite:
         target.must_be_new()
-    lacking, model, memory = Lacking(netcdf4=True), request.format, request.memory
+    lacking, model = Lacking(netcdf4=True), request.format
     with request.open() as source, request.progress() as progress:
         if model != "NETCDF4":
             source = as_classic(source, target.url, lacking, model)
         need_netcdf4(target.url)
-        variables = [*source.hierarchy.root.all_variables()]
-        for variable in variables:
+        if model == "NETCDF4":
+            need_h5py(target.url)
+        for variable in source.hierarchy.root.all_variables():
             check(variable)
         for group in source.hierarchy.root.walk():
             check_names(group)
         source = replace(source, exact=True)
-        contents = _contents(source, lacking, netcdf4=model == "NETCDF4")
+        stored = _Storing(source, given)
+        contents = _contents(source, lacking, stored if model == "NETCDF4" else None)
         lacking.tell(target.url)
-        progress.expect(sum(map(_nbytes, variables)))
-        plan = {v.path: _planned(source, v, memory) for v in contents.root.all_variables()}
-        if memory is not None:
-            for variable in variables:
-                said = one_pass(plan[variable.path].rechunking)
-                request.tell(
-                    f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}"
-                )
-        # if memory is limited, parts are whole chunks: none need be kept
-        cache = None if memory is None else 0
-        fill = partial(fill_file, target.url, source, contents, plan, model, cache, progress)
+        fill = partial(fill_file, target.url, source, contents.root, stored, request, progress)
         target.write(fill, overwrite=request.overwrite)
 
 
-def _contents(opened: Opened, lacking: Lacking, *, netcdf4: bool) -> Contents:
-    """Return what a file holds of a dataset; note what it holds in another form."""
+def fill_file(
+    url: str,
+    source: Opened,
+    root: Group,
+    stored: Stored,
+    request: CopyRequest,
+    progress: Progress,
+    path: str,
+) -> None:
+    """Write a file at a path of this machine."""
+    model = request.format
+
+    def planned(writers: Iterable[Written]) -> list[Step]:
+        steps = []
+        for variable, writer in writers:
+            item = Item(variable, StoredSource(source.reader(variable), variable))
+            steps.append(plan_step(item, writer, request.memory, passes=1))
+        for step in steps if request.memory is not None else ():
+            request.tell(str(step))
+        progress.expect(sum(step.nbytes for step in steps))
+        return steps
+
+    with new_file(path, model, url) as file:
+        if model != "NETCDF4":
+            file.set_fill_off()  # all values are written
+        made = declare(file, root, stored)
+        if model != "NETCDF4":
+            steps = planned((v, _LibraryWriter(v, stored(v), url, own)) for v, own in made)
+            _run(steps, progress)
+    if model == "NETCDF4":
+        with chunk_writers(path, url, root) as writers:
+            steps = planned(writers.values())
+            others = [v for v in root.all_variables() if v.path not in writers]
+            left = {v.path: _LibraryWriter(v, stored(v), url) for v in others}
+            last = planned(zip(others, left.values(), strict=True))
+            _run(steps, progress)
+        if last:
+            with new_file(path, model, url, mode="a") as file:
+                for variable in others:
+                    left[variable.path].made = existing_variable(file, variable)
+                _run(last, progress)
+    source.refuse_changed()
+
+
+def _run(steps: Iterable[Step], progress: Progress) -> None:
+    for step in steps:
+        for part in range(step.parts):
+            step.run(part, lambda _: None)
+            progress.advance(step.nbytes // step.parts)
+
+
+class _LibraryWriter(ArrayWriter):
+    """Writes values through netCDF4, which encodes them.
+
+    Parameters
+    ----------
+    made
+        The variable of the file, if that is open already.
+    """
+
+    def __init__(
+        self, variable: Variable, stored: StorageProperties, url: str, made: Any = None
+    ) -> None:
+        super().__init__()
+        path, chunks = variable.path.strip("/"), stored.chunk_shape
+        self.array = ChunkedArray(path, variable.shape, chunks, variable.dtype)
+        self.store = MappingWriter({}, url)
+        self.start = (0,) * len(chunks)
+        self.made = made
+        self._variable = variable
+
+    def write(
+        self,
+        values: np.ndarray,
+        first: tuple[int, ...] | None = None,
+        *,
+        threads: int | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> int:
+        if values.size:
+            ends = zip(first or self.start, values.shape, strict=True)
+            put(self.made, self._variable, values, tuple(slice(at, at + n) for at, n in ends))
+        return 1
+
+
+class _Storing:
+    """Decides how variables are stored: as in the source, but for what is asked for."""
+
+    def __init__(self, opened: Opened, options: CopyOptions) -> None:
+        self._opened = opened
+        self._options = options
+
+    def __call__(self, variable: Variable) -> StorageProperties:
+        stored, asked, shape = stored_as(self._opened, variable), self._options, variable.shape
+        if not shape:
+            return stored
+        names = [dimension.name for dimension in variable.dimensions]
+        itemsize = 8 if stored.dtype.hasobject else stored.dtype.itemsize
+        wanted = asked.chunk_shape(names, shape, itemsize)
+        codecs = asked.codecs(stored.dtype) if not stored.dtype.hasobject else None
+        codecs = stored.codecs if codecs is None else codecs
+        root = self._opened.hierarchy.root
+        # check_cmip7_packing fails for data without chunks
+        divided = codecs or (asked.cmip7 and variable.path == cmip7.data(root))
+        if stored.contiguous and wanted in (None, shape) and not divided:
+            return stored
+        chunks = wanted or stored.chunk_shape
+        if asked.cmip7:
+            chunks = cmip7.chunk_shape(root, variable, chunks)
+            if stored.dtype.hasobject and not any(d.unlimited for d in variable.dimensions):
+                return replace(stored, contiguous=True)  # netCDF4 writes them behind the data
+        return replace(stored, chunk_shape=chunks, codecs=codecs, contiguous=False)
+
+
+def _contents(opened: Opened, lacking: Lacking, stored: Stored | None) -> Contents:
+    """Return what a file holds of a dataset; note what it holds in another form.
+
+    Parameters
+    ----------
+    stored
+        How variables are stored, if the file has codecs.
+    """
     lacking.note_hidden(opened.hierarchy)
     root = opened.hierarchy.root
     used = {d for variable in root.all_variables() for d in variable.dimensions}
@@ -93,31 +204,11 @@ def _contents(opened: Opened, lacking: Lacking, *, netcdf4: bool) -> Contents:
         held.attributes = lacking.attributes(group.path, group.attributes)
         for name, variable in group.variables.items():
             held.variables[name] = lacking.variable(netcdf_text(variable))
-            for config in stored_as(opened, variable).codecs if netcdf4 else ():
+            for config in stored(variable).codecs if stored is not None else ():
                 row = codec(config["id"])
                 if row.compressor and row.options is None:
                     lacking.note(COMPRESSORS, f"{variable.path} ({row.id})")
     return contents
-
-
-def fill_file(
-    url: str,
-    opened: Opened,
-    contents: Contents,
-    plan: Mapping[str, Planned],
-    model: str,
-    chunk_cache: int | None,
-    progress: Progress,
-    path: str,
-) -> None:
-    """Write a file at a path of this machine."""
-    with new_file(path, model, url) as file:
-        if not model.startswith("NETCDF4"):
-            file.set_fill_off()  # all values are written
-        stored = partial(stored_as, opened)
-        for variable, made in declare(file, contents.root, stored, chunk_cache):
-            _write_values(plan[variable.path], variable, made, progress)
-        opened.refuse_changed()
 
 
 def check(variable: Variable) -> None:
@@ -140,197 +231,3 @@ def check_names(group: Group) -> None:
         if NAME.fullmatch(name) is None:
             reason = "is not one that netCDF allows: give it another name first"
             raise FormatError(group.path, f"the name {name!r} {reason}")
-
-
-class Planned(NamedTuple):
-    """How the data of a variable are copied."""
-
-    source: StoredSource
-    rechunking: Rechunking
-
-
-def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
-    chunks = stored_as(opened, variable).chunk_shape
-    source = StoredSource(opened.reader(variable), variable)
-    nbytes = None if memory is None else room(source, chunks, memory)
-    return Planned(source, source.rechunking(chunks, nbytes))
-
-
-def _nbytes(variable: Variable) -> int:
-    """Return the bytes of the values of a variable, texts taken for pointers as they are."""
-    return math.prod(variable.shape) * variable.dtype.itemsize
-
-
-def _write_values(planned: Planned, variable: Variable, made: Any, progress: Progress) -> None:
-    source, rechunking = planned
-    for part in boxes(rechunking.shape, rechunking.parts):
-        if not math.prod(p.stop - p.start for p in part):
-            continue
-        values = source.read(part)
-        put(made, variable, values, part)
-        progress.advance(values.nbytes)
-
-
-# -- classic netCDF --------------------------------------------------------------------------------
-# A dataset as it can hold one: one group, fewer types, char for strings.
-
-
-@dataclass(frozen=True, slots=True)
-class NarrowedArray(DerivedArray):
-    """Integers of another variable in a type that classic netCDF has.
-
-    Parameters
-    ----------
-    before, after
-        The variable as it was, and as it becomes; without arrays.
-    """
-
-    before: Variable
-    after: Variable
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.after.dtype
-
-    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
-        values = self.reader.read(key, points=points)
-        return classic_values(np.asarray(values), self.before, self.after)
-
-
-@dataclass(frozen=True, slots=True)
-class CharactersArray(DerivedArray):
-    """Texts of another variable as bytes along a last dimension, filled up with NULs."""
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype("S1")
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        return (*self.base.chunk_shape, self.shape[-1])
-
-    @property
-    def blocks(self) -> None:
-        return None
-
-    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
-        texts = np.asarray(self.reader.read(key[:-1], points=points))
-        data = [t if isinstance(t, bytes) else bytes_of(t) for t in texts.ravel().tolist()]
-        whole = np.array(data, f"S{self.shape[-1]}").reshape(texts.shape)
-        letters = whole[..., np.newaxis].view("S1")
-        return letters[(..., key[-1])]
-
-
-def as_classic(opened: Opened, url: str, lacking: Lacking, model: str) -> Opened:
-    """Return a dataset as a classic file is to hold it; it shares the store of `opened`.
-
-    Parameters
-    ----------
-    url
-        How messages name the file.
-    lacking
-        Told what is in another form.
-    model
-        The format, by its word in netCDF4.
-
-    Raises
-    ------
-    ExportError
-        If it cannot be held; it lists all of that.
-    """
-    return _Conversion(opened, lacking, model).run(url)
-
-
-class _Conversion:
-    def __init__(self, opened: Opened, lacking: Lacking, model: str) -> None:
-        self.opened = replace(opened, exact=True)
-        self.lacking = lacking
-        self.model = model
-        self.types = {} if model == "NETCDF3_64BIT_DATA" else TYPES
-        self.problems: list[str] = []
-        self.dimensions = dict(opened.hierarchy.root.dimensions)
-
-    def run(self, url: str) -> Opened:
-        root, *groups = self.opened.hierarchy.root.walk()
-        self.lacking.note_unused_enums(self.opened.hierarchy)
-        if groups:
-            names = ", ".join(group.path for group in groups)
-            self.problems.append(f"{names}: classic netCDF has no groups")
-        held = self.lacking.attributes("/", root.attributes)
-        found = Group(attributes=self.attributes("/", held))
-        for name, variable in root.variables.items():
-            if variable.error is not None:
-                self.problems.append(f"{variable.path}: cannot be read ({variable.error})")
-            elif variable.array is not None:
-                found.variables[name] = self.variable(self.lacking.variable(netcdf_text(variable)))
-        found.dimensions.update(self.dimensions)
-        variables = found.variables.values()
-        for line in dimension_problems(variables, self.dimensions.values()):
-            self.problems.append(f"{line}; --fixed makes unlimited dimensions fixed ones")
-        for line in size_problems(variables, self.model):
-            self.problems.append(f"{line}; NETCDF3_64BIT_DATA and NETCDF4 have no such limit")
-        if self.problems:
-            reason = "cannot hold this dataset, but --format NETCDF4 may; nothing was written"
-            raise ExportError(url, reason, self.problems)
-        hierarchy = replace(self.opened.hierarchy, root=found)
-        return replace(self.opened, hierarchy=hierarchy)
-
-    def attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-        return classic_attributes(path, attributes, self.problems, self.types)
-
-    def variable(self, variable: Variable) -> Variable:
-        """Return a variable as it is held; one that cannot be is among the problems then."""
-        if variable.enum is not None:
-            self.lacking.note(FLAGS, variable.path)
-            variable = replace(variable, attributes=as_flags(variable), enum=None)
-        if variable.nc_type == "string":
-            return self.text(variable)
-        if variable.nc_type is None:
-            return variable  # an error of the writer
-        attributes = self.attributes(variable.path, variable.attributes)
-        if len(attributes) < len(variable.attributes):
-            return variable
-        after = classic_variable(variable, self.types)
-        if after.nc_type == variable.nc_type:
-            return after
-        self.lacking.note(WIDENED, variable.path)
-        reader = self.opened.reader(variable)
-        before = replace(variable, array=None)
-        path = variable.path.strip("/")
-        array = NarrowedArray(path, variable.shape, reader, before, replace(after, array=None))
-        return replace(after, array=array, padding=None)
-
-    def text(self, variable: Variable) -> Variable:
-        """Return a variable of texts as one of char, with a dimension for their bytes."""
-        self.lacking.note(CHARACTERS, variable.path)
-        reader = self.opened.reader(variable)
-        assert variable.array is not None
-        source = StoredSource(reader, variable)
-        try:
-            letters = self.letters(max(1, source.longest_text(variable.array.chunk_shape)))
-        except ValueError as error:
-            self.problems.append(f"{variable.path}: {error}")
-            return variable
-        attributes = dict(variable.attributes)
-        fill = attributes.pop("_FillValue", None)
-        if fill is not None and fill.value not in ("", ("",)):
-            self.lacking.note("left out: fill values of strings", variable.path)
-        attributes = self.attributes(variable.path, attributes)
-        attributes.setdefault("_Encoding", Attribute("_Encoding", "char", "utf-8"))
-        shape = (*variable.shape, letters.size)
-        return replace(
-            variable,
-            nc_type="char",
-            dtype=np.dtype("S1"),
-            dimensions=(*variable.dimensions, letters),
-            attributes=attributes,
-            array=CharactersArray(variable.path.strip("/"), shape, reader),
-            padding=None,
-        )
-
-    def letters(self, length: int) -> Dimension:
-        """Return the dimension for texts of a length, called as xarray calls it."""
-        name = f"string{length}"
-        while name in self.dimensions and self.dimensions[name] != Dimension(name, length):
-            name += "_"
-        return self.dimensions.setdefault(name, Dimension(name, length))

@@ -229,7 +229,7 @@ KINDS: tuple[TargetKind, ...] = (
         "netCDF-4",
         ("NETCDF4",),
         f"{_HERE}.netcdf",
-        frozenset({"fixed", "memory"}),
+        frozenset({"fixed", "memory", "chunks", "optimize", "compress", "cmip7"}),
         lacks=_FILE_LACKS,
         suffixes=(".nc", ".nc4", ".cdf", ".netcdf"),
     ),

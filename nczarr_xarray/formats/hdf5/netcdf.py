@@ -62,7 +62,7 @@ from nczarr_xarray.model import (
 
 _log = logging.getLogger(__name__)
 #: The prefix of a variable that has the name of a dimension but is not its coordinate.
-_NON_COORDINATE = "_nc4_non_coord_"
+NON_COORDINATE = "_nc4_non_coord_"
 _FAR_SOURCES = (
     "is a virtual dataset whose extent follows from its sources, which is found out for local "
     "files only: copy it here, with the files of its sources"
@@ -123,7 +123,7 @@ async def read_hierarchy(
     frame, address = await read_superblock(url, size)
     if notes is not None:
         frame = replace(frame, notes=notes)
-    names = () if only is None else (only, f"{_NON_COORDINATE}{only}")
+    names = () if only is None else (only, f"{NON_COORDINATE}{only}")
     nodes = await read_nodes(frame, read_tree(frame, address, group, tree, names))
     partly = only is None and any(not node.group.loaded for node in nodes)
     if partly and depends_on_all(nodes):
@@ -353,8 +353,8 @@ class _Builder:
     ) -> Variable:
         """Return one variable; a problem with it becomes its `Variable.error`."""
         name = dataset.name
-        if len(name) > len(_NON_COORDINATE):
-            name = name.removeprefix(_NON_COORDINATE)
+        if len(name) > len(NON_COORDINATE):
+            name = name.removeprefix(NON_COORDINATE)
         variable = Variable(name, group.path, dimensions, value.nc_type, value.dtype)
         variable.enum, variable.named_type = value.enum, value.named
         path, h5_path = variable.path, join(group.path, dataset.name)

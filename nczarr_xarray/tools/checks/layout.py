@@ -1,4 +1,4 @@
-"""Checks of the layout: what of it makes reads slow, and what CMIP7 objects to."""
+"""Checks of the layout: what of it makes reads slow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import FragmentArray, Group
+from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.checks import Finding, Severity
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.predict.aggregations import Aggregation
-from nczarr_xarray.tools.survey import SAMPLE, Survey, VariableStorage, codec_name, keys_of
+from nczarr_xarray.tools.survey import SAMPLE, VariableStorage, codec_name, keys_of
 
 #: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
 SMALL = 1 << 18
@@ -76,7 +76,7 @@ def slow_opening(subject: Subject) -> Iterator[Finding]:
     if subject.survey.size is None:
         advice += "nczarr copy --consolidated"
     else:
-        advice += "by `h5repack -S PAGE` or cmip7repack; or open the file with "
+        advice += "by nczarr copy to another .nc; or open the file with "
         advice += "index_cache=FOLDER, which keeps them for the next time"
     yield Finding("warning", "slow-opening", "/", f"{text}are not together", advice)
 
@@ -96,7 +96,7 @@ def index(subject: Subject) -> Iterator[Finding]:
     else:
         where, code = f"is scattered among the data, in {len(behind):,} pieces", "index-scattered"
     text = f"the index of the chunks {where}; all of it is needed to read everything, or a series"
-    advice = "use larger chunks, or collect the index at the beginning with cmip7repack"
+    advice = "use larger chunks, or nczarr copy it to another .nc, with the index in front"
     yield Finding("warning" if len(behind) > _FEW else "note", code, "/", text, advice)
 
 
@@ -286,65 +286,3 @@ def not_predicted(subject: Subject) -> Iterator[Finding]:
         reason = error.reason if error.object == chosen.path else str(error)
         text = f"reads of it are not predicted: {reason}"
         yield Finding("note", "not-predicted", chosen.path, text)
-
-
-# -- CMIP7 -----------------------------------------------------------------------------------------
-# The rules of ``check_cmip7_packing`` for netCDF-4 files, from the manual of NCAS-CMS/cmip7_repack
-# 1.1: the index of all chunks lies before the data; time and its bounds are one chunk; the data
-# variable is one chunk or has chunks of 4 MiB, or would have with one step more.
-
-#: Bytes of a chunk of the data variable before codecs, at least.
-_LEAST = 4 << 20
-
-
-def _is_one(facts: VariableStorage) -> bool:
-    count = facts.count if facts.stored is None else facts.stored.count
-    return not facts.array.is_chunked or (count or 0) <= 1
-
-
-def _text(group: Group, path: str, name: str) -> str:
-    """Return a text attribute of the root (path ``""``) or of a variable in it."""
-    holder = group.attributes if not path else group.variables[path].attributes
-    found = holder.get(name)
-    if found is None:
-        return ""
-    return found.value if isinstance(found.value, str) else "".join(map(str, found.value))
-
-
-def _index_first(survey: Survey, _: Group) -> Iterator[Finding]:
-    chunked = [f.stored.low for f in survey.facts if f.array.is_chunked and f.stored is not None]
-    begin = min((low for low in chunked if low is not None), default=None)
-    if begin is not None and any(extent.start > begin for extent in survey.index):
-        text = "a part of the index of the chunks lies after the first chunk"
-        yield _failure("/", text, "repack the file with cmip7repack")
-
-
-def _one_chunk_of_time(survey: Survey, root: Group) -> Iterator[Finding]:
-    if "time" not in root.variables:
-        return
-    for name in ("time", _text(root, "time", "bounds")):
-        facts = survey.of(f"/{name}")
-        if facts is not None and not _is_one(facts):
-            text = f"has {facts.count:,} chunks; CMIP7 needs one"
-            yield _failure(facts.path, text, "repack the file with cmip7repack")
-
-
-def _large_chunks(survey: Survey, root: Group) -> Iterator[Finding]:
-    facts = survey.of(f"/{_text(root, '', 'variable_id')}")
-    if facts is None or _is_one(facts):
-        return
-    shape = facts.array.chunk_shape
-    step = math.prod(shape[1:]) * facts.itemsize if len(shape) > 1 else 0
-    if facts.chunk_nbytes + step < _LEAST:
-        text = f"has chunks of {facts.chunk_nbytes:,} bytes; CMIP7 needs {_LEAST - step:,} at least"
-        yield _failure(facts.path, text, f"repack the file with cmip7repack -d {_LEAST}")
-
-
-def cmip7_failures(survey: Survey, root: Group) -> tuple[Finding, ...]:
-    """Return what CMIP7 does not accept of a netCDF-4 file; nothing if it passes."""
-    rules = (_index_first, _one_chunk_of_time, _large_chunks)
-    return tuple(failure for rule in rules for failure in rule(survey, root))
-
-
-def _failure(path: str, text: str, advice: str) -> Finding:
-    return Finding("note", "cmip7", path, text, advice)

@@ -1,4 +1,4 @@
-"""The table of checks: what `nczarr doctor` and `nczarr validate` look for, and what that costs."""
+"""The table of checks: what doctor, validate and check look for, and what that costs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from nczarr_xarray.tools.checks import (
     Finding,
     chunks,
+    cmip7,
     documents,
     layout,
     leftovers,
@@ -17,7 +18,7 @@ from nczarr_xarray.tools.checks import (
 )
 from nczarr_xarray.tools.checks.subject import Subject
 
-Tool: TypeAlias = Literal["doctor", "validate"]
+Tool: TypeAlias = Literal["doctor", "validate", "check"]
 
 
 class Reads(IntEnum):
@@ -48,6 +49,7 @@ class Check(NamedTuple):
 
 _DOCTOR: tuple[Tool, ...] = ("doctor",)
 _VALIDATE: tuple[Tool, ...] = ("validate",)
+_CHECK: tuple[Tool, ...] = ("check",)
 
 #: In the order of their findings. A new check is a function and a row.
 CHECKS = (
@@ -66,7 +68,7 @@ CHECKS = (
     Check(layout.codecs, _DOCTOR, Reads.METADATA),
     Check(layout.not_consolidated, _DOCTOR, Reads.METADATA),
     Check(layout.fragments, _DOCTOR, Reads.METADATA),
-    Check(metadata.opening, _VALIDATE, Reads.METADATA),
+    Check(metadata.opening, ("validate", "check"), Reads.METADATA),
     Check(leftovers.incomplete, _VALIDATE, Reads.LISTING),
     Check(leftovers.journal, _VALIDATE, Reads.LISTING),
     Check(leftovers.locks, _VALIDATE, Reads.LISTING),
@@ -96,6 +98,10 @@ CHECKS = (
     Check(metadata.releases, _VALIDATE, Reads.LISTING),
     Check(layout.references, _DOCTOR, Reads.METADATA),
     Check(layout.not_predicted, _DOCTOR, Reads.METADATA),
+    Check(cmip7.is_netcdf4, _CHECK, Reads.METADATA),
+    Check(cmip7.index_first, _CHECK, Reads.METADATA),
+    Check(cmip7.one_chunk_of_time, _CHECK, Reads.METADATA),
+    Check(cmip7.large_chunks, _CHECK, Reads.METADATA),
 )
 
 

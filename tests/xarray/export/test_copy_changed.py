@@ -13,6 +13,7 @@ import xarray as xr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.cfa.task import CfaTask
 from nczarr_xarray.export.contents import StoredSource
+from nczarr_xarray.export.steps import MoveStep
 from nczarr_xarray.export.write_task import WriteTask
 from tests.support.marks import each_once
 
@@ -46,6 +47,14 @@ def change_meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
         return values
 
     monkeypatch.setattr(StoredSource, "read", last)
+    move = MoveStep.run
+
+    def moved(self: MoveStep, *arguments: Any, **options: Any) -> int:
+        count = move(self, *arguments, **options)
+        before(str)()
+        return count
+
+    monkeypatch.setattr(MoveStep, "run", moved)
 
 
 @pytest.mark.parametrize("place", ["", "memory://changed"], ids=["directory", "objects"])
