@@ -153,7 +153,9 @@ class _Kind(NamedTuple):
     description: Description
     stacks: tuple[AlikeStack, ...]
 
-    def finished(self, targets: Sequence[str], begun: Sequence[_Begun]) -> list[Read]:
+    def finished(
+        self, targets: Sequence[str], begun: Sequence[_Begun], wanted: Wanted
+    ) -> list[Read]:
         """Read the values of files; errors as `AlikeStack.read`."""
         columns = []
         for number, stack in enumerate(self.stacks):
@@ -161,10 +163,8 @@ class _Kind(NamedTuple):
             chunks = [one.chunks[number] for one in begun]
             columns.append(stack.read(chunks, key, points=False)[1])
         rows = zip(targets, zip(*columns, strict=True), strict=True)
-        description = self.description
         return [
-            Read(self.hierarchy, description, _checked(target, description, values))
-            for target, values in rows
+            wanted.read(target, self.hierarchy, self.description, values) for target, values in rows
         ]
 
 
@@ -551,7 +551,7 @@ class _Batch:
         for kind in {id(one.kind): one.kind for one in begun.values()}.values():
             own = {n: one for n, one in begun.items() if one.kind is kind}
             with suppress(NCZarrError):  # in which one it is shows when each is read by itself
-                reads = kind.finished([self.targets[n] for n in own], [*own.values()])
+                reads = kind.finished([self.targets[n] for n in own], [*own.values()], self.wanted)
                 finished |= dict(zip(own, reads, strict=True))
         return finished
 

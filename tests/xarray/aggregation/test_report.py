@@ -111,15 +111,14 @@ def test_is_bounded(tmp_path: Path) -> None:
     assert [*report.lines()][-1] == "and 50 more"
 
 
-@pytest.mark.parametrize("name", ["m.nca", "m.json"])
-def test_of_files_that_are_added(tmp_path: Path, name: str) -> None:
-    first, second = step(tmp_path / "0.nc", [0]), step(tmp_path / "1.nc", [1])
-    master = tmp_path / "m.nca"
-    aggregate([first], master, dim="time")
+def test_of_files_that_are_added(tmp_path: Path) -> None:
+    files, master = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)], tmp_path / "m.nca"
+    aggregate(files[:1], master, dim="time")
     before = master.read_bytes()
-    report = aggregate([second, first], master, append=True, dry_run=True)
+    wrong = bad(tmp_path, "same", 2)
+    report = aggregate([*files, wrong], master, append=True, dry_run=True)
     assert report is not None
-    assert [target for target, _ in report.refused] == [first]
+    assert [target for target, _ in report.refused] == [wrong]
     assert report.dimensions["/time"] == 2
     assert master.read_bytes() == before
 
