@@ -23,6 +23,7 @@ from nczarr_fsspec.places.names import says_references
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.icechunk import is_icechunk, write_icechunk
 from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
@@ -40,6 +41,7 @@ from nczarr_xarray.formats.registry import OpenOptions
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
+    from icechunk import IcechunkStore
 
 
 def aggregate(
@@ -245,7 +247,7 @@ class _NothingNewError(Exception):
 
 def convert_references(
     source: str | os.PathLike[str],
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | IcechunkStore,
     storage_options: Mapping[str, Any] | None = None,
     cfa_version: str | None = None,
     *,
@@ -268,7 +270,8 @@ def convert_references(
     storage_options
         Options of the filesystem of `source` (fsspec).
     output, cfa_version, format, overwrite, relative, output_options
-        As of `aggregate`.
+        As of `aggregate`. An `output` that is the store of a session of Icechunk must have no data,
+        and gets virtual references, which the caller commits; the others have no meaning then.
     replace, allow
         As of `xarray.open_dataset` with ``engine="nczarr"``.
 
@@ -285,9 +288,13 @@ def convert_references(
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     policy = options.policy(source)
 
-    def read(place: MasterPlace, dialect: WritableDialect | None) -> Aggregated:
-        return read_master(os.fsdecode(source), options, policy, Replaced(place), dialect)
+    def read(place: MasterPlace | None, dialect: WritableDialect | None) -> Aggregated:
+        replaced = None if place is None else Replaced(place)
+        return read_master(os.fsdecode(source), options, policy, replaced, dialect)
 
+    if is_icechunk(output):
+        write_icechunk(read(None, None), output, policy.resolve, policy.options)
+        return
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
     write_again(

@@ -1,331 +1,49 @@
-"""An aggregation as kerchunk references: the chunks of all files as those of one Zarr array."""
+"""Writing an aggregation as kerchunk references: JSON, or a folder of Parquet files."""
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
-
-import numpy as np
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from nczarr_fsspec.changes.leftovers import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError, on_error
+from nczarr_fsspec.errors import (
+    DatasetExistsError,
+    ExportError,
+    NCZarrWarning,
+    StoreError,
+    caller_level,
+    on_error,
+)
 from nczarr_fsspec.keystore import chunk_number
 from nczarr_fsspec.local_files import exchange
-from nczarr_fsspec.stores.mapping import MappingWriter
-from nczarr_fsspec.stores.referenceformat import inline_bytes, inline_text
+from nczarr_fsspec.stores.referenceformat import inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
-from nczarr_xarray.export.cfa.master import MasterPlace, without_enum
-from nczarr_xarray.export.form.storage import netcdf_type, note_text
-from nczarr_xarray.formats.cfa.dialect import PACKING, packing_of
-from nczarr_xarray.formats.nczarr.spellings import VIRTUAL
-from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Variable, grid_of, readable
-from nczarr_xarray.views.references import find_references
-from nczarr_xarray.views.zarr_tree import in_json
+from nczarr_xarray.aggregation.as_zarr3 import as_zarr3
+from nczarr_xarray.aggregation.chunk_references import Combination, References
+from nczarr_xarray.export.cfa.master import MasterPlace
+from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.model import grid_of, readable
+from nczarr_xarray.views.references import cut_chunks, find_references
 
-#: References of one file, or of all: by key, text or an address with an extent.
-References = dict[str, "str | list[Any]"]
-
-#: Attributes that say what the numbers of a variable mean: they must be the same in all files.
-_MEANING = ("units", "calendar", "_FillValue", "missing_value", *PACKING)
-_DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
-_HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
-
-
-@dataclass(slots=True)
-class Combination:
-    """Combines the references of files.
-
-    Parameters
-    ----------
-    found
-        The aggregation.
-    resolve
-        Returns what opens an address.
-    """
-
-    found: Aggregated
-    resolve: Callable[[str], str]
-    _wanted: dict[str, list[tuple[Variable, int]]] = field(default_factory=dict)
-    _arrays: dict[str, _Array] = field(default_factory=dict)
-    _references: References = field(default_factory=dict)
-
-    def files(self) -> list[str]:
-        """Return what the files that have fragments are opened by.
-
-        Raises
-        ------
-        ExportError
-            If fragments are not taken as they are, or the name of a dimension would mean another.
-        """
-        self.found.check_dimensions(self.found.variables())
-        for variable in self.found.variables():
-            table = self.found.tables.get(variable.path)
-            if table is None:
-                continue
-            if table.mappings or table.others or table.values is not None:
-                reason = f"has fragments that are not taken as they are: {_HINT}"
-                raise ExportError(variable.path, reason)
-            for number, address in enumerate(table.addresses.tolist()):
-                if address is not None:
-                    self._wanted.setdefault(address, []).append((variable, number))
-        return [*map(self.resolve, self._wanted)]
-
-    def combined(self, of_files: Iterable[Mapping[str, Any]]) -> References:
-        """Return the references of all files.
-
-        Parameters
-        ----------
-        of_files
-            Those of each of `files`.
-
-        Raises
-        ------
-        ExportError
-            Naming the file whose chunks or codecs are others.
-        """
-        for (address, wanted), references in zip(self._wanted.items(), of_files, strict=True):
-            target, arrays = self.resolve(address), _by_array(references)
-            for variable, number in wanted:
-                self._add(target, variable, number, arrays)
-        documents = self._documents()
-        metadata = {
-            key: json.loads(text)
-            for key, text in documents.items()
-            if isinstance(text, str) and key.rpartition("/")[2] in _DOCUMENTS
-        }
-        consolidated = json.dumps({"metadata": metadata, "zarr_consolidated_format": 1})
-        return {**documents, ".zmetadata": consolidated, **self._references}
-
-    def _add(
-        self,
-        target: str,
-        variable: Variable,
-        number: int,
-        arrays: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        """Add the chunks of one fragment; the references of its file are those of `_by_array`."""
-        table = self.found.tables[variable.path]
-        name = str(table.names[number]).strip("/")
-        references = arrays.get(name, {})
-        if ".zarray" not in references:
-            raise ExportError(target, f"has no references for {name}: {_HINT}")
-        array = json.loads(references[".zarray"])
-        attributes = json.loads(references.get(".zattrs", "{}"))
-        extent = table.extent(number)
-        other = _Array.of(target, variable, array, attributes, extent)
-        packing = self.found.packing == "after" and packing_of(variable)
-        if packing and not other.attributes.keys().isdisjoint(PACKING):
-            raise ExportError(
-                target, f"{variable.path} is packed, and so is the aggregation: {_HINT}"
-            )
-        first = self._arrays.setdefault(variable.path, other)
-        first.check(other, target, variable.path)
-        path, begins = variable.path.strip("/"), _begins(target, variable, extent, first.chunks)
-        for chunk, value in references.items():
-            if chunk in _DOCUMENTS:
-                continue
-            index = list(begins)
-            for axis, word in zip(other.axes, chunk.split("."), strict=False):  # "0" of a scalar
-                index[axis] += int(word)
-            self._references[f"{path}/{'.'.join(map(str, index))}"] = value
-
-    def _documents(self) -> References:
-        """Return what does not refer to files: metadata, and what the aggregation holds itself."""
-        members = []
-        for variable in map(_in_json, self.found.variables()):
-            if variable.path in self.found.values:
-                member = in_one_chunk(variable, self.found.values[variable.path])
-                note_text(member.variable, VIRTUAL)
-                members.append(member)
-            else:
-                chunks = tuple(max(1, size) for size in variable.shape)
-                array = ChunkedArray(
-                    variable.path.strip("/"), variable.shape, chunks, variable.dtype
-                )
-                members.append(Member(replace(variable, array=array)))
-        objects: dict[str, bytes] = {}
-        root = self.found.hierarchy.root
-        groups = {path: in_json(own) for path, own in self.found.group_attributes().items()}
-        content = Content(in_json(root.attributes), members, (), groups)
-        write_tree(content, MappingWriter(objects), VIRTUAL)
-        documents: References = {}
-        for key, data in objects.items():
-            if key.rpartition("/")[2] in _DOCUMENTS:
-                documents[key] = data.decode()
-            else:
-                documents[key] = inline_text(data)
-        for variable in self.found.variables():
-            first = self._arrays.get(variable.path)
-            if first is not None:
-                path = variable.path.strip("/")
-                mask = {}
-                if None in self.found.tables[variable.path].addresses.tolist():
-                    mask = first.mask(variable)
-                document = {**first.array, **mask, "shape": variable.shape}
-                documents[f"{path}/.zarray"] = json.dumps(document)
-                documents[f"{path}/.zattrs"] = json.dumps(first.shown(variable, mask))
-        return documents
-
-
-def _by_array(references: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return references by the name of their array, and what is left of their keys."""
-    arrays: dict[str, dict[str, Any]] = {}
-    for key, value in references.items():
-        name, _, rest = key.rpartition("/")
-        arrays.setdefault(name, {})[rest] = value
-    return arrays
-
-
-@dataclass(frozen=True, slots=True)
-class _Array:
-    """An array as the references of one file have it, in the dimensions of the aggregation.
-
-    Parameters
-    ----------
-    target
-        The file.
-    array, attributes
-        Its documents.
-    chunks
-        Lengths of chunks, per dimension of the aggregation.
-    axes
-        Which dimensions of the aggregation the array has.
-    """
-
-    target: str
-    array: Mapping[str, Any]
-    attributes: Mapping[str, Any]
-    chunks: tuple[int, ...]
-    axes: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
-        target: str,
-        variable: Variable,
-        array: Mapping[str, Any],
-        attributes: Mapping[str, Any],
-        extent: tuple[tuple[int, int], ...],
-    ) -> _Array:
-        lengths = [stop - start for start, stop in extent]
-        # dimensions of length 1 may be absent
-        for axes in itertools.combinations(range(len(lengths)), len(array["shape"])):
-            others = (length for axis, length in enumerate(lengths) if axis not in axes)
-            if [lengths[axis] for axis in axes] == array["shape"] and all(n == 1 for n in others):
-                break
-        else:
-            raise ExportError(
-                target, f"{variable.path} has the shape {array['shape']}, and its part {lengths}"
-            )
-        chunks = [1] * len(lengths)
-        for axis, length in zip(axes, array["chunks"], strict=True):
-            chunks[axis] = length
-        return cls(target, {**array, "chunks": chunks}, attributes, tuple(chunks), axes)
-
-    def check(self, own: _Array, target: str, path: str) -> None:
-        """Raise `ExportError` if another file has other chunks or codecs, or other packing."""
-        for name in self.array.keys() | own.array.keys():
-            mine, theirs = own.array.get(name), self.array.get(name)
-            if name != "shape" and mine != theirs:
-                raise ExportError(
-                    target,
-                    f"{path} has the {name} {json.dumps(mine)}, and in {self.target} "
-                    f"{json.dumps(theirs)}: {_HINT}",
-                )
-        for name in _MEANING:
-            mine, theirs = own.attributes.get(name), self.attributes.get(name)
-            if json.dumps(mine) != json.dumps(theirs):  # NaN is what NaN is
-                raise ExportError(
-                    target, f"{path} has another {name} than in {self.target}: {_HINT}"
-                )
-
-    def mask(self, variable: Variable) -> dict[str, Any]:
-        """Return the fill value by which parts without a file are missing, if the array has none.
-
-        Raises
-        ------
-        ExportError
-            If all numbers may be data.
-        """
-        dtype = np.dtype(self.array["dtype"])
-        if self.array["fill_value"] is not None or dtype.kind not in "iuf":
-            return {}
-        stated = self.attributes.get("missing_value")
-        fill = stated[0] if isinstance(stated, list) else stated
-        if fill is None and dtype.itemsize > 1:
-            fill = NC_DEFAULT_FILL[str(netcdf_type(dtype))]
-        if fill is None:
-            raise ExportError(
-                variable.path,
-                "has no _FillValue, and all its values may be data, so that nothing can stand for "
-                "the parts without a file",
-            )
-        return {"fill_value": fill}
-
-    def shown(self, variable: Variable, mask: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the attributes that all files have, with the names of dimensions.
-
-        Chunks are as they are in files, so what says what their numbers mean is, too: an
-        aggregation of packed files is unpacked.
-
-        Parameters
-        ----------
-        mask
-            What `mask` returned: some readers take the fill value for missing only if it is said.
-        """
-        names = {*variable.attributes, *_MEANING}
-        kept = {name: value for name, value in self.attributes.items() if name in names}
-        if mask:
-            kept["_FillValue"] = mask["fill_value"]
-        packing = {name: value for name, value in packing_of(variable).items() if name not in kept}
-        return {**kept, **packing, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
-
-
-def _in_json(variable: Variable) -> Variable:
-    """Return a variable with the attributes that readers of references know."""
-    variable = without_enum(variable)
-    return replace(variable, attributes=in_json(variable.attributes))
-
-
-def _begins(
-    target: str,
-    variable: Variable,
-    extent: tuple[tuple[int, int], ...],
-    chunks: tuple[int, ...],
-) -> list[int]:
-    """Return the numbers of the first chunk of a fragment; `ExportError` if it is not whole."""
-    begins = []
-    for (start, stop), chunk, dimension in zip(extent, chunks, variable.dimensions, strict=True):
-        if start % chunk or (stop % chunk and stop != dimension.size):
-            raise ExportError(
-                target,
-                f"{variable.path} has {stop - start} steps along {dimension.path} at {start}, in "
-                f"chunks of {chunk}, which do not make one regular grid: {_HINT}",
-            )
-        begins.append(start // chunk)
-    return begins
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
-# References are written as JSON, or as a folder of Parquet files.
+T = TypeVar("T")
 
 #: References in one file of Parquet.
 _RECORD = 100_000
 #: Files whose chunks are found at a time.
 _THREADS = 32
 _PARQUET = (".parq", ".parquet")
+_RECTILINEAR = (
+    "Such a rectilinear grid of Zarr 3 is read by zarr-python 3.2 and later, after "
+    "zarr.config.set({'array.rectilinear_chunks': True}); a master of CFA needs neither"
+)
 #: What kerchunk's folders of references hold.
 _OURS = re.compile(r"(.+/)?(\.z(metadata|group|array|attrs)|refs\.\d+\.parq)", re.DOTALL)
 #: What these hold before their last object is there.
@@ -367,15 +85,15 @@ def write_references(
     """
     name = place.name.lower()
     if name.endswith(".icechunk"):
-        reason = "is named as a repository of Icechunk: VirtualiZarr writes it, with NCZarrParser"
-        raise ExportError(place.url, reason)
+        reason = "is named as a repository of Icechunk: open it, and give session.store to "
+        raise ExportError(place.url, f"{reason}convert_references, or to save after open_many")
     is_folder = name.endswith(_PARQUET)
     if not replaces:
         place.must_be_new()
     if is_folder:
         _check_folder(place, replaces=replaces)
-    combination = Combination(read(), resolve)
-    references = combination.combined(_of_files(combination.files(), options))
+    regular = "which Parquet, as Zarr 2, cannot have: write FILE.json" if is_folder else ""
+    references = combined_references(read(), resolve, options, place.url, regular=regular)
     if is_folder:
         write_parquet(place, references, replaces=replaces)
     else:
@@ -399,20 +117,73 @@ def write_parquet(place: MasterPlace, references: References, *, replaces: bool)
     _put_folder(place, dict(parquet(references)), replaces=replaces)
 
 
-def _of_files(
-    files: Sequence[str], options: Callable[[str], Mapping[str, Any] | None]
-) -> Iterator[Mapping[str, Any]]:
-    """Yield the references of files; what has none is missing there, and is told of later.
+def combined_references(
+    found: Aggregated,
+    resolve: Callable[[str], str],
+    options: Callable[[str], Mapping[str, Any] | None],
+    shown: str,
+    *,
+    regular: str = "",
+    zarr3: bool = False,
+) -> References:
+    """Return the references of an aggregation, of Zarr 3 where only that has its chunk grids.
 
     Parameters
     ----------
-    options
+    resolve, options
         As of `write_references`.
+    shown
+        How messages name what is written.
+    regular
+        Why all grids must be regular, if they must, and what to do if one is not.
+    zarr3
+        Whether they are to be of Zarr 3 in any case.
+
+    Raises
+    ------
+    ExportError
+        Naming the variable or file that does not fit.
+    NCZarrError
+        If a file cannot be read.
+
+    Warns
+    -----
+    NCZarrWarning
+        For chunks of several lengths, and for chunks that are held by the references.
     """
-    given = [options(file) for file in files]
-    with WaitingThreads(_THREADS, thread_name_prefix="nczarr-references") as pool:
-        for found in pool.map(find_references, files, given):
-            yield found.references["refs"]
+    combination = Combination(found, resolve)
+
+    def each(function: Callable[..., T], files: Sequence[tuple[str, Any]]) -> Iterator[T]:
+        given = [(file, options(file), wanted) for file, wanted in files]
+        with WaitingThreads(_THREADS, thread_name_prefix="nczarr-references") as pool:
+            yield from pool.map(lambda one: function(*one), given)
+
+    files = combination.files()
+    combination.add(one.references["refs"] for one in each(find_references, files))
+    ragged = combination.odd
+    several = f"chunks of several lengths, the first ones of {ragged}"
+    if ragged and regular:
+        raise ExportError(shown, f"would have {several}, {regular}")
+    cuts = combination.cuts()
+    if ragged:
+        _tell(shown, f"has {several}. {_RECTILINEAR}")
+    if cuts:
+        sizes = [cut.nbytes for of_file in cuts.values() for cut in of_file]
+        held = f"holds {len(sizes)} chunks itself, {sum(sizes)} bytes before they are compressed: "
+        _tell(shown, f"{held}files such as {next(iter(cuts))} end inside of a chunk")
+    cut: dict[str, str] = {}
+    for encoded in each(cut_chunks, [*cuts.items()]):
+        cut |= encoded
+    references = combination.combined(cut)
+    if ragged or zarr3:
+        lacking = Lacking(netcdf4=False, json=True)
+        references = as_zarr3(references, combination.grids, lacking)
+        lacking.tell(shown)
+    return references
+
+
+def _tell(shown: str, what: str) -> None:
+    warnings.warn(f"{shown}: {what}", NCZarrWarning, stacklevel=caller_level())
 
 
 def parquet(references: References) -> Iterator[tuple[str, bytes]]:

@@ -15,6 +15,7 @@ from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import write_again
 from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.icechunk import is_icechunk, write_icechunk
 from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.masters import unmarked
 from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
@@ -33,6 +34,7 @@ from nczarr_xarray.model import Variable
 
 if TYPE_CHECKING:
     import xarray as xr
+    from icechunk import IcechunkStore
 
 #: How messages name the aggregation.
 _SHOWN = "aggregation in memory"
@@ -106,7 +108,7 @@ def open_many(
 
 def save(
     dataset: xr.Dataset,
-    output: str | os.PathLike[str],
+    output: str | os.PathLike[str] | IcechunkStore,
     *,
     overwrite: bool = False,
     relative: bool | None = None,
@@ -115,12 +117,15 @@ def save(
 ) -> None:
     """Write the master of a dataset that `open_many` has returned, as it was opened.
 
+    Or its references, if `output` is named so; or virtual references of Icechunk.
+
     Parameters
     ----------
     dataset
         What `open_many` has returned. What was computed from it is written by ``to_cfa``.
     output, overwrite, relative, cfa_version, output_options
-        As of `nczarr_xarray.aggregate`.
+        As of `nczarr_xarray.aggregate`. An `output` that is the store of a session of Icechunk
+        must have no data; it is left to the caller to commit, and the others have no meaning.
 
     Raises
     ------
@@ -132,6 +137,9 @@ def save(
         reason = "is no aggregation that open_many has opened: to_cfa, to_nczarr write any dataset"
         raise ExportError("dataset", reason)
     found, policy = kept
+    if is_icechunk(output):
+        write_icechunk(found, output, policy.resolve, policy.options)
+        return
     write_again(
         lambda *_: found,
         policy,

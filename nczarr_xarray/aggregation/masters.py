@@ -156,7 +156,7 @@ def read_master(
     target: str,
     options: OpenOptions,
     policy: AddressPolicy,
-    replaced: Replaced,
+    replaced: Replaced | None,
     dialect: WritableDialect | None,
 ) -> Aggregated:
     """Read an aggregation, or references as one of variables of files.
@@ -168,7 +168,7 @@ def read_master(
     policy
         What the addresses in it mean.
     replaced
-        What it may not name.
+        What it may not name, if anything.
     dialect
         As what it is written; None as references.
 
@@ -181,7 +181,8 @@ def read_master(
         As `read_aggregation`, and as `aggregated_references`.
     """
     with open_with(target, options) as opened:
-        replaced.refuse_below(target, opened, options)
+        if replaced is not None:
+            replaced.refuse_below(target, opened, options)
         keys = references_of(opened)
         if keys is not None:
             return aggregated_references(opened, keys, policy)

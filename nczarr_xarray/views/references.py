@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +24,12 @@ from nczarr_fsspec.places.names import from_home, names_url
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
 from nczarr_fsspec.places.url import parse_url, redact
 from nczarr_fsspec.stores.referenceformat import inline_text
+from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.dataset.open import closed_on_error
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import ChunkTable, Variable
+from nczarr_xarray.model import ChunkTable, FragmentArray, Hierarchy, Variable
 from nczarr_xarray.views.store import FileKeys, open_view
-from nczarr_xarray.views.zarr_tree import ArrayView
+from nczarr_xarray.views.zarr_tree import ArrayView, lies_apart, view_in_chunks
 
 #: Bytes of a chunk that may be part of the references, at most.
 INLINE_BYTES = 500
@@ -33,6 +37,33 @@ INLINE_BYTES = 500
 MOST_INLINE = 1 << 26
 #: ... and the number of its chunks that are not in the file.
 MOST_UNWRITTEN = 1 << 20
+
+
+#: Paths of the arrays that are wanted, with the chunks in which plain elements are wanted, or None.
+#: There may be more dimensions than the array has: its own are the last ones.
+Wanted = dict[str, tuple[int, ...] | None]
+
+
+class Cut(NamedTuple):
+    """A chunk of which only the elements that the file has are wanted, as a chunk of its own.
+
+    Attributes
+    ----------
+    key
+        Of the new chunk.
+    array, position
+        Path of the array in the view of the file, and the place of the chunk in its grid.
+    shape
+        Of the new chunk.
+    nbytes
+        Of its elements.
+    """
+
+    key: str
+    array: str
+    position: tuple[int, ...]
+    shape: tuple[int, ...]
+    nbytes: int
 
 
 class FileReferences(NamedTuple):
@@ -90,16 +121,26 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     return found.references
 
 
-def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> FileReferences:
-    """Return `references`, and the reasons why variables were left out."""
+def find_references(
+    target: Any,
+    storage_options: Mapping[str, Any] | None,
+    wanted: Wanted | None = None,
+) -> FileReferences:
+    """Return `references`, and the reasons why variables were left out.
+
+    Parameters
+    ----------
+    wanted
+        Which arrays are wanted; None for all.
+    """
     url = _url(target, storage_options)
-    keys = open_view(target, OpenOptions(storage_options=storage_options), scattered=False)
-    try:
-        if not isinstance(keys, FileKeys):
-            reason = (
-                "is a tree of Zarr already; references are for files, aggregations (x.nca) for all"
-            )
-            raise FormatError(keys.url, reason)
+    with closing(_open(target, storage_options)) as keys:
+        if wanted is not None:
+            for path, view in [*keys.tree.arrays.items()]:
+                if path in wanted:
+                    keys.tree.arrays[path] = _fitted(view, wanted[path])
+                else:
+                    keys.tree.leave_out(path)
         problems = [*keys.tree.problems]
         _tell_of_marks(url, [view.variable for view in keys.tree.arrays.values()])
         chunks: dict[str, str | list[Any]] = {}
@@ -110,10 +151,60 @@ def find_references(target: Any, storage_options: Mapping[str, Any] | None) -> F
                 problems.append(error)
                 keys.tree.leave_out(path)
         documents = {**keys.tree.documents(), ".zmetadata": keys.tree.document(".zmetadata")}
-    finally:
-        keys.close()
     texts = {key: (data or b"").decode() for key, data in documents.items()}
     return FileReferences({"version": 1, "refs": texts | chunks}, problems)
+
+
+def cut_chunks(
+    target: Any, storage_options: Mapping[str, Any] | None, cuts: Iterable[Cut]
+) -> dict[str, str]:
+    """Return chunks of which only a part is wanted: read, and encoded as they were.
+
+    Raises
+    ------
+    NCZarrError
+        If one cannot be read or encoded.
+    """
+    found = {}
+    with closing(_open(target, storage_options)) as keys:
+        for cut in cuts:
+            view = keys.tree.arrays[cut.array]
+            number = view.number(".".join(map(str, cut.position)) or "0")
+            assert number is not None
+            values = keys.reader(view).read(view.selection(number))
+            array = replace(view.array, shape=cut.shape, chunk_shape=cut.shape)
+            found[cut.key] = inline_text(bytes(Encoder(array).encode(values)))
+    return found
+
+
+def refuse_aggregation(url: str, hierarchy: Hierarchy) -> None:
+    """Raise `FormatError` if a file has its data in others."""
+    for variable in hierarchy.root.all_variables():
+        if isinstance(variable.array, FragmentArray):
+            reason = f"is an aggregation, with {variable.path} in other files: write references to "
+            raise FormatError(url, f"{reason}these with nczarr convert-refs, or convert_references")
+
+
+def _open(target: Any, storage_options: Mapping[str, Any] | None) -> FileKeys:
+    keys = open_view(target, OpenOptions(storage_options=storage_options), scattered=False)
+    with closed_on_error(keys):
+        if not isinstance(keys, FileKeys):
+            reason = (
+                "is a tree of Zarr already; references are for files, aggregations (x.nca) for all"
+            )
+            raise FormatError(keys.url, reason)
+        refuse_aggregation(keys.url, keys.hierarchy)
+    return keys
+
+
+def _fitted(view: ArrayView, chunks: tuple[int, ...] | None) -> ArrayView:
+    """Return a view of plain elements in the chunks that are wanted; any other view as it is."""
+    array = view.variable.array
+    if chunks is None or array is None or array.strides is None:
+        return view
+    chunks = chunks[len(chunks) - len(array.shape) :]
+    chunks = (1, *chunks[1:]) if lies_apart(array) else chunks
+    return view_in_chunks(view.variable, chunks) or view
 
 
 def _tell_of_marks(url: str, variables: Iterable[Variable]) -> None:

@@ -52,6 +52,8 @@ class FileKeys(KeyStore):
 
     Attributes
     ----------
+    file, hierarchy
+        As given.
     tree : Tree
         The keys, and what was left out.
     """
@@ -59,9 +61,10 @@ class FileKeys(KeyStore):
     def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool) -> None:
         self.file = file
         self.url = file.url
+        self.hierarchy = hierarchy
         self.tree = Tree(hierarchy, scattered=scattered)
         self._readers: dict[str, VariableReader] = {}
-        self._of = hierarchy, scattered
+        self._scattered = scattered
 
     def is_object(self, key: str) -> bool:
         """Tell whether a listed key is that of an object, not of a prefix."""
@@ -81,7 +84,7 @@ class FileKeys(KeyStore):
         return hash(self.url)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.file, *self._of)
+        return type(self), (self.file, self.hierarchy, self._scattered)
 
     def reader(self, view: ArrayView) -> VariableReader:
         """Return a reader of the values of an array."""

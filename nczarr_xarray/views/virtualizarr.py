@@ -28,9 +28,9 @@ from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import ChunkTable, join, position_of
-from nczarr_xarray.views.references import inlined
+from nczarr_xarray.views.references import inlined, refuse_aggregation
 from nczarr_xarray.views.store import FileKeys, keys_of_file
-from nczarr_xarray.views.zarr_tree import ArrayView, Tree, view_in_chunks
+from nczarr_xarray.views.zarr_tree import ArrayView, Tree, lies_apart, view_in_chunks
 
 if TYPE_CHECKING:
     from obspec_utils.registry import ObjectStoreRegistry
@@ -94,6 +94,7 @@ class NCZarrParser:
         uri = validate_and_normalize_path_to_uri(str(url), fs_root=Path.cwd().as_uri())
         source = _source(uri, registry)
         with closing(keys_of_file(source, OpenOptions(group=self.group), scattered=False)) as keys:
+            refuse_aggregation(uri, keys.hierarchy)
             tree = keys.tree
             root = (self.group or "").strip("/")
             dropped = {join(root, name).strip("/") for name in self.drop_variables}
@@ -131,9 +132,7 @@ def _as_stored(view: ArrayView) -> ArrayView:
     array = view.variable.array
     if array is None or array.strides is None or not array.shape:
         return view
-    inner = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=object))
-    apart = array.shape[0] > 1 and array.strides[0] != inner
-    chunks = (1, *array.shape[1:]) if apart else array.shape
+    chunks = (1, *array.shape[1:]) if lies_apart(array) else array.shape
     return view_in_chunks(view.variable, tuple(max(1, length) for length in chunks)) or view
 
 

@@ -350,12 +350,18 @@ def _view_of_strides(
     """Return the view with runs of elements of the file as chunks."""
     itemsize = array.dtype.itemsize
     chunks = rows(array.shape, itemsize)
-    inner = math.prod(array.shape[1:]) * itemsize
-    apart = bool(array.shape) and array.shape[0] > 1 and strides[0] != inner
+    apart = lies_apart(array)
     small = math.prod(array.shape) * itemsize <= SMALL
     if apart and not (scattered or small):
         chunks = (1, *chunks[1:])
     return _in_runs(variable, array, strides, chunks)
+
+
+def lies_apart(array: Array) -> bool:
+    """Tell whether plain elements do not lie one behind the other along the first dimension."""
+    if array.strides is None or not array.shape or array.shape[0] <= 1:
+        return False
+    return array.strides[0] != math.prod(array.shape[1:]) * array.dtype.itemsize
 
 
 def _in_runs(

@@ -16,13 +16,15 @@ from nczarr_xarray.model import Variable
 #: A variable of a file: dimensions, values, attributes.
 Given = tuple[tuple[str, ...], Any, Mapping[str, Any]]
 
+#: What is said to `createVariable`.
+_STORAGE = ("chunksizes", "zlib", "complevel", "shuffle", "fletcher32")
 TIME = {"units": "days since 2000-01-01", "calendar": "standard"}
 
 
 def write(
     path: Path, variables: Mapping[str, Given], form: Any = "NETCDF4", **attributes: Any
 ) -> str:
-    """Write a file; ``_FillValue`` and ``chunksizes`` may be among the attributes of a variable."""
+    """Write a file; ``_FillValue``, chunks and filters may be among a variable's attributes."""
     with netCDF4.Dataset(path, "w", format=form) as file:
         file.setncatts(attributes)
         for name, (dimensions, values, given) in variables.items():
@@ -31,7 +33,7 @@ def write(
                 if dimension not in file.dimensions:
                     file.createDimension(dimension, size)
             own = dict(given)
-            options = {key: own.pop(key) for key in ("chunksizes", "zlib") if key in own}
+            options = {key: own.pop(key) for key in _STORAGE if key in own}
             dtype: Any = str if values.dtype.kind in "OU" else values.dtype
             fill = own.pop("_FillValue", None)
             made = file.createVariable(name, dtype, dimensions, fill_value=fill, **options)

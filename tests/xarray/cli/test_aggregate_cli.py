@@ -207,7 +207,7 @@ def test_texts_of_a_killed_writer_are_removed(
     assert not left.exists()
 
 
-def test_repositories_of_icechunk_are_for_virtualizarr(
+def test_repositories_of_icechunk_are_opened_by_the_caller(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
@@ -215,7 +215,7 @@ def test_repositories_of_icechunk_are_for_virtualizarr(
     assert main(["aggregate", *files, "-o", master]) == 0
     for command in (["aggregate", *files, "-o", target], ["convert-refs", master, target]):
         assert main(command) == 1
-        assert "VirtualiZarr writes it, with NCZarrParser" in capsys.readouterr().err
+        assert "give session.store to convert_references" in capsys.readouterr().err
     assert not os.path.exists(target)
 
 
