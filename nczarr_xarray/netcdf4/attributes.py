@@ -168,10 +168,9 @@ def made_of(name: str, value: Any) -> Attribute:
     array = np.asarray(value)
     if array.ndim > 1:
         raise ValueError("multi-dimensional array attributes not supported")
-    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and _are_texts(array)):
-        texts = tuple(
-            text_of(t) if isinstance(t, bytes) else str(t) for t in array.ravel().tolist()
-        )
+    listed = array.ravel().tolist()
+    if array.dtype.kind in "SUO" and all(isinstance(one, (str, bytes)) for one in listed):
+        texts = tuple(text_of(t) if isinstance(t, bytes) else str(t) for t in listed)
         if array.size > 1 or (array.dtype.kind != "S" and not "".join(texts).isascii()):
             return Attribute(name, "string", texts)
         return Attribute(name, "char", "".join(texts))
@@ -183,7 +182,3 @@ def made_of(name: str, value: Any) -> Attribute:
             f"{array.dtype.str[1:]}"
         )
     return Attribute(name, nc_type, array.astype(NC_DTYPES[nc_type]).reshape(-1))
-
-
-def _are_texts(array: np.ndarray) -> bool:
-    return all(isinstance(one, (str, bytes)) for one in array.ravel().tolist())

@@ -34,11 +34,8 @@ if TYPE_CHECKING:
 
     from nczarr_xarray.netcdf4.dataset import Dataset
 
-#: The one-letter codes of old programs.
-_LETTERS = {"c": "S1", "b": "i1", "B": "i1", "h": "i2", "s": "i2", "i": "i4", "l": "i4"} | {
-    "f": "f4",
-    "d": "f8",
-}
+#: The one-letter codes of old programs, as far as numpy has other ones.
+_LETTERS = {"c": "S1", "B": "i1", "s": "i2", "l": "i4"}
 
 
 def value_dtype(datatype: Any) -> np.dtype:
@@ -52,17 +49,15 @@ def value_dtype(datatype: Any) -> np.dtype:
         If netCDF has no such type.
     """
     if isinstance(datatype, EnumType):
-        integers: np.dtype = datatype.dtype
-        return integers
+        datatype = datatype.dtype
     if isinstance(datatype, UserType):
         raise NotImplementedError(
             f"{datatype!r}: NCZarr has no user-defined types; format='NETCDF4' has"
         )
     if datatype is str:
         return np.dtype(object)
-    dtype: np.dtype = np.dtype(
-        _LETTERS.get(datatype, datatype) if isinstance(datatype, str) else datatype
-    )
+    named = isinstance(datatype, str)
+    dtype: np.dtype = np.dtype(_LETTERS.get(datatype, datatype) if named else datatype)
     if dtype.kind == "U" or (dtype.kind == "S" and dtype.itemsize > 1):
         return np.dtype(object)
     if dtype == np.dtype("S1") or dtype.str[1:] in NC_TYPES:

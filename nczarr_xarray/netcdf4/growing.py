@@ -157,10 +157,6 @@ class GrowingElements(Elements):
             values = self.stored.read(part)
             chunk[tuple(map(slice, values.shape)) or ...] = values
 
-    def release_some(self) -> bool:
-        """Put a chunk, and forget it; tell whether there was one to forget."""
-        return False
-
     def settle(self) -> None:
         """Prepare the commit: the array gets its present shape.
 
@@ -204,14 +200,11 @@ class TreeElements(GrowingElements):
             return
         extent = self._extent(position)
         array = replace(self.array, shape=tuple(own.stop for own in extent))
-        chunk[...] = self._as_values(self.writer.target.put_chunks(array).read(extent))
-
-    def _as_values(self, values: np.ndarray) -> np.ndarray:
-        if not self.is_text:
-            return values
-        made = np.empty(values.shape, object)
-        made.ravel()[:] = list(map(text_of, values.ravel().tolist()))
-        return made
+        values = self.writer.target.put_chunks(array).read(extent)
+        if self.is_text:
+            chunk.ravel()[:] = list(map(text_of, values.ravel().tolist()))
+        else:
+            chunk[...] = values
 
     def release_some(self) -> bool:
         """Put the longest unused chunk, and forget it; tell whether there was one to forget.

@@ -153,6 +153,7 @@ def region(
     counts: list[int] = []
     ends: list[int] = []
     for axis, (index, size, may_grow) in enumerate(zip(key, shape, grows, strict=True)):
+        positions: Any = index.tolist() if isinstance(index, np.ndarray) else [index]
         if isinstance(index, slice):
             length = size
             if may_grow and index.stop is not None and index.stop > size:
@@ -164,19 +165,13 @@ def region(
                 length = along[axis] if index.start is None else length
             elif may_grow and not data_shape and size == 0:
                 length = 1
-            positions = range(*index.indices(length))
-            bounded.append(_bounds(positions))
-            counts.append(len(positions))
-            highest = max(positions[0], positions[-1]) + 1 if positions else 0
-        elif isinstance(index, int):
-            bounded.append(index)
-            counts.append(1)
-            highest = index + 1
+            steps = range(*index.indices(length))
+            index, positions = _bounds(steps), [*steps[:1], *steps[-1:]]
+            counts.append(len(steps))
         else:
-            bounded.append(index)
-            counts.append(len(index))
-            highest = int(index.max()) + 1 if len(index) else 0
-        ends.append(max(size, highest))
+            counts.append(len(positions))
+        bounded.append(index)
+        ends.append(max(size, 1 + max(positions, default=-1)))
     return tuple(bounded), tuple(counts), tuple(ends)
 
 

@@ -63,7 +63,12 @@ class MFDataset(Dataset):
         master_file: Any = None,
         **options: Any,
     ) -> None:
-        names = _listed(files)
+        if isinstance(files, (str, os.PathLike)):
+            if is_url(pattern := os.fspath(files)):
+                reason = "cannot use file globbing for remote datasets: give a list of names"
+                raise ValueError(reason)
+            files = sorted(glob(pattern))
+        names = list(files)
         if not names:
             raise OSError("no files specified (file list is empty)")
         if master_file is not None and master_file not in names:
@@ -229,15 +234,6 @@ class MFTime:
         return self._time[elem] + self._shift[elem]
 
 
-def _listed(files: Any) -> list[Any]:
-    if isinstance(files, (str, os.PathLike)):
-        pattern = os.fspath(files)
-        if is_url(pattern):
-            raise ValueError("cannot use file globbing for remote datasets: give a list of names")
-        return sorted(glob(pattern))
-    return list(files)
-
-
 def _at_once(calls: Sequence[Any]) -> list[Any]:
     """Return what calls return that may wait for a network, made at the same time."""
     with WaitingThreads(min(_AT_ONCE, len(calls))) as threads:
@@ -249,15 +245,16 @@ def _check(
 ) -> None:
     """Raise `OSError` if a joined variable is declared otherwise in one of the files."""
     own = first.variables[name]
+
+    def declared(variable: Variable) -> tuple[Any, ...]:
+        return variable.dimensions, variable.shape[1:], variable.dtype
+
     for part, file in zip(parts, files, strict=True):
         if name not in part.variables:
             raise OSError(f"aggregation variable {name} not defined in {file}")
         other = part.variables[name]
-        for what, ours, theirs in (
-            ("dimensions", own.dimensions, other.dimensions),
-            ("shape", own.shape[1:], other.shape[1:]),
-            ("data type", own.dtype, other.dtype),
-        ):
+        pairs = zip(declared(own), declared(other), strict=True)
+        for what, (ours, theirs) in zip(("dimensions", "shape", "data type"), pairs, strict=True):
             if ours != theirs:
                 raise OSError(
                     f"variable {name} : {what} mismatch between master {master} ({ours}) and "

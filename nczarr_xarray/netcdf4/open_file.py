@@ -16,14 +16,14 @@ from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Variable as StoredVariable
-from nczarr_xarray.netcdf4.attributes import ReadOnlyError
 from nczarr_xarray.netcdf4.indexing import Index
 from nczarr_xarray.netcdf4.variable import Dimension, Elements
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
+    from nczarr_xarray.netcdf4.aggregating import MasterWriter
     from nczarr_xarray.netcdf4.loops import LoopReader
-    from nczarr_xarray.netcdf4.writing import Writer
+    from nczarr_xarray.netcdf4.writing import TreeWriter
 
 #: netCDF4-python's names of the formats of files.
 _CLASSIC = {
@@ -53,7 +53,7 @@ class OpenFile:
         self.options = dict(options)
         named = isinstance(name, (str, os.PathLike))
         self.path = os.fspath(name) if named else f"<{type(name).__name__}>"
-        self.writer: Writer | None = None
+        self.writer: TreeWriter | MasterWriter | None = None
         self.closed = False
         self.fills = True
         self.dimensions: dict[str, Dimension] = {}
@@ -81,7 +81,7 @@ class OpenFile:
         if generation in _CLASSIC:
             self.disk_format = "NETCDF3"
 
-    def _writer(self, mode: Any, kind: str) -> Writer:
+    def _writer(self, mode: Any, kind: str) -> TreeWriter | MasterWriter:
         """Return what writes the dataset."""
         from nczarr_xarray.netcdf4.through_netcdf4 import writes_tree
 
@@ -180,7 +180,3 @@ class StoredElements(Elements):
 
                 self._reader = LoopReader(reader)
         return self._reader.read(key)
-
-    def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
-        """Raise `ReadOnlyError`."""
-        raise ReadOnlyError(f"NetCDF: Write to read only: {self.variable.path}")

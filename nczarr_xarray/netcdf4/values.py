@@ -15,7 +15,7 @@ import numpy as np
 from numpy import ma
 
 from nczarr_xarray.codecs.quantize import round_decimals
-from nczarr_xarray.netcdf4.types import default_fillvals
+from nczarr_xarray.netcdf4.types import EnumType, VLType, default_fillvals
 
 _TRUE = ("true", "True")
 
@@ -70,35 +70,30 @@ class Decoding:
 
     @classmethod
     def of(
-        cls,
-        attributes: Mapping[str, Any],
-        dtype: np.dtype,
-        switches: Switches,
-        *,
-        masked: bool,
-        scaled: bool,
-        filled: bool,
+        cls, attributes: Mapping[str, Any], datatype: Any, switches: Switches, *, filled: bool
     ) -> Decoding:
-        """Find out how elements of `dtype` are decoded.
+        """Find out how elements of a type are decoded.
 
         Parameters
         ----------
         attributes
             Values by name, as netCDF4-python returns them.
-        masked, scaled
-            Whether the kind of the type is one whose values are masked, and scaled.
+        datatype
+            As of `Variable`.
         filled
             Whether elements that were not written have a fill value.
         """
+        plain = isinstance(datatype, np.dtype)
+        dtype = np.dtype(datatype if plain else object if datatype.dtype is str else datatype.dtype)
         unsigned = None
         if switches.scale and attributes.get("_Unsigned") in _TRUE and dtype.kind == "i":
             unsigned = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
         scale = offset = None
         if switches.scale:
             scale, offset = _packing(attributes)
-            if not scaled:
+            if not (plain or (isinstance(datatype, VLType) and datatype.dtype is not str)):
                 scale = offset = None
-        if not (switches.mask and masked):
+        if not (switches.mask and (plain or isinstance(datatype, EnumType))):
             return cls(False, unsigned, scale=scale, offset=offset)
 
         def elements(name: str) -> Any:

@@ -84,9 +84,9 @@ class Elements(ABC):
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
         """Return an orthogonal selection; dimensions that integers index are left out."""
 
-    @abstractmethod
     def write(self, key: tuple[Index, ...], data: np.ndarray) -> None:
-        """Replace an orthogonal selection by data of its shape."""
+        """Replace an orthogonal selection by data of its shape, in a dataset that is written."""
+        raise NotImplementedError
 
 
 class Variable(HasAttributes):
@@ -222,10 +222,7 @@ class Variable(HasAttributes):
         return self._chunk_cache
 
     def set_var_chunk_cache(
-        self,
-        size: int | None = None,
-        nelems: int | None = None,
-        preemption: float | None = None,
+        self, size: int | None = None, nelems: int | None = None, preemption: float | None = None
     ) -> None:
         """Note what `get_var_chunk_cache` returns."""
         self._chunk_cache = _cache_of(self._chunk_cache, size, nelems, preemption)
@@ -239,32 +236,19 @@ class Variable(HasAttributes):
 
     def _decoded(self, data: Any, key: tuple[Index, ...]) -> Any:
         """Return the values of elements that a key has selected."""
-        decoding = self._decoding
-        if decoding is None:
-            decoding = self._decoding = self._new_decoding()
+        if self._decoding is None:
+            attributes = {name: self.getncattr(name) for name in self.ncattrs()}
+            filled = self._elements.filled
+            self._decoding = Decoding.of(attributes, self.datatype, self._switches, filled=filled)
         if data.ndim == 0:
             if self._dimensions or data.dtype.kind == "O":
                 data = data[()]  # one element; of a scalar it stays an array
         elif isinstance(self.dtype, np.dtype) and not self.dtype.isnative and data.dtype != object:
             data = data.astype(self.dtype)
-        values = decoding(data)
+        values = self._decoding(data)
         if self._switches.chartostring:
             values = self._as_text(values, key)
         return values
-
-    def _new_decoding(self) -> Decoding:
-        kind = self.datatype
-        plain = isinstance(kind, np.dtype)
-        attributes = {name: self.getncattr(name) for name in self.ncattrs()}
-        dtype = self.dtype if isinstance(self.dtype, np.dtype) else np.dtype(object)
-        return Decoding.of(
-            attributes,
-            dtype,
-            self._switches,
-            masked=plain or isinstance(kind, EnumType),
-            scaled=plain or (isinstance(kind, VLType) and kind.dtype is not str),
-            filled=self._elements.filled,
-        )
 
     def _as_text(self, values: Any, key: tuple[Index, ...]) -> Any:
         """Return characters as texts, if an attribute says so and the last dimension is whole."""
@@ -299,10 +283,20 @@ class Variable(HasAttributes):
 
     @property
     def _data_array(self) -> Any:
-        """The values as a lazy array of dask, which iris asks dataset-like objects for."""
-        from nczarr_xarray.netcdf4.lazy import dask_array
+        """The values as a lazy array of dask, which iris asks dataset-like objects for.
 
-        return dask_array(self)
+        Without dask, and for a scalar, the values themselves.
+        """
+        try:
+            import dask.array as da
+        except ImportError:
+            return self[...]
+        if not self.ndim:
+            return self[...]
+        chunks = self.chunking()
+        given = chunks if isinstance(chunks, list) else "auto"
+        one = self[(slice(0, 0),) * self.ndim]
+        return da.from_array(_Sliced(self, one.dtype), chunks=given, asarray=False, meta=one)
 
     # -- writing ----------------------------------------------------------------------------------
 
@@ -458,6 +452,19 @@ class Variable(HasAttributes):
         code = self.dtype.str[1:]
         used = "ignored" if code in ("u1", "i1") else "used"
         return f"filling on, default _FillValue of {default_fillvals[code]} {used}"
+
+
+class _Sliced:
+    """A variable with the shape and dtype that its values have, for dask."""
+
+    def __init__(self, variable: Variable, dtype: np.dtype) -> None:
+        self.variable = variable
+        self.dtype = dtype
+        self.shape = variable.shape
+        self.ndim = variable.ndim
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.variable[key]
 
 
 def get_chunk_cache() -> tuple[int, int, float]:

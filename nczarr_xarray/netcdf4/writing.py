@@ -98,37 +98,10 @@ class Writer(ABC):
 
     # -- variables --------------------------------------------------------------------------------
 
-    @abstractmethod
-    def add(
-        self,
-        array: ChunkedArray,
-        dimensions: tuple[Dimension, ...],
-        stored: Variable | None = None,
-        rounding: Rounding | None = None,
-        **asked: Any,
-    ) -> GrowingElements:
-        """Return the elements of a variable, which is a part of the dataset from now on.
-
-        Parameters
-        ----------
-        array
-            How they are stored.
-        stored
-            The variable of the last commit; None for a new one.
-        rounding
-            A function that rounds values before they are stored.
-        **asked
-            What only aggregations have.
-        """
-
     def _reader(self, stored: Variable | None) -> VariableReader | None:
         if stored is None or self.opened is None:
             return None
         return self.opened.reader(stored).exactly()
-
-    @abstractmethod
-    def change(self, stored: Variable, dimensions: tuple[Dimension, ...]) -> GrowingElements:
-        """Return the elements of a variable that is stored."""
 
     @abstractmethod
     def make_room(self, nbytes: int) -> None:
@@ -229,7 +202,19 @@ class TreeWriter(Writer):
         rounding: Rounding | None = None,
         **asked: Any,
     ) -> GrowingElements:
-        """Return the elements of a variable, which is a part of the dataset from now on."""
+        """Return the elements of a variable, which is a part of the dataset from now on.
+
+        Parameters
+        ----------
+        array
+            How they are stored.
+        stored
+            The variable of the last commit; None for a new one.
+        rounding
+            A function that rounds values before they are stored.
+        **asked
+            What only aggregations have.
+        """
         made = TreeElements(self, array, dimensions, self._reader(stored), rounding)
         self.elements.append(made)
         return made
@@ -246,7 +231,8 @@ class TreeWriter(Writer):
     def make_room(self, nbytes: int) -> None:
         """Put chunks until another one of so many bytes has room."""
         while self.taken + nbytes > self.memory:
-            if not any(elements.release_some() for elements in self.elements):
+            trees = (one for one in self.elements if isinstance(one, TreeElements))
+            if not any(one.release_some() for one in trees):
                 return
 
     def put(self, key: str, data: memoryview) -> None:
