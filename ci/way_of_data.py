@@ -18,6 +18,7 @@ import argparse
 import importlib
 import inspect
 import pkgutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -186,6 +187,8 @@ def main() -> int:
     parser.add_argument("--names", action="store_true", help="print the functions, too")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
     if args.way:
         _run(WAYS[args.way], names=args.names)
         return 0

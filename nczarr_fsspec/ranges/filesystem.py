@@ -113,14 +113,6 @@ class ByteRangeFile(io.BufferedIOBase):
     def read1(self, size: int = -1, /) -> bytes:
         return self.read(size)
 
-    def readinto(self, buffer: Buffer, /) -> int:
-        with memoryview(buffer).cast("B") as target:
-            data = self.read(len(target))
-            target[: len(data)] = data
-            return len(data)
-
-    readinto1 = readinto
-
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         self._check_open()
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):

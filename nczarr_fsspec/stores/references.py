@@ -151,7 +151,10 @@ class _Keys(KeyStore):
 
     async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         found = await self._find(key)
-        self._check(found, key, part, most)
+        if most is not None and part == ALL:
+            size = found.size if isinstance(found, Part) else len(found or b"")
+            if size is not None and size > most:
+                raise too_large(self._named(key), most)
         if not isinstance(found, Part):
             return None if found is None else found[part]
         try:
@@ -241,13 +244,6 @@ class _Keys(KeyStore):
 
     def _named(self, key: str) -> str:
         return f"{self.url}: reference {key!r}"
-
-    def _check(self, found: bytes | Part | None, key: str, part: slice, most: int | None) -> None:
-        if most is None or part != ALL:
-            return
-        size = found.size if isinstance(found, Part) else len(found or b"")
-        if size is not None and size > most:
-            raise too_large(self._named(key), most)
 
     def _explained(self, error: NCZarrError, key: str) -> StoreError:
         """Return an error that also names the reference."""

@@ -133,26 +133,10 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             If the root or the wanted group cannot be read or understood. (A variable that cannot
             be read raises when it is used.)
         """
-        (dataset,) = _open(
-            filename_or_obj,
-            tree=False,
-            group=group,
-            storage_options=storage_options,
-            consolidated=consolidated,
-            use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
-            anonymous_dimension_prefix=anonymous_dimension_prefix,
-            index_cache=index_cache,
-            replace=replace,
-            allow=allow,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-            **others,
-        ).values()
+        given = dict(locals())
+        for name in ("self", "filename_or_obj", "others"):
+            del given[name]
+        (dataset,) = _open(filename_or_obj, tree=False, **given, **others).values()
         return dataset
 
     open_dataset_parameters: ClassVar[tuple[str, ...] | None] = tuple(

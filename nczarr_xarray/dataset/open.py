@@ -107,20 +107,8 @@ def open_hierarchy(
     FormatError, StoreError, URLError
         If the root or the wanted group cannot be read or understood.
     """
-    return open_with(
-        target,
-        OpenOptions(
-            group=group,
-            tree=tree,
-            storage_options=storage_options,
-            consolidated=consolidated,
-            anonymous_dimension_prefix=anonymous_dimension_prefix,
-            index_cache=index_cache,
-            replace=replace,
-            allow=allow,
-            use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
-        ),
-    )
+    given = dict(locals())
+    return open_with(given.pop("target"), OpenOptions(**given))
 
 
 def open_with(target: Any, options: OpenOptions) -> Opened:

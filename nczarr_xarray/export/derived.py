@@ -7,14 +7,15 @@ takes an open dataset, be it a writer of any format or a comparison, takes a cha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from operator import attrgetter
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from nczarr_xarray.chunks.pieces import checked
 from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.model import NC_DEFAULT_FILL, Array, CodecConfig
+from nczarr_xarray.model import NC_DEFAULT_FILL, Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class DerivedArray(Array):
 
     reader: VariableReader
 
+    reads_itself: ClassVar[bool] = True
     # the selections of a derived array are those of the array itself
     has_readers = True
 
@@ -37,46 +39,6 @@ class DerivedArray(Array):
         """The array of the other variable."""
         assert self.reader.array is not None
         return self.reader.array
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.base.dtype
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        return self.base.chunk_shape
-
-    @property
-    def is_chunked(self) -> bool:
-        return self.base.is_chunked
-
-    @property
-    def blocks(self) -> tuple[tuple[int, ...], ...] | None:
-        return self.base.blocks
-
-    @property
-    def fill(self) -> Any:
-        return self.base.fill
-
-    @property
-    def codecs(self) -> tuple[CodecConfig, ...]:
-        return self.base.codecs
-
-    @property
-    def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:
-        return self.base.codec_words
-
-    @property
-    def reads_itself(self) -> bool:
-        return True
-
-    @property
-    def elsewhere(self) -> bool:
-        return self.base.elsewhere
-
-    @property
-    def described(self) -> str:
-        return self.base.described
 
     def exact(self) -> Self:
         return replace(self, reader=self.reader.exactly())
@@ -87,6 +49,13 @@ class DerivedArray(Array):
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read a selection."""
         raise NotImplementedError
+
+
+for _name in (
+    *("dtype", "chunk_shape", "is_chunked", "blocks", "fill", "codecs", "codec_words"),
+    *("elsewhere", "described"),
+):  # what is not overridden is that of the other variable
+    setattr(DerivedArray, _name, property(attrgetter(f"base.{_name}")))
 
 
 def stored_array(array: Array | None) -> Array | None:

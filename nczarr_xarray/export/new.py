@@ -151,7 +151,9 @@ def _refuse_other_bounds(exporter: Exporter, existing: Existing) -> None:
             continue
         old = group.variables[new.name]
         ours, theirs = _words(new), _words(old)
-        if _are_read_alike(ours, theirs):
+        units = ours["units"], theirs["units"]
+        are_none = not any(map(are_times, units))  # beside either, numbers without units
+        if are_none or same_time_units(units[0], ours["calendar"], units[1], theirs["calendar"]):
             continue
         for name in {ours["bounds"], ours["climatology"]} & group.variables.keys():
             bounds = group.variables[name]
@@ -166,14 +168,6 @@ def _refuse_other_bounds(exporter: Exporter, existing: Existing) -> None:
                     f"{bounds.path} is stored in the units of {old.path}, {said}, which would be "
                     f"{wanted}: write {name!r} as well",
                 )
-
-
-def _are_read_alike(ours: dict[str, str], theirs: dict[str, str]) -> bool:
-    """Tell whether numbers without units are the same times, or no times, beside either."""
-    units = ours["units"], theirs["units"]
-    if not any(map(are_times, units)):
-        return True
-    return same_time_units(units[0], ours["calendar"], units[1], theirs["calendar"])
 
 
 def _words(variable: Variable) -> dict[str, str]:

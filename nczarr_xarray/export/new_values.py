@@ -84,7 +84,10 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
                     _grow(existing, items, dimension), starts, strict=True
                 )
             ]
-            _update_attributes(existing, path, dataset, request)
+            profile, key = existing.profile, path.strip("/")
+            attributes = group_attributes(profile, path, dataset.attrs, request.url).values()
+            before = existing.group_documents(key)
+            existing.change(emit.set_attributes(before, key, attributes, profile))
             final = existing.final_documents((), consolidated=request.options.consolidated)
             staged = None if request.target.store is None else _count(flows)
             return WriteTask(change, flows, final, staged_chunks=staged)
@@ -238,16 +241,6 @@ def _writer(item: Item, store: WritableStore, start: Start, old: OldChunks) -> C
     """Return the writer of an item, whose chunks exist in part (`old`)."""
     shared = item.shared_chunk(start) is not None
     return ChunkWriter(item.array, store, start, old=old, rounding=item.rounding, shared=shared)
-
-
-def _update_attributes(
-    existing: Existing, path: str, dataset: xr.Dataset, request: WriteRequest
-) -> None:
-    """Give the group the attributes of the new values; its other attributes stay."""
-    profile, key = existing.profile, path.strip("/")
-    attributes = group_attributes(profile, path, dataset.attrs, request.url).values()
-    before = existing.group_documents(key)
-    existing.change(emit.set_attributes(before, key, attributes, profile))
 
 
 # -- placement -------------------------------------------------------------------------------------

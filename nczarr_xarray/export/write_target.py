@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -105,7 +105,9 @@ def begin_new(
             tree = NewTree.begin(path, resumption, follow_symlinks=links)
             with on_error(tree.abort):
                 if tree.old is not None and not replace:
-                    _refuse_new(target)
+                    keys = target.keys()  # something may have come before the lock
+                    if not _is_abandoned(target, keys):
+                        refuse_foreign(target.url, removable(keys))
             return tree, [], []
     assert target.store is not None
     if not template and (abandoned or not (ROOTS & set(owned) or foreign)):
@@ -136,13 +138,6 @@ def _refuse_other_format(target: Destination, foreign: list[str]) -> None:
     assert store is not None
     with suppress(DatasetNotFoundError), open_keys(store, options=OpenOptions()) as opened:
         check_is_zarr(opened.hierarchy, target.url)
-
-
-def _refuse_new(target: Destination) -> None:
-    """Raise `DatasetExistsError` if there is something now, which has come before the lock."""
-    keys = target.keys()
-    if not _is_abandoned(target, keys):
-        refuse_foreign(target.url, removable(keys))
 
 
 def is_empty(target: Destination) -> bool:
@@ -215,21 +210,8 @@ def _contents(destination: Destination) -> str:
     archive = destination.open_archive()
     if archive is None:
         return ""
-    try:
+    with closing(archive):
         return archive.contents()
-    finally:
-        archive.close()
-
-
-def _refuse_changed(destination: Destination, before: str | None) -> None:
-    """Raise if an archive is not what `_contents` told before; None if it may be anything."""
-    if before is None or _contents(destination) == before:
-        return
-    if not before:
-        raise DatasetExistsError(destination.url, _EXISTS)
-    raise ExportError(
-        destination.url, "was changed by another writer just now; look at it and try again"
-    )
 
 
 def _pack(
@@ -258,7 +240,13 @@ def _pack(
 
     def fill(new: str) -> None:
         pack(tree, new, name, base=old, removed=gone, stay=stay, private=f"{PRIVATE}/")
-        _refuse_changed(destination, before)
+        # None if it may be anything
+        if before is None or _contents(destination) == before:
+            return
+        if not before:
+            raise DatasetExistsError(destination.url, _EXISTS)
+        reason = "was changed by another writer just now; look at it and try again"
+        raise ExportError(destination.url, reason)
 
     try:
         if destination.path is None:

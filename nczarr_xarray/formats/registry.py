@@ -335,14 +335,7 @@ class Zarr:
         if nodes.generation == "v3":
             from nczarr_xarray.formats.zarr3.read import read_hierarchy
 
-            return read_hierarchy(
-                source.store,
-                options.path,
-                naming,
-                tree=options.tree,
-                consolidated=consolidated,
-                required=required,
-            )
+            return read_hierarchy(source.store, naming, asked)
         with collection_paused():
             mask = options.use_zarr_fill_value_as_mask
             hierarchy = build(nodes, naming, pure=pure, fill_is_mask=mask)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from operator import add
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -111,6 +111,8 @@ class Array:
 
     path: str
     shape: tuple[int, ...]
+    #: whether `selections` are read by the kind itself, and chunks cannot be located
+    reads_itself: ClassVar[bool] = False
 
     if TYPE_CHECKING:
 
@@ -187,11 +189,6 @@ class Array:
         return None
 
     @property
-    def reads_itself(self) -> bool:
-        """Whether `selections` are read by the kind itself, and chunks cannot be located."""
-        return False
-
-    @property
     def elsewhere(self) -> bool:
         """Whether data may be in other files, of whose state that of this dataset tells nothing."""
         return False
@@ -249,9 +246,7 @@ class UndividedArray(Array):
 class LibraryArray(UndividedArray):
     """Data that another library reads by selections; what chunks it has is its own business."""
 
-    @property
-    def reads_itself(self) -> bool:
-        return True
+    reads_itself: ClassVar[bool] = True
 
     @property
     def elsewhere(self) -> bool:

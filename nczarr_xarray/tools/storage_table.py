@@ -227,16 +227,18 @@ class StoredVariable:
         if self.chunks:
             lengths = " × ".join(f"{length:,}" for length in self.chunks)
             chunks = f"{math.prod(self.grid):,} of {lengths}"
-        path, stored = self.name, None
+        path, stored, size = self.name, None, "?" if self.source else ""
         if located is not None:
             path, stored = located.places.get(self.name, (self.name, None))
+        if self.source and stored is not None:  # about, if not all of its chunks were looked at
+            size = ("≈ " if stored.count is None else "") + format_size(stored.nbytes)
         return (
             self.name if path == f"/{self.name}" else path,
             " × ".join(sides) or "scalar",
             chunks,
             self.codecs,
             "?" if self.nbytes is None else format_size(self.nbytes),
-            _bytes_stored(stored) if self.source else "",
+            size,
         )
 
     def drawing(self) -> str:
@@ -278,13 +280,6 @@ class Storage:
             raise URLError("xarray's object", found)
         return sources[0]
 
-    def by_source(self) -> dict[str, list[StoredVariable]]:
-        """Return the variables by the dataset that they were read from."""
-        found: dict[str, list[StoredVariable]] = {}
-        for variable in self.variables:
-            found.setdefault(variable.source, []).append(variable)
-        return found
-
     def as_text(self) -> str:
         """Return a table of the variables for each dataset."""
         lines = []
@@ -311,7 +306,10 @@ class Storage:
     def _tables(self) -> Iterator[tuple[str, list[tuple[StoredVariable, tuple[str, ...]]]]]:
         """Yield a heading for each dataset, and its variables with their cells."""
         # what is not known comes last
-        for source, variables in sorted(self.by_source().items(), key=lambda item: not item[0]):
+        found: dict[str, list[StoredVariable]] = {}
+        for variable in self.variables:
+            found.setdefault(variable.source, []).append(variable)
+        for source, variables in sorted(found.items(), key=lambda item: not item[0]):
             located, heading = None, _UNKNOWN
             if source:
                 located = locate(source, [(v.name, v.shape) for v in variables])
@@ -355,10 +353,3 @@ def _codecs(encoding: Mapping[str, Any]) -> str:
         found += [f"{name} {level}" for name in compressions() if encoding.get(name)]
     found += ["fletcher32"] if encoding.get("fletcher32") else []
     return ", ".join(" ".join(text.split()) for text in found)
-
-
-def _bytes_stored(stored: StorageSize | None) -> str:
-    """Return the bytes of a variable as stored; about, if not all of its chunks were looked at."""
-    if stored is None:
-        return "?"
-    return ("≈ " if stored.count is None else "") + format_size(stored.nbytes)

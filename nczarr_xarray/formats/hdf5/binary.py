@@ -157,11 +157,13 @@ class Cursor:
         """Return a length."""
         return self.uint(self.frame.length_size)
 
-    def expect(self, signature: bytes) -> None:
-        """Take a signature, or raise `FormatError`."""
+    def expect(self, signature: bytes, version: int | None = None) -> None:
+        """Take a signature, and the number of a version if there is one, or raise `FormatError`."""
         found = self.take(len(signature))
         if found != signature:
             raise self.error(f"begins with {found!r}, not {signature!r}")
+        if version is not None and (stated := self.uint(1)) != version:
+            raise self.error(f"has version {stated}, known is {version}")
 
     def error(self, reason: str) -> FormatError:
         """Return an error about this structure."""

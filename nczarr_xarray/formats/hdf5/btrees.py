@@ -177,9 +177,7 @@ async def read_tree2(frame: Frame, address: int, what: str) -> BTree2:
     frame.within(address, size, what)
     data = await frame.read(address, size)
     cursor = Cursor(data, frame, what)
-    cursor.expect(b"BTHD")
-    if version := cursor.uint(1):
-        raise cursor.error(f"has version {version}")
+    cursor.expect(b"BTHD", 0)
     verify(data, frame, what)
     kind, node_size, record_size, depth = cursor.unpack("BIHH")
     stored, count = cursor.unpack("2xAH")  # skipped: when to split and to merge nodes

@@ -59,9 +59,7 @@ async def read_local_heap(frame: Frame, address: int, what: str) -> LocalHeap:
     frame.within(address, 8 + 2 * frame.length_size + frame.offset_size, what)
     head = await frame.read_some(address, _LOCAL_HEAP)
     cursor = Cursor(head, frame, what)
-    cursor.expect(b"HEAP")
-    if version := cursor.uint(1):
-        raise cursor.error(f"has version {version}, known is 0")
+    cursor.expect(b"HEAP", 0)
     cursor.take(3)
     size = cursor.length()
     cursor.length()  # free space
@@ -115,9 +113,7 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
     frame.within(address, _OBJECT, what)
     data = await frame.read_some(address, _COLLECTION, 8 + frame.length_size)
     cursor = Cursor(data, frame, what)
-    cursor.expect(b"GCOL")
-    if (version := cursor.uint(1)) != 1:
-        raise cursor.error(f"has version {version}, known is 1")
+    cursor.expect(b"GCOL", 1)
     cursor.take(3)
     size = cursor.length()
     frame.within(address, size, what)
@@ -441,10 +437,8 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
     frame.within(address, size, what)
     block = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(block, frame, what)
-    cursor.expect(b"FRHP")
-    version, id_size, filtered, flags = cursor.unpack("BHHB")
-    if version:
-        raise cursor.error(f"has version {version}, known is 0")
+    cursor.expect(b"FRHP", 0)
+    id_size, filtered, flags = cursor.unpack("HHB")
     if filtered:
         size += frame.length_size + 4 + filtered
         frame.within(address, size, what)

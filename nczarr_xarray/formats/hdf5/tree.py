@@ -125,10 +125,8 @@ async def _table(frame: Frame, address: int, what: str) -> list[bytes]:
     what = f"{what}, symbol table at {address}"
     block = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(block, frame, what)
-    cursor.expect(b"SNOD")
-    version, count = cursor.unpack("BxH")
-    if version != 1:
-        raise cursor.error(f"has version {version}, known is 1")
+    cursor.expect(b"SNOD", 1)
+    (count,) = cursor.unpack("xH")
     size = frame.length_size + frame.offset_size + 24
     stop = 8 + count * size
     frame.within(address, stop, what)

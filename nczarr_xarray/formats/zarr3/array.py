@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -71,14 +71,11 @@ class Zarr3Array(Array):
     dtype: np.dtype
     metadata: str
     codecs: tuple[CodecConfig, ...] = ()
+    reads_itself: ClassVar[bool] = True
 
     @property
     def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:
         return "zarr3"
-
-    @property
-    def reads_itself(self) -> bool:
-        return True
 
     @property
     def object_shape(self) -> tuple[int, ...]:

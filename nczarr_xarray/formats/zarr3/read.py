@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError,
 from nczarr_fsspec.keystore import KeyStore, Object, is_safe_name
 from nczarr_xarray.formats.nczarr.attributes import MARK, decode_attributes, restore
 from nczarr_xarray.formats.nczarr.build import ImpliedDimensions, Naming, are_names
-from nczarr_xarray.formats.nczarr.documents import about_strangers, only_groups
+from nczarr_xarray.formats.nczarr.documents import WalkOptions, about_strangers, key_of, only_groups
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
@@ -30,44 +30,33 @@ from nczarr_xarray.model import NC_TYPES, Attribute, Group, HarmlessError, Hiera
 Document: TypeAlias = dict[str, JSON] | NCZarrError | None
 
 
-def read_hierarchy(
-    store: KeyStore,
-    group: str,
-    naming: Naming,
-    *,
-    tree: bool,
-    consolidated: bool | None,
-    required: bool,
-) -> Hierarchy:
-    """Read the hierarchy at `group` (path without leading slash) and below it for a tree.
+def read_hierarchy(store: KeyStore, naming: Naming, options: WalkOptions) -> Hierarchy:
+    """Read the hierarchy at a group, and below it for a tree.
 
     Parameters
     ----------
     naming
         What dimensions without names are called.
-    consolidated
-        True: consolidated metadata are trusted. False: they are not used. None: they
-        are used if the store cannot be listed, or if no node at all has its own.
-    required
-        Whether it is an error if metadata that are trusted are missing; else it is a problem.
+    options
+        For Zarr 2. Consolidated metadata that are left open are used if the store cannot be listed,
+        or if no node at all has its own.
 
     Raises
     ------
     NCZarrError
         If the wanted group cannot be read.
     """
-    return _Reading(store, naming, consolidated, required).run(group, tree)
+    return _Reading(store, naming, options, ImpliedDimensions(naming.dropped)).run()
 
 
 @dataclass(slots=True)
 class _Reading:
     store: KeyStore
     naming: Naming
-    use_consolidated: bool | None
-    required: bool
+    options: WalkOptions
+    implied: ImpliedDimensions
     root: Group = field(default_factory=Group)
     problems: list[NCZarrError] = field(default_factory=list)
-    implied: ImpliedDimensions = field(init=False)
     #: The consolidated metadata by path.
     consolidated: dict[str, JSON] = field(default_factory=dict)
     #: All metadata by path, where they are read from the consolidated ones.
@@ -79,10 +68,8 @@ class _Reading:
     #: Names of the arrays that NCZarr's lists have, by path of the group.
     listed: dict[str, list[str]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.implied = ImpliedDimensions(self.naming.dropped)
-
-    def run(self, wanted: str, tree: bool) -> Hierarchy:
+    def run(self) -> Hierarchy:
+        wanted, tree = self.options.group, self.options.tree
         parts = wanted.split("/") if wanted else []
         paths = ["/".join(parts[:i]) for i in range(len(parts) + 1)]
         own = dict(zip(paths, self.documents(paths), strict=True))
@@ -93,7 +80,7 @@ class _Reading:
         level = self.descend([self.enter(own)])
         top = self.root.find(wanted)
         assert top is not None
-        unused = self.known is None and self.use_consolidated is None
+        unused = self.known is None and self.options.consolidated is None
         named = unused and any(_parent(path) == wanted for path in self.consolidated)
         if named and not (top.variables or top.groups):
             self.switch(own)
@@ -115,13 +102,13 @@ class _Reading:
 
     def must_use_consolidated(self, own: Mapping[str, Document]) -> bool:
         """Tell whether the consolidated metadata must be used, from the groups' own documents."""
-        if self.use_consolidated and not self.consolidated:
+        if self.options.consolidated and not self.consolidated:
             lacks = "has no consolidated metadata; "
-            if self.required:
+            if self.options.required:
                 raise DatasetNotFoundError(self.store.url, f"{lacks}open with consolidated=False")
             self.problems.append(HarmlessError(FILE, f"{lacks}each node's own are read instead"))
-        if self.use_consolidated is not None or not self.consolidated:
-            return bool(self.use_consolidated and self.consolidated)
+        if self.options.consolidated is not None or not self.consolidated:
+            return bool(self.options.consolidated and self.consolidated)
         if any(document is None and path in self.consolidated for path, document in own.items()):
             return True
         (listing,) = self.store.list_many([""])
@@ -176,7 +163,7 @@ class _Reading:
                 _object(self.known[path], f"{path}/{FILE}") if path in self.known else None
                 for path in paths
             ]
-        keys = [f"{path}/{FILE}" if path else FILE for path in paths]
+        keys = [key_of(path, FILE) for path in paths]
         return [
             _parsed(key, data) for key, data in zip(keys, self.store.get_many(keys), strict=True)
         ]

@@ -45,7 +45,9 @@ class Difference:
             only = "A" if self.b is None else "B"
             text = self.a if self.b is None else self.b
             return f"{self.object}: only in {only}" + (f": {_short(text, 0)}" if text else "")
-        start = _first_difference(self.a, self.b)
+        pairs = enumerate(zip(self.a, self.b, strict=False))
+        shorter = min(len(self.a), len(self.b))
+        start = next((at for at, (x, y) in pairs if x != y), shorter)
         a, b = _short(self.a, start), _short(self.b, start)
         if self.index is None:
             return f"{self.object}: {self.property}: {a} | {b}"
@@ -142,12 +144,6 @@ class Comparison:
         """Return the report as what JSON can hold."""
         found = asdict(replace(self, troubles=()))
         return found | {"equal": self.equal, "troubles": list(map(str, self.troubles))}
-
-
-def _first_difference(a: str, b: str) -> int:
-    return next(
-        (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
 
 
 def _short(text: str, start: int) -> str:
