@@ -13,11 +13,6 @@ from nczarr_xarray.dataset.dataset import attribute_value, shown_name
 from nczarr_xarray.model import NC_DTYPES, NC_TYPES, Attribute, bytes_of, text_of
 
 
-def _decoded(text: str, encoding: str) -> bytes:
-    """Return a text of the model, whose bytes are of another encoding, as bytes of UTF-8."""
-    return bytes_of(text).decode(encoding, "replace").encode()
-
-
 class ReadOnlyError(AttributeError, RuntimeError):
     """A dataset that was opened to read is to be changed."""
 
@@ -79,7 +74,8 @@ class HasAttributes:
             return bytes_of(value)  # of which NULs and all bytes count
         if encoding != "utf-8" and not isinstance(value, np.ndarray):
             texts = (value,) if isinstance(value, str) else value
-            other = tuple(text_of(_decoded(text, encoding)) for text in texts)
+            stored = (bytes_of(text).decode(encoding, "replace") for text in texts)
+            other = tuple(text_of(text.encode()) for text in stored)
             found = replace(found, value=other[0] if isinstance(value, str) else other)
         return attribute_value(found)
 

@@ -235,13 +235,12 @@ class Declares(HasAttributes):
         self._file.fills = False
 
 
-def nearest_dimension(group: Any, name: str | bytes) -> Dimension:
+def nearest_dimension(group: Any, name: str | bytes) -> Any:
     """Return the dimension of a name that a group or one above declares; `ValueError` if none."""
     wanted = name.decode() if isinstance(name, bytes) else name
     while group is not None:
         if wanted in group.dimensions:
-            found: Dimension = group.dimensions[wanted]
-            return found
+            return group.dimensions[wanted]
         group = group.parent
     raise ValueError(f"cannot find dimension {wanted} in this group or parent groups")
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from numpy import ma
 
-from nczarr_xarray.codecs.quantize import round_decimals
 from nczarr_xarray.netcdf4.types import EnumType, VLType, default_fillvals
 
 _TRUE = ("true", "True")
@@ -261,12 +260,6 @@ def packed(
         fill = attributes.get("_FillValue", default_fillvals.get(dtype.str[1:]))
     mark: Any = np.array(fill).astype(dtype)
     return np.asarray(data.filled(mark))
-
-
-def rounded(data: Any, digits: int, attributes: Mapping[str, Any]) -> Any:
-    """Return values rounded to so many decimal digits; a mask stays."""
-    values = round_decimals(ma.getdata(data), digits, attributes.get("_FillValue"))
-    return ma.masked_array(values, data.mask) if ma.isMaskedArray(data) else values
 
 
 def as_texts(data: Any) -> np.ndarray:

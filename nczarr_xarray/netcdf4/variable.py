@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES
+from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, round_decimals
 from nczarr_xarray.codecs.registry import netcdf_filters
 from nczarr_xarray.netcdf4.attributes import HasAttributes
 from nczarr_xarray.netcdf4.indexing import Index, conforming, region, split
 from nczarr_xarray.netcdf4.text import chartostring, stringtochar
 from nczarr_xarray.netcdf4.types import CompoundType, EnumType, VLType, default_fillvals
-from nczarr_xarray.netcdf4.values import Decoding, Switches, as_texts, is_same, packed, rounded
+from nczarr_xarray.netcdf4.values import Decoding, Switches, as_texts, is_same, packed
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import Attribute
@@ -337,7 +337,9 @@ class Variable(HasAttributes):
             if not np.all(np.isin(np.ma.filled(data), known)):
                 raise ValueError("trying to assign illegal value to Enum variable")
         if "least_significant_digit" in attributes:
-            data = rounded(data, int(attributes["least_significant_digit"]), attributes)
+            digits = int(attributes["least_significant_digit"])
+            exact = round_decimals(np.ma.getdata(data), digits, attributes.get("_FillValue"))
+            data = np.ma.masked_array(exact, data.mask) if np.ma.isMaskedArray(data) else exact
         return packed(data, attributes, dtype, scaled=packing)
 
     def assignValue(self, val: Any) -> None:  # noqa: N802
