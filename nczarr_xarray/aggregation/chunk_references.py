@@ -190,6 +190,8 @@ class Combination:
         parts = self._parts.setdefault(variable.path, [part])
         if part is not parts[0]:
             parts[0].check(part, variable.path)
+            # of 100,000 files one copy is enough
+            part.array, part.attributes = parts[0].array, parts[0].attributes
             parts.append(part)
 
     def _documents(self) -> References:

@@ -24,6 +24,7 @@ from nczarr_xarray import NCZarrWarning, aggregate, convert_references, open_man
 from nczarr_xarray.aggregation import chunk_references
 from nczarr_xarray.cli.main import main
 from tests.support.builders.manyfiles import write
+from tests.support.servers.httpserver import Server
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3"),
@@ -154,6 +155,35 @@ def test_chunks_of_each_file(tmp_path: Path) -> None:
     grid = json.loads(refs["v/zarr.json"])["chunk_grid"]
     assert grid["configuration"]["chunk_shapes"] == [[5, 6, 3], [6]]
     assert np.array_equal(by_hand(refs, "v"), expected(14))
+
+
+@ragged
+def test_remote_files_that_end_inside_of_a_chunk(tmp_path: Path) -> None:
+    files = series(tmp_path, [5, 6, 7], **DEFLATED)
+    with Server({f"/{Path(file).name}": Path(file).read_bytes() for file in files}) as server:
+        urls = [f"{server.url}/{Path(file).name}" for file in files]
+        aggregate(urls, tmp_path / "all.json")
+    text = (tmp_path / "all.json").read_text().replace(server.url, str(tmp_path))
+    assert np.array_equal(by_hand(json.loads(text)["refs"], "v"), expected(18))
+
+
+@ragged
+def test_chunks_that_are_longer_than_their_files(tmp_path: Path) -> None:
+    """As those of unlimited dimensions are by default."""
+    files = []
+    for first, length in ((0, 5), (5, 6), (11, 3)):
+        files.append(str(tmp_path / f"{first}.nc"))
+        ds = xr.Dataset(
+            {"v": ("time", np.arange(first, first + length))},
+            {"time": np.arange(first, first + length)},
+        )
+        encoding = {"v": {"chunksizes": (8,)}}
+        ds.to_netcdf(files[-1], unlimited_dims=["time"], encoding=encoding, engine="netcdf4")
+    aggregate(files, tmp_path / "all.json")
+    refs = read(tmp_path / "all.json")
+    assert by_hand(refs, "v").tolist() == [*range(14)]
+    shapes = json.loads(refs["v/zarr.json"])["chunk_grid"]["configuration"]["chunk_shapes"]
+    assert shapes == [[5, 6, 8]]
 
 
 @ragged
