@@ -10,12 +10,14 @@ Peers: VirtualiZarr with its HDF parser on obstore, one thread for each of `IN_F
 cfapyx and cfdm read the same master as ours; neither makes one of remote files.
 
 Local rows: fragments of 13 kB in one folder. "nczarr, one dataset" is the same data in one NCZarr
-tree, in chunks as large as a fragment.
+tree, in chunks as large as a fragment. A master of 100,000 fragments is on this machine; appending
+a file to it is compared with the second that it may take.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -27,14 +29,14 @@ from typing import Any
 import netCDF4
 import numpy as np
 import xarray as xr
-from harness import LIMIT, OURS, Goal, Options, Row, Work, measure
+from harness import LIMIT, OURS, Goal, Options, Prepared, Row, Work, measure
 from latency import NETWORK, Server, least
 
 import nczarr_xarray
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 
-REMOTE, SLICE, LOCAL = 1000, 365, 10_000
+REMOTE, SLICE, LOCAL, LARGE = 1000, 365, 3000, 100_000
 IN_FLIGHT = 128
 BLOCKS: dict[str, Any] = {"cache_type": "blockcache", "block_size": 4 << 20}
 #: Stands for the time in the file that all others are made of.
@@ -46,7 +48,7 @@ def run(options: Options) -> dict[str, Row]:
     # filesystems of fsspec that are forgotten leave their sessions open, which aiohttp tells of
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     rows: dict[str, Row] = {}
-    for section in (remote, local):
+    for section in (remote, local, large):
         with tempfile.TemporaryDirectory() as name, section(Path(name), options.scale) as works:
             rows |= {w.name: measure(w, options.repeat) for w in works if options.wants(w.name)}
     return rows
@@ -67,14 +69,15 @@ def remote(folder: Path, scale: float) -> Iterator[list[Work]]:
         rounds = 1 if size <= HEAD_BYTES else 2
         yield [
             Work(
-                f"aggregate {many:,} remote files",
+                f"open {many:,} remote files as one",
                 {
-                    OURS: partial(aggregated, urls, folder / "new.nca"),
+                    OURS: partial(opened_many, urls),
+                    "nczarr, aggregate": partial(aggregated, urls, folder / "new.nca"),
                     "VirtualiZarr": partial(virtualized, urls, folder / "new.json"),
                     "open_mfdataset": partial(opened_together, urls),
                     LIMIT: least([many] * rounds, many * head),
                 },
-                (Goal(LIMIT, 1 / 2), Goal("best peer", 10)),
+                (Goal(LIMIT, 1 / 2), Goal("best peer", 20)),
                 prepare=memory.clear,
             ),
             Work(
@@ -84,7 +87,7 @@ def remote(folder: Path, scale: float) -> Iterator[list[Work]]:
                     "cfapyx": partial(read, master, point, engine="CFA"),
                     LIMIT: least([few] * rounds, few * size),
                 },
-                (Goal(LIMIT, 1 / 1.5),),
+                (Goal(LIMIT, 1 / 1.3),),
                 prepare=memory.clear,
             ),
         ]
@@ -129,6 +132,62 @@ def local(folder: Path, scale: float) -> Iterator[list[Work]]:
             {OURS: partial(aggregated, files, folder / "new.nca")},
         ),
     ]
+
+
+@contextlib.contextmanager
+def large(folder: Path, scale: float) -> Iterator[list[Work]]:
+    count = max(2, int(LARGE * scale))
+    write(folder, 1, SHAPE["local"])
+    master, numbers = large_master(folder, count), itertools.count(count)
+    yield [
+        Work(
+            f"open a master of {count:,} fragments",
+            {OURS: partial(described, master, engine="nczarr"), LIMIT: 0.2},
+            (Goal(LIMIT, 1),),
+        ),
+        Work(
+            f"append a file to {count:,}",
+            {
+                OURS: Prepared(
+                    lambda: step(folder, next(numbers)),
+                    lambda file: nczarr_xarray.aggregate([file], master, append=True),
+                ),
+                LIMIT: 1.0,
+            },
+            (Goal(LIMIT, 1),),
+        ),
+    ]
+
+
+def large_master(folder: Path, count: int) -> Path:
+    """Write a master of CF-1.13 whose fragments are mostly not there."""
+    master = folder / "large.nca"
+    with netCDF4.Dataset(master, "w") as ds, netCDF4.Dataset(folder / "0.nc") as first:
+        ds.Conventions = "CF-1.13"
+        ds.createDimension("time", count)
+        for name in ("lat", "lon"):
+            ds.createDimension(name, len(first.dimensions[name]))
+        for name in ("time", "lat", "lon", "tas"):
+            variable = ds.createVariable(name, first[name].dtype, () if name == "tas" else (name,))
+            variable.setncatts(vars(first[name]))
+            if name != "tas":
+                variable[:] = np.arange(count) if name == "time" else first[name][:]
+        ds["tas"].aggregated_dimensions = "time lat lon"
+        ds["tas"].aggregated_data = "map: m uris: u identifiers: i"
+        for name, size in {"axes": 3, "most": count, "y": 1, "x": 1}.items():
+            ds.createDimension(name, size)
+        sizes = np.ma.masked_all((3, count), "i4")
+        sizes[0], sizes[1:, 0] = 1, first["tas"].shape[1:]
+        ds.createVariable("m", "i4", ("axes", "most"), fill_value=-1)[:] = sizes
+        names = np.array([f"{number}.nc" for number in range(count)], object)
+        ds.createVariable("u", str, ("time", "y", "x"))[:] = names[:, None, None]
+        ds.createVariable("i", str, ())[...] = "tas"
+    return master
+
+
+def opened_many(urls: list[str]) -> np.ndarray:
+    with nczarr_xarray.open_many(urls, decode_times=False) as ds:
+        return ds.time.values
 
 
 def aggregated(files: list[str], master: Path) -> np.ndarray:
@@ -238,8 +297,14 @@ def write(folder: Path, count: int, shape: tuple[int, int]) -> None:
             ds[name][:] = values
         noise = np.random.default_rng(0).normal(size=(1, *shape))
         variable[:] = np.round(280 + 5 * noise, 1)
-    data, mark = base.read_bytes(), np.float64(MARK).tobytes()
-    assert data.count(mark) == 1
     for number in range(count):
-        own = data.replace(mark, np.float64(number).tobytes())
-        (folder / f"{number}.nc").write_bytes(own)
+        step(folder, number)
+
+
+def step(folder: Path, number: int) -> Path:
+    """Write the file of one step."""
+    data, mark = (folder / "base.nc").read_bytes(), np.float64(MARK).tobytes()
+    assert data.count(mark) == 1
+    file = folder / f"{number}.nc"
+    file.write_bytes(data.replace(mark, np.float64(number).tobytes()))
+    return file

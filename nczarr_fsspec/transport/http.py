@@ -220,6 +220,7 @@ def address(url: str) -> str:
     return str(_legal(url).with_user(None))
 
 
+@lru_cache(maxsize=256)  # a request needs it twice
 def _legal(url: str) -> URL:
     """Return a URL, legally encoded, and its host in one spelling.
 

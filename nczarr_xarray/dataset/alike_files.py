@@ -409,14 +409,16 @@ def _runs(
 
 def _same(one: Part, other: Part, mappings: Mapping[int, FragmentMapping]) -> bool:
     """Tell whether the same is wanted of two fragments, and becomes values in the same way."""
-    if one.shape != other.shape or mappings.get(one.number) != mappings.get(other.number):
+    if one.shape != other.shape:
+        return False
+    if mappings and mappings.get(one.number) != mappings.get(other.number):
         return False
     return all(map(_equal, one.key, other.key))
 
 
 def _equal(one: Any, other: Any) -> bool:
     """Tell whether two indexes are the same; arrays are only if they are one."""
-    return one is other or (isinstance(one, slice) and isinstance(other, slice) and one == other)
+    return one is other or (type(one) is type(other) is slice and one == other)
 
 
 def _axis(parts: Sequence[Part]) -> int | None:

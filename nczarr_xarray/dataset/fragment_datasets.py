@@ -170,7 +170,7 @@ class FragmentDatasets:
         self._known: OrderedDict[tuple[str, str, bool], Opening] = OrderedDict()
         #: by address: what to open
         self._targets: dict[str, str] = {}
-        #: by address of a folder: its path, if all in it may be opened
+        #: by address of a folder: its path or URL if all in it may be opened; else ""
         self._folders: dict[str, str] = {}
         #: by address of a folder, and variable: one of its remote files, if all may be opened so
         self._likes: dict[tuple[str, str, bool], RemoteFragment] = {}
@@ -298,7 +298,7 @@ class FragmentDatasets:
     def resolved(self, place: FragmentPlace) -> str:
         folder, name, is_plain = split_address(place.address)
         path = self._folders.get(folder) if is_plain else None
-        if path is not None:
+        if path:
             return path + name
         target = self._targets.get(place.address)
         if target is not None:
@@ -308,11 +308,12 @@ class FragmentDatasets:
                 place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
         target = self.policy.resolve(place.address)
-        as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(target)
-        if as_it_stands and target.endswith(f"/{name}") and self.policy.allows_local:
-            remember(self._folders, folder, target.removesuffix(name))
-        else:
-            remember(self._targets, place.address, target)
+        remember(self._targets, place.address, target)
+        as_it_stands = is_plain and "%" not in folder and "#" not in folder
+        if as_it_stands and path is None and target.endswith(f"/{name}"):
+            policy = self.policy
+            even = policy.is_even_below(target) if is_url(target) else policy.allows_local
+            remember(self._folders, folder, target.removesuffix(name) if even else "")
         return target
 
     def __getstate__(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from nczarr_xarray.model import (
     FragmentArray,
     FragmentMapping,
     Variable,
+    borders,
     described,
     mapped,
     text_of,
@@ -75,7 +76,8 @@ class FragmentGrid:
         self._lengths: list[list[int]] = []
         bounds = zip(array.fragments.starts, array.fragments.stops, array.shape, strict=True)
         for starts, stops, length in bounds:
-            edges = np.unique(np.concatenate(([0], starts, stops[stops < length])))
+            edges = borders(starts, stops, length)
+            edges = edges[edges < max(1, length)]
             numbers = np.full(len(edges), -1)
             numbers[np.searchsorted(edges, starts)] = np.arange(len(starts))
             self.edges.append(edges)

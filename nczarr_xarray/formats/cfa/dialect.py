@@ -588,24 +588,22 @@ def texts(values: np.ndarray, variable: Variable) -> np.ndarray:
     if values.dtype.kind not in "OSU":
         raise FormatError(variable.path, f"holds {values.dtype}, not text")
     none = {mark for mark in marks_of(variable) if isinstance(mark, str)}
-    known: dict[Any, str | None] = {}
+    stored = values.reshape(-1).tolist()
+    known: dict[Any, str | None] = {one: _text(one, none, variable) for one in {*stored}}
     result = np.empty(values.size, object)
-    result[:] = [
-        known[one] if one in known else known.setdefault(one, _text(one, none, variable))
-        for one in values.reshape(-1).tolist()
-    ]
+    result[:] = [*map(known.__getitem__, stored)]
     return result.reshape(values.shape)
 
 
 def _text(value: object, none: set[str], variable: Variable) -> str | None:
-    if value is None:
-        return None
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogateescape")
-    if not isinstance(value, str):
-        raise FormatError(variable.path, f"holds {type(value).__name__}, not text")
-    value = value.rstrip("\0 ")  # char is padded with either
-    return None if value in none else value or None
+    if isinstance(value, str):
+        text = value.rstrip("\0 ")  # char is padded with either
+        return None if text in none else text or None
+    if value is None:
+        return None
+    raise FormatError(variable.path, f"holds {type(value).__name__}, not text")
 
 
 def is_netcdf(name: str) -> bool:
