@@ -33,21 +33,20 @@ _PROMOTE = "types='promote' takes a type that holds both"
 def differences(
     holder: Callable[[str], str],
     expected: Layout,
-    target: str,
     layout: Layout,
     new: Collection[str],
     *,
     fills: bool,
     promotes: bool,
-) -> Iterator[ExportError]:
+) -> Iterator[str]:
     """Yield why a file does not fit to what files should have: variable and difference.
 
     Parameters
     ----------
     holder
         Returns the first file that has a variable, or the first one of all.
-    target, layout
-        The file.
+    layout
+        Of the file.
     new
         Dimensions that files do not have, for they follow each other along them.
     fills
@@ -61,25 +60,24 @@ def differences(
     if (lacking or more) and not fills:
         pairs = (("lacks", lacking), ("has", more))
         said = [f"{what} {', '.join(p.strip('/') for p in ps)}" for what, ps in pairs if ps]
-        yield ExportError(
-            target,
+        yield (
             f"{' and '.join(said)}, unlike {holder(lacking[0] if lacking else '')}; name the "
-            f"variables that are wanted, or leave the file out; {_FILL}",
+            f"variables that are wanted, or leave the file out; {_FILL}"
         )
-    for path, form in there.items():
-        if path not in forms:
+    for path, wanted in there.items():
+        own = forms.get(path)
+        if own is None:
             continue
-        first, difference = holder(path), _difference(form, forms[path], promotes=promotes)
+        difference = _difference(wanted, own, promotes=promotes)
         if difference is not None:
-            mine, theirs = difference
-            yield ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
+            yield f"{path} {difference[0]}, and in {holder(path)} it {difference[1]}"
             continue
         try:
-            converter(forms[path], form)
+            converter(own, wanted)
         except UnsupportedError as error:
-            yield ExportError(target, f"{path}: {error.object} {error.reason}")
+            yield f"{path}: {error.object} {error.reason}"
         except ValueError as error:
-            yield ExportError(target, f"{path} {error} (as in {first})")
+            yield f"{path} {error} (as in {holder(path)})"
 
 
 def promoted(expected: Layout, layouts: Sequence[Layout], *, promotes: bool) -> Layout:
@@ -175,17 +173,14 @@ def packed_alike(own: VariableForm, wanted: VariableForm) -> bool:
     return converter(own, wanted) is None
 
 
-def check_packing(
-    first: str, expected: Layout, target: str, layout: Layout
-) -> Iterator[ExportError]:
+def packed_otherwise(first: str, expected: Layout, layout: Layout) -> Iterator[str]:
     """Yield which variables a file packs otherwise than the first one does."""
     for form in expected.forms:
         other = layout.form(form.path)
         if other is not None and not packed_alike(other, form):
-            yield ExportError(
-                target,
+            yield (
                 f"{form.path} is packed otherwise than in {first}, or has other units; the "
-                "aggregation holds values as they are packed: make a new one",
+                "aggregation holds values as they are packed: make a new one"
             )
 
 

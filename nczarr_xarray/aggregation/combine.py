@@ -285,18 +285,14 @@ class Combiner:
         if form.dimensions or form.path in self.grid.new or not self._is_small(form):
             return False
         others = [numbers for path, numbers in self.grid.numbers.items() if path != new]
-        places = [*zip(*(numbers.tolist() for numbers in others), strict=True)]
+        places = np.array(others, np.int64).reshape(len(others), len(self.files)).T.tolist()
         first: dict[tuple[int, ...], np.ndarray] = {}
-        known: dict[tuple[int, int], np.ndarray] = {}
-        for file, place in zip(self.files, places or [()] * len(self.files), strict=True):
-            if file.layout.form(form.path) is None:
-                continue
-            same = id(file.value(form.path)), id(file.layout)
-            if same not in known:
-                theirs = file.layout.form(form.path) or form
-                known[same] = converted(file.target, file.value(form.path), theirs, form)
-            if not _equal(first.setdefault(place, known[same]), known[same]):
-                return True
+        for file, place in zip(self.files, places, strict=True):
+            theirs = file.layout.form(form.path)
+            if theirs is not None:
+                value = converted(file.target, file.value(form.path), theirs, form)
+                if not _equal(first.setdefault(tuple(place), value), value):
+                    return True
         return False
 
     def _distinct(self, form: VariableForm) -> list[Summary]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.checks import check_packing, differences, promoted, unrounded
+from nczarr_xarray.aggregation.checks import differences, packed_otherwise, promoted, unrounded
 from nczarr_xarray.aggregation.combine import Combiner
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, read_variable
@@ -99,29 +98,19 @@ def joined(
         return next((f.target for f in kept if f.layout.form(path) is not None), kept[0].target)
 
     wrong: dict[int, str] = {}
-    for file in kept:
-        if id(file.layout) not in wrong:
-            errors = differences(
-                holder,
-                expected,
-                file.target,
-                file.layout,
-                new,
-                fills=wanted.fills,
-                promotes=promotes,
-            )
-            if before is not None and before.packing == "equal":
-                errors = chain(errors, check_packing(url, expected, file.target, file.layout))
-            reasons = [error.reason for error in errors]
-            more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-            wrong[id(file.layout)] = "; ".join(reasons[:_SHOWN] + more)
+    for layout in layouts:
+        options = {"fills": wanted.fills, "promotes": promotes}
+        reasons = [*differences(holder, expected, layout, new, **options)]
+        if before is not None and before.packing == "equal":
+            reasons += packed_otherwise(url, expected, layout)
+        more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
+        wrong[id(layout)] = "; ".join(reasons[:_SHOWN] + more)
+    pairs = []
+    for number, file in zip(added, kept, strict=True):
         if reason := wrong[id(file.layout)]:
             refuse(file.target, ExportError(file.target, reason))
-    pairs = [
-        (file, addresses[number])
-        for number, file in zip(added, kept, strict=True)
-        if not wrong[id(file.layout)]
-    ]
+        else:
+            pairs.append((file, addresses[number]))
     hierarchy = summaries.whole() if wanted.fills else summaries.hierarchy
     assert hierarchy is not None
     hierarchy = lacking.bools(hierarchy, {form.path for form in expected.forms})
@@ -129,7 +118,7 @@ def joined(
     def read_first(variable: Variable) -> np.ndarray:
         return read_variable(holder(variable.path), wanted, variable)
 
-    while True:
+    while pairs:
         files_left, asked = [file for file, _ in pairs], request.asked
         if report is not None and report.refused and len(pairs) == 1:
             own_layout = files_left[0].layout
@@ -168,6 +157,7 @@ def joined(
             if report is not None:
                 report.joined(files_left, expected, found)
             return found
+    raise ExportError(url, "has no file that fits")
 
 
 def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:

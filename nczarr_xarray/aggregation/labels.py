@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, URLError
-from nczarr_xarray.aggregation.summary import Description, VariableForm
+from nczarr_xarray.aggregation.summary import Description, describe
 from nczarr_xarray.export.form.storage import netcdf_type
-from nczarr_xarray.model import NC_DTYPES, Attribute, Hierarchy, Variable
+from nczarr_xarray.model import NC_DTYPES, Attribute, Group, Hierarchy, Variable
 
 #: Parts of a date, as `datetime.strftime` calls them.
 _DATE = {"Y": r"\d{4}", "j": r"\d{3}", **dict.fromkeys("mdHMS", r"\d\d")}
@@ -19,7 +19,7 @@ _DIRECTIVE = re.compile(f"%([{''.join(_DATE)}])")
 #: The begin of a group of a pattern, and all of one that takes nothing but digits.
 _GROUP, _DIGITS = r"(?<!\\)\((?!\?)", r"((\\d|\[0-9\])([+*?]|\{[\d,]+\})?)+\)"
 _IS_NUMBER = re.compile(f"((?!{_GROUP}).)*{_GROUP}{_DIGITS}")
-_UNITS, _CALENDAR = "seconds since 1970-01-01", "proleptic_gregorian"
+_TIME = {"units": "seconds since 1970-01-01", "calendar": "proleptic_gregorian"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +84,14 @@ class Label:
             raise ExportError(target, reason)
         value = self.value(target, hierarchy)
         nc_type = str(netcdf_type(value.dtype))
-        units, calendar = (_UNITS, _CALENDAR) if self.kind == "date" else (None, None)
-        said = {"units": units, "calendar": calendar}
-        attributes = {key: Attribute(key, "char", one) for key, one in said.items() if one}
+        said = _TIME if self.kind == "date" else {}
+        attributes = {key: Attribute(key, "char", one) for key, one in said.items()}
         variable = Variable(self.name, "/", dimensions, nc_type, value.dtype, attributes)
+        alone = replace(hierarchy, root=Group(variables={self.name: variable}))
+        forms = (*layout.forms, *describe(target, alone, scalars=[self.name]).layout.forms)
         root = replace(root, variables={**root.variables, self.name: variable})
-        form = VariableForm(
-            variable.path,
-            tuple(d.path for d in dimensions),
-            nc_type,
-            nc_type,
-            units,
-            calendar,
-            packing=(),
-            is_coordinate=True,
-            is_small=True,
-            inherits=False,
-            marks=(),
-        )
-        layout = replace(layout, forms=(*layout.forms, form))
-        return replace(hierarchy, root=root), replace(description, layout=layout)
+        description = replace(description, layout=replace(layout, forms=forms))
+        return replace(hierarchy, root=root), description
 
     def value(self, target: str, hierarchy: Hierarchy) -> np.ndarray:
         """Return the coordinate of a file.
@@ -125,7 +113,7 @@ class Label:
             text = given if isinstance(given, str) else " ".join(map(str, given))
             where = f"its attribute {self.attribute}"
         if self.pattern is None:
-            return _array(text, "string")
+            return np.array(text, object)
         found = [*self.pattern.finditer(text)]
         if not found:
             reason = f"does not say its {self.name}: {self.pattern.pattern!r} is not in {where}"

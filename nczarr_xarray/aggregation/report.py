@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nczarr_fsspec.errors import NCZarrError
@@ -85,24 +85,15 @@ class Report:
         """Return this as JSON has it."""
         differ = [dict(zip(("what", "of", "files"), one, strict=True)) for one in self.differ]
         refused = [{"object": target, "reason": reason} for target, reason in self.refused]
-        return {
-            "files": self.files,
-            "fit": self.fit,
-            "dimensions": self.dimensions,
-            "variables": self.variables,
-            "differ": differ,
-            "refused": refused,
-            "more": self.more,
-        }
+        return {**asdict(self), "differ": differ, "refused": refused}
 
     def lines(self) -> Iterable[str]:
         """Yield this as lines of text."""
         yield f"{self.fit} of {self.files} files fit together"
         if self.fit:
-            yield "dimensions: " + ", ".join(
-                f"{p.strip('/')} {n}" for p, n in self.dimensions.items()
-            )
-            yield "variables: " + ", ".join(path.strip("/") for path in self.variables)
+            lengths = (f"{path.strip('/')} {size}" for path, size in self.dimensions.items())
+            yield f"dimensions: {', '.join(lengths)}"
+            yield f"variables: {', '.join(path.strip('/') for path in self.variables)}"
         for what, path, count in self.differ:
             yield f"differs in {count}: {what} of {path}"
         for target, reason in self.refused:

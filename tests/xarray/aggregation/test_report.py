@@ -120,6 +120,9 @@ def test_of_files_that_are_added(tmp_path: Path) -> None:
     assert report is not None
     assert [target for target, _ in report.refused] == [wrong]
     assert report.dimensions["/time"] == 2
+    none = aggregate([bad(tmp_path, "type", 3)], master, append=True, dry_run=True)
+    assert none is not None
+    assert (none.fit, none.refused[-1][1]) == (0, "has no file that fits")
     assert master.read_bytes() == before
 
 
