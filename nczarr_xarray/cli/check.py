@@ -100,6 +100,6 @@ def _print(rows: Sequence[tuple[str, Finding]], count: int, output: str | None) 
         print(f"sound: {counted(count, 'file')}")
         return
     faulty = len({file for file, _ in rows})
-    print(f"not sound: {len(rows)} findings in {faulty} of {counted(count, 'file')}")
+    print(f"not sound: {counted(len(rows), 'finding')} in {faulty} of {counted(count, 'file')}")
     if output is not None:
         print(printable(f"{output} is not written"))

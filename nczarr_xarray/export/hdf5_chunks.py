@@ -6,6 +6,7 @@ metadata, so that the indexes are together behind the other metadata, and the da
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -101,10 +102,7 @@ def _file(path: str, url: str, block: int) -> Iterator[Any]:
     import h5py
 
     try:
-        if hasattr(os, "posix_fallocate"):
-            # HDF5 crashes if it cannot write its metadata, as on a full disk: they have room
-            with open(path, "r+b") as made:
-                os.posix_fallocate(made.fileno(), 0, made.seek(0, os.SEEK_END) + block)
+        _reserve(path, block)
         with h5py.File(os.fsencode(path), "r+", meta_block_size=block) as file:
             yield file
     except StoreError as error:  # of a chunk: the library's own is its cause
@@ -113,6 +111,18 @@ def _file(path: str, url: str, block: int) -> Iterator[Any]:
         raise refused(path, url, error.__cause__) from error
     except (OSError, RuntimeError) as error:
         raise refused(path, url, error) from error
+
+
+def _reserve(path: str, block: int) -> None:
+    """Give a file room for more bytes: HDF5 crashes later if it cannot write its metadata."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        with open(path, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, file.seek(0, os.SEEK_END) + block)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # others: the filesystem cannot do it
+            raise
 
 
 def _lengthen(file: Any, root: Group) -> None:

@@ -45,7 +45,7 @@ def new_file(path: str, model: str, url: str, mode: str = "x") -> Iterator[Any]:
     url
         How messages name the file.
     mode
-        "a" opens a file that was made here, to write more.
+        "r+" opens a file that was made here, to write more.
 
     Raises
     ------
@@ -57,17 +57,35 @@ def new_file(path: str, model: str, url: str, mode: str = "x") -> Iterator[Any]:
     need_netcdf4(url)
     import netCDF4
 
-    made = mode == "a"
+    made = mode == "r+"
     try:
-        # the bytes of the path, which need not be UTF-8
-        name = os.fsencode(path).decode("latin-1")
-        with netCDF4.Dataset(name, mode, format=model, encoding="latin-1") as file:
+        with _named(path, mode) as (name, encoding):
+            file = netCDF4.Dataset(name, mode, format=model, encoding=encoding)
+        with file:
             made = True
             yield file
     except StoreError:
         raise
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
         raise refused(path, url, error, made=made) from error
+
+
+@contextmanager
+def _named(path: str, mode: str) -> Iterator[tuple[str, str]]:
+    """Yield the name of a file for netCDF4, and how it is encoded; it need not be UTF-8.
+
+    Where netCDF4 does not find a name in UTF-8, "r+" makes a new file.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        if mode != "r+":
+            yield os.fsencode(path).decode("latin-1"), "latin-1"
+            return
+        with open(path, "r+b") as file:
+            yield f"/dev/fd/{file.fileno()}", "utf-8"
+    else:
+        yield path, "utf-8"
 
 
 def refused(path: str, url: str, error: BaseException, *, made: bool = True) -> StoreError:

@@ -104,7 +104,7 @@ def fill_file(
             last = planned(zip(others, left.values(), strict=True))
             _run(steps, progress)
         if last:
-            with new_file(path, model, url, mode="a") as file:
+            with new_file(path, model, url, mode="r+") as file:
                 for variable in others:
                     left[variable.path].made = existing_variable(file, variable)
                 _run(last, progress)

@@ -175,28 +175,29 @@ class Dataset:
         for one in differences(first.outline, member.outline):
             if not _is_own(one):
                 units |= one.object in ("attribute /time:units", "attribute /time:calendar")
-                yield self._unlike(one)
+                yield self._unlike(one, _beside(member.file, first.file))
         for path, digest in member.coordinates.items():
             if first.coordinates.get(path, digest) != digest:
-                text = f"has other values than in {first.file}"
+                text = f"has other values than in {_beside(member.file, first.file)}"
                 yield Finding("error", "unlike-coordinate", path, text)
         self._is_whole &= member.span is not None and not units
         if member.span is not None and not units:
             self._spans.append(member.span)
         elif member.file != first.file and "variable /time" not in member.outline.facts:
-            text = f"has no time, and is of the same dataset as {first.file}"
+            text = "has no time, and is of the same dataset as "
+            text += _beside(member.file, first.file)
             yield Finding("error", "time-overlap", "/", text)
 
-    def _unlike(self, one: Difference) -> Finding:
+    def _unlike(self, one: Difference, first: str) -> Finding:
         kind, _, path = one.object.partition(" ")
         owner = path.partition(":")[0] if kind == "attribute" else path
         is_global = kind == "attribute" and f"variable {owner}" not in self.first.outline.facts
         if one.a is None:
-            text = f"has the {one.object}, which is not in {self.first.file}"
+            text = f"has the {one.object}, which is not in {first}"
         elif one.b is None:
-            text = f"lacks the {one.object}, which is in {self.first.file}"
+            text = f"lacks the {one.object}, which is in {first}"
         else:
-            text = f"is not as in {self.first.file} (which comes first): {one}"
+            text = f"is not as in {first} (left): {one}"
         return Finding("warning" if is_global else "error", f"unlike-{kind}", owner, text)
 
     def order(self) -> Iterator[tuple[str, Finding]]:
@@ -229,10 +230,17 @@ def _between(one: Span, other: Span, usual: float) -> Iterator[tuple[str, Findin
         code, said = "time-gap", "does not follow"
     else:
         return
-    text = f"{said} {one.file}: that ends at {one.last}, and this begins at {other.first}"
+    near = _beside(other.file, one.file)
+    text = f"{said} {near}: that ends at {one.last}, and this begins at {other.first}"
     if apart:
         text += f", {apart:g} apart by their bounds"
     yield other.file, Finding("error", code, "/time", text)
+
+
+def _beside(file: str, other: str) -> str:
+    """Return how a finding about a file names another one: by its path if it lies elsewhere."""
+    here, name = os.path.split(other)
+    return name if here == os.path.dirname(file) else other
 
 
 def _is_own(one: Difference) -> bool:

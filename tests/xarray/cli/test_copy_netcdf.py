@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -448,6 +449,18 @@ def test_what_comes_meanwhile_is_not_replaced(
     assert "--overwrite" in failed(capsys, series, f"memory:/{path}")
     assert fs.cat_file(path) == b"theirs"
     assert upload is FsspecWriter.upload
+
+
+def test_what_to_install(
+    series: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("h5py", "netCDF4"):
+        monkeypatch.setitem(sys.modules, name, None)
+        assert f"needs {name}: pip install {name}" in failed(capsys, series, tmp_path / "y.nc")
+    assert os.listdir(tmp_path) == ["series"]
 
 
 def test_no_fill_value(tmp_path: Path) -> None:

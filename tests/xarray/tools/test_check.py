@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import h5py
 import netCDF4
 import numpy as np
@@ -23,6 +24,8 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools import check
 from nczarr_xarray.tools.checks import Finding
 from tests.support.builders.cmip import DAYS, Draft, drafts
+from tests.support.oracles.nc_adapter import find_ncdump, ncdump
+from tests.support.servers.realservers import range_server
 
 Change = Callable[[list[Draft]], object]
 
@@ -287,6 +290,20 @@ def test_what_cannot_be_opened(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "CMIP7 wants netCDF-4" in capsys.readouterr().out
 
 
+def test_remote_files(tmp_path: Path) -> None:
+    """What is found is what is found of the same files here."""
+    files = drafts()
+    files[1].attributes["source_id"] = "OTHER"
+    files[2].variables["time"][3]["chunks"] = (1,)
+    local = nczarr_xarray.check_cmip7(write(tmp_path, files))
+    with range_server(tmp_path) as server:
+        urls = [f"{server.url}/{file.name}" for file in files]
+        found = nczarr_xarray.check_cmip7(urls)
+    codes = [[(one.code, one.path) for one in own] for own in found.values()]
+    assert codes == [[(one.code, one.path) for one in own] for own in local.values()]
+    assert codes[1:3] == [[("unlike-attribute", "/")], [("cmip7", "/time")]]
+
+
 # -- repacking -----------------------------------------------------------------------------------
 
 
@@ -452,6 +469,58 @@ def test_nothing_is_lost(
     assert {one.name for one in tmp_path.iterdir()} == {"x.nc", "y.nc"}
 
 
+def test_remote_files_are_repacked(tmp_path: Path) -> None:
+    path = badly_packed(tmp_path / "x.nc")
+    fs, url = fsspec.filesystem("memory"), f"memory://check{tmp_path}/x.nc"
+    fs.pipe_file(url, path.read_bytes())
+    assert main(["check", url, "--cmip7", "--fix"]) == 0
+    new = tmp_path / "new.nc"
+    new.write_bytes(fs.cat_file(url))
+    oracle(str(new))
+    assert nczarr_xarray.compare(path, new).equal
+    assert fs.ls(f"memory://check{tmp_path}", detail=False) == [f"/check{tmp_path}/x.nc"]
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 5000])
+def test_indexes_of_any_length_come_first(tmp_path: Path, count: int) -> None:
+    """Threads put chunks in any order, so that nodes of the index are filled in part."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", count)
+        file.createDimension("y", 8)
+        data = file.createVariable("v", "f8", ("x", "y"), chunksizes=(1, 8))
+        data[:] = np.random.default_rng(0).normal(size=(count, 8))
+        file.createVariable("w", "f8", ("y", "x"), chunksizes=(8, 1))[:] = data[:].T
+    for number, options in enumerate(({}, {"compress": "zlib:1"}, {"chunks": {"y": 2, "x": 1}})):
+        target = tmp_path / f"{number}.nc"
+        nczarr_xarray.copy(tmp_path / "x.nc", target, verify=True, **options)  # type: ignore[arg-type]
+        assert packing(str(target)) == ()
+        assert main(["compare", str(tmp_path / "x.nc"), str(target)]) == 0
+
+
+def test_codecs_that_not_every_program_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(drafts(1)[0].write(tmp_path))
+    assert main(["copy", path, str(tmp_path / "y.nc"), "--compress", "zstd:3"]) == 2
+    assert (
+        "--compress: netCDF-4 files that every program reads have zlib" in capsys.readouterr().err
+    )
+    assert main(["copy", path, str(tmp_path / "y.nczarr"), "--cmip7"]) == 2
+    assert "--cmip7: not for NCZarr, but for netCDF-4" in capsys.readouterr().err
+
+
+def test_ncdump_reads_what_is_copied(tmp_path: Path) -> None:
+    program, reason = find_ncdump()
+    if program is None:
+        pytest.skip(f"there is no ncdump: {reason}")
+    path = badly_packed(tmp_path / "x.nc")
+    with netCDF4.Dataset(path, "a") as file:
+        file["state"][:] = 0  # ncdump of Debian fails for others than members
+    nczarr_xarray.copy(path, tmp_path / "y.nc", cmip7=True, compress="zlib:1")
+    one, other = (ncdump("-n", "x", str(tmp_path / name)) for name in ("x.nc", "y.nc"))
+    assert one == other
+
+
 @pytest.mark.parametrize("options", [["--optimize", "--cmip7"], ["--chunks", "time=3", "--cmip7"]])
 def test_copy(tmp_path: Path, options: list[str]) -> None:
     source, target = badly_packed(tmp_path / "x.nc"), str(tmp_path / "y.nc")
@@ -461,3 +530,14 @@ def test_copy(tmp_path: Path, options: list[str]) -> None:
     with netCDF4.Dataset(target) as file:
         assert file["tas"].filters()["complevel"] == 1
         assert file["tas"].filters()["shuffle"]
+
+
+@pytest.mark.parametrize("name", ["é.nc", os.fsdecode(b"\xff.nc")])
+def test_names_that_are_not_ascii(tmp_path: Path, name: str) -> None:
+    """netCDF4 would make a new file where it does not find one, to write what is in one piece."""
+    source = badly_packed(tmp_path / "x.nc")
+    path = tmp_path / name
+    path.write_bytes(source.read_bytes())
+    check.repack(str(path))
+    assert nczarr_xarray.compare(source, path).equal
+    assert {one.name for one in tmp_path.iterdir()} == {"x.nc", name}
