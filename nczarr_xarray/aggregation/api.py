@@ -203,7 +203,8 @@ def aggregate(
     def draft() -> Draft:
         dialect = dialect_called(cfa_version or NEWEST, place.url)
         addresses = [address_of(place, file, dialect, relative=relative) for file in files]
-        return Draft(kind, content(read(files, addresses), dialect))
+        made = content(read(files, addresses), dialect)
+        return Draft(kind, lambda: made)
 
     def draft_of_more() -> Draft:
         before, existing, version = _before(place, cfa_version, format)
@@ -215,7 +216,7 @@ def aggregate(
             raise _NothingNewError
         addresses, targets = zip(*new, strict=True)
         found = content(read(targets, addresses, before), dialect)
-        return Draft(existing.kind, found, version=existing.version)
+        return Draft(existing.kind, lambda: found, version=existing.version)
 
     planned = draft_of_more if append else draft
     with suppress(_NothingNewError):
@@ -354,7 +355,8 @@ def write_again(
         return where and address_of(place, where, dialect, relative=relative)
 
     def draft() -> Draft:
-        return Draft(kind, content(read(place, dialect).readdressed(renamed), dialect))
+        made = content(read(place, dialect).readdressed(renamed), dialect)
+        return Draft(kind, lambda: made)
 
     _write(place, draft, replaces=overwrite)
 

@@ -93,6 +93,7 @@ def add_copy(new: NewParser) -> None:
             "nczarr copy run.nc run.nczarr",
             "nczarr copy run.nczarr last.nc --var tas --slice time=-12:",
             "nczarr copy run.nc run.zip --compress zstd:9 --chunks time=100 --verify",
+            "nczarr copy run.nc run.nca --subarray-shape time=120",
         ],
         description="Copy a dataset of NCZarr or Zarr, a classic netCDF or an HDF5 file. --format "
         "says what is written; without it a destination that ends in .nc becomes a netCDF-4 file, "
@@ -188,6 +189,20 @@ def add_copy(new: NewParser) -> None:
         type=_size,
         metavar="SIZE",
         help="bytes of the largest fragment of an aggregation, e.g. 50MB (the default)",
+    )
+    parser.add_argument(
+        "--subarray-shape",
+        action=ByName,
+        type=_chunks,
+        metavar="DIM=N,...",
+        help="lengths of the fragments of an aggregation, instead of --max-object-size; "
+        "dimensions that are not named are not divided",
+    )
+    parser.add_argument(
+        "--subarray-path",
+        metavar="FOLDER",
+        help="the folder of the fragments of an aggregation, below that of DST (default: DST "
+        "without .nca)",
     )
     parser.flag("--verify", "read the copy again and compare it with SRC, as nczarr compare does")
     add_addresses(parser)

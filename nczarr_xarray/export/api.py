@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
@@ -17,11 +17,11 @@ from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import ExportError, StoreError, URLError
 from nczarr_fsspec.places.names import says_file
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.dataset.open import find_destination
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.cfa.task import clear_claim
 from nczarr_xarray.export.chunk_writer import ArrayWriter
+from nczarr_xarray.export.dataset import Exportable, asked_groups
 from nczarr_xarray.export.form.encode import Options, without_extension_types
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
@@ -33,9 +33,6 @@ from nczarr_xarray.export.write_task import WriteTask, need_dask
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
-
-
-Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
 
 
 def to_nczarr(
@@ -197,29 +194,9 @@ def plan(
     write_inherited_coords: bool = False,
 ) -> WriteTask:
     """Check a call of `to_nczarr` and plan its writing (the parameters are documented there)."""
-    if not (group is None or isinstance(group, str)):
-        raise ExportError("group", f"must be a string or None, not {group!r:.80}")
-    if not (encoding is None or isinstance(encoding, Mapping)):
-        raise ExportError("encoding", f"must be a dict of dicts, not {type(encoding).__name__}")
-    if not (unlimited_dims is None or isinstance(unlimited_dims, Iterable)):
-        raise ExportError(
-            "unlimited_dims", f"must be names of dimensions, not {unlimited_dims!r:.80}"
-        )
-    path = "/" + "/".join(filter(None, (group or "").split("/")))
-    groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
-    tree = isinstance(obj, xr.DataTree)
-    given = {"encoding": encoding, "unlimited_dims": unlimited_dims} if tree else {}
-    for argument, option in given.items():
-        for name in option if isinstance(option, Mapping) else ():
-            if _joined(path, str(name)) not in groups:
-                raise ExportError(
-                    str(target),
-                    f"unexpected {argument} group {name!r}: the tree has {sorted(groups)}",
-                )
-    asked = {
-        where: (one, _asked(where, one, encoding or {}, unlimited_dims, path if tree else None))
-        for where, one in groups.items()
-    }
+    asked, path = asked_groups(
+        obj, target, group, encoding, unlimited_dims, write_inherited_coords=write_inherited_coords
+    )
     return plan_groups(asked, target, options, path)
 
 
@@ -258,43 +235,6 @@ def plan_groups(
     if options.region is not None or how == "r+":
         return plan_values(request, {} if options.region is None else options.region)
     return plan_new(request, how)
-
-
-def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:
-    if isinstance(obj, xr.DataArray):
-        return {path: dataarray_to_dataset(obj)}
-    if isinstance(obj, xr.Dataset):
-        return {path: obj}
-    if not isinstance(obj, xr.DataTree):
-        raise TypeError(f"{type(obj).__name__} is no Dataset, DataArray or DataTree")
-    found = {}
-    for node in obj.subtree:
-        relative = node.relative_to(obj)
-        inherit = write_inherited_coords or node is obj
-        found[_joined(path, relative)] = node.to_dataset(inherit=inherit)
-    return found
-
-
-def _joined(path: str, relative: str) -> str:
-    relative = relative.strip("/")
-    return path if relative in ("", ".") else f"{path.rstrip('/')}/{relative}"
-
-
-def _asked(
-    path: str, dataset: xr.Dataset, encoding: Mapping[Any, Any], unlimited: Any, top: str | None
-) -> Options:
-    """Return the options for the group at `path`; a tree, which has a `top`, has them by group."""
-    if top is None:
-        return Options(encoding, unlimited)
-
-    def of_group(mapping: Mapping[Any, Any]) -> Any:
-        return {_joined(top, str(name)): value for name, value in mapping.items()}.get(path)
-
-    own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
-    if own is not None and not isinstance(unlimited, Mapping):
-        own = {own} if isinstance(own, str) else set(own)
-        own &= {str(name) for name in dataset.dims}  # a group may have only some
-    return Options(of_group(encoding) or {}, own)
 
 
 class NetCDFTarget:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.text import did_you_mean
+from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.encode import Options, encoded
@@ -244,3 +245,82 @@ def _room(source: xr.Variable, fill: Any) -> int:
     """Return the number of bytes of the longest text, which may be that of the fill value."""
     longest = longest_text(source)
     return max(longest, len(bytes_of(fill))) if isinstance(fill, str) else longest
+
+
+# -- what is given, by group -----------------------------------------------------------------------
+
+
+Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
+
+
+def asked_groups(
+    obj: Exportable,
+    target: Any,
+    group: str | None,
+    encoding: Mapping[Any, Any] | None,
+    unlimited_dims: Any,
+    *,
+    write_inherited_coords: bool = False,
+) -> tuple[dict[str, tuple[xr.Dataset, Options]], str]:
+    """Return the datasets to write by absolute path, and the group that all of them are in."""
+    if not (group is None or isinstance(group, str)):
+        raise ExportError("group", f"must be a string or None, not {group!r:.80}")
+    if not (encoding is None or isinstance(encoding, Mapping)):
+        raise ExportError("encoding", f"must be a dict of dicts, not {type(encoding).__name__}")
+    if not (unlimited_dims is None or isinstance(unlimited_dims, Iterable)):
+        raise ExportError(
+            "unlimited_dims", f"must be names of dimensions, not {unlimited_dims!r:.80}"
+        )
+    path = "/" + "/".join(filter(None, (group or "").split("/")))
+    groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
+    tree = isinstance(obj, xr.DataTree)
+    given = {"encoding": encoding, "unlimited_dims": unlimited_dims} if tree else {}
+    for argument, option in given.items():
+        for name in option if isinstance(option, Mapping) else ():
+            if _joined(path, str(name)) not in groups:
+                raise ExportError(
+                    str(target),
+                    f"unexpected {argument} group {name!r}: the tree has {sorted(groups)}",
+                )
+    asked = {
+        where: (one, _asked(where, one, encoding or {}, unlimited_dims, path if tree else None))
+        for where, one in groups.items()
+    }
+    return asked, path
+
+
+def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:
+    if isinstance(obj, xr.DataArray):
+        return {path: dataarray_to_dataset(obj)}
+    if isinstance(obj, xr.Dataset):
+        return {path: obj}
+    if not isinstance(obj, xr.DataTree):
+        raise TypeError(f"{type(obj).__name__} is no Dataset, DataArray or DataTree")
+    found = {}
+    for node in obj.subtree:
+        relative = node.relative_to(obj)
+        inherit = write_inherited_coords or node is obj
+        found[_joined(path, relative)] = node.to_dataset(inherit=inherit)
+    return found
+
+
+def _joined(path: str, relative: str) -> str:
+    relative = relative.strip("/")
+    return path if relative in ("", ".") else f"{path.rstrip('/')}/{relative}"
+
+
+def _asked(
+    path: str, dataset: xr.Dataset, encoding: Mapping[Any, Any], unlimited: Any, top: str | None
+) -> Options:
+    """Return the options for the group at `path`; a tree, which has a `top`, has them by group."""
+    if top is None:
+        return Options(encoding, unlimited)
+
+    def of_group(mapping: Mapping[Any, Any]) -> Any:
+        return {_joined(top, str(name)): value for name, value in mapping.items()}.get(path)
+
+    own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
+    if own is not None and not isinstance(unlimited, Mapping):
+        own = {own} if isinstance(own, str) else set(own)
+        own &= {str(name) for name in dataset.dims}  # a group may have only some
+    return Options(of_group(encoding) or {}, own)

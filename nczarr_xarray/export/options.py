@@ -180,10 +180,6 @@ class CfaOptions:
     ----------
     most
         Bytes of the largest fragment.
-    encoded
-        Whether the dataset has values and attributes as they are to be stored.
-    more_along
-        Dimension of a new aggregation along which more will come.
     """
 
     most: int
@@ -194,11 +190,7 @@ class CfaOptions:
     fragment_format: FragmentFormat | None = None
     append_dim: Hashable | None = None
     region: RegionLike | None = None
-    encoding: Mapping[Any, Any] | None = None
-    unlimited_dims: Iterable[Hashable] | None = None
     relative: bool | None = None
-    encoded: bool = False
-    more_along: Hashable | None = None
 
     @property
     def master_kind(self) -> FileKind:
@@ -254,7 +246,7 @@ class CopyOptions:
         As of `WriteOptions`.
     shards
         Lengths of shards by name of a dimension.
-    cfa_version, max_object_size
+    cfa_version, max_object_size, subarray_shape, subarray_path
         As of `to_cfa`.
     """
 
@@ -273,6 +265,8 @@ class CopyOptions:
     shards: Mapping[str, int] | None = None
     cfa_version: str | None = None
     max_object_size: int | None = None
+    subarray_shape: Mapping[Any, int] | None = None
+    subarray_path: str | None = None
 
     @property
     def given(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -131,26 +131,6 @@ class Fragments:
             strict=True,
         )
         return all(np.array_equal(one, two) for one, two in pairs)
-
-    def with_block(self, block: Fragments, first: Sequence[int]) -> Fragments:
-        """Return a table in which those of another one are a block of the grid, which may grow.
-
-        Parameters
-        ----------
-        first
-            The place of its first fragment in the grid, per dimension.
-        """
-        starts, stops = (
-            tuple(
-                np.concatenate([own, new[len(own) - at :]]) if at + len(new) > len(own) else own
-                for own, new, at in zip(ours, theirs, first, strict=True)
-            )
-            for ours, theirs in ((self.starts, block.starts), (self.stops, block.stops))
-        )
-        places = np.arange(math.prod(map(len, starts))).reshape([*map(len, starts)])
-        own = places[tuple(slice(n) for n in self.grid)]
-        new = places[tuple(slice(at, at + n) for at, n in zip(first, block.grid, strict=True))]
-        return assembled(starts, stops, [(self, own.reshape(-1)), (block, new.reshape(-1))])
 
 
 def borders(starts: np.ndarray, stops: np.ndarray, length: int) -> np.ndarray:

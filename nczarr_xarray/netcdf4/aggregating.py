@@ -14,8 +14,8 @@ from nczarr_xarray.chunks.plan import OuterPlan, plan_outer
 from nczarr_xarray.codecs.quantize import Rounding
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import Member
-from nczarr_xarray.export.cfa.gradual import GradualAggregation, NewFragment, PutFragment
-from nczarr_xarray.export.cfa.growing_table import GrowingTable, understood
+from nczarr_xarray.export.cfa.gradual import GradualAggregation, NewFragment
+from nczarr_xarray.export.cfa.growing_table import GrowingTable, PutFragment, understood
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.cfa.parts import growing_lengths
 from nczarr_xarray.export.options import largest_fragment
@@ -202,6 +202,22 @@ class MasterWriter(Writer):
         for (one, position, variable), put in zip(dealt, done, strict=True):
             one.note(position, put, variable)
 
+    def _put_missing(
+        self, divided: Iterable[FragmentElements], variables: Mapping[str, Variable]
+    ) -> None:
+        """Write fragments of missing data, one for each shape, where nothing was written."""
+        lacking = [
+            (one, positions, variable)
+            for one in divided
+            if 0 not in (variable := variables[one.array.path]).shape
+            for positions in one.table.missing(variable.shape)
+        ]
+        new = [one.missing_fragment(same[0], variable) for one, same, variable in lacking]
+        done = self.target.put(new, self.model().attributes, ())
+        for (one, positions, variable), put in zip(lacking, done, strict=True):
+            for position in positions:
+                one.table.note(position, put, variable)
+
     def _held(self, variables: Mapping[str, Variable]) -> list[Member]:
         """Return what the master holds, with its values."""
         members = []
@@ -220,6 +236,7 @@ class MasterWriter(Writer):
         for one in divided:
             one.refresh(variables[one.array.path])
         self._put([(one, position) for one in divided for position in sorted(one.changed)])
+        self._put_missing(divided, variables)
         shapes = [variables[one.array.path].shape for one in divided]
         tables = {
             one.array.path: one.table.table(shape)
@@ -273,7 +290,6 @@ class FragmentElements(GrowingElements):
             self._shape(),
             lengths,
             closed=not ours,
-            gapless=not writer.target.dialect.says_missing,
         )
 
     def _plan(self, key: tuple[Index, ...]) -> OuterPlan:
@@ -320,7 +336,7 @@ class FragmentElements(GrowingElements):
 
     def refresh(self, variable: Variable) -> None:
         """Change the fragments that have to be written anew: see `GrowingTable.stale`."""
-        for position in self.table.stale(variable, self._shape(), self.changed):
+        for position in self.table.stale(variable, self._shape()):
             self._chunk(position)
             self.changed.add(position)
 
@@ -335,6 +351,13 @@ class FragmentElements(GrowingElements):
             values = np.pad(values, missing, constant_values=fill)
         start = tuple(own.start for own in extent)
         return NewFragment(variable, position, start, values, self.kind, chunked)
+
+    def missing_fragment(self, position: Position, variable: Variable) -> NewFragment:
+        """Return a fragment in which nothing was written."""
+        extent = self.table.extent(position, self._shape())
+        values = np.broadcast_to(np.zeros((), self.dtype), [one.stop - one.start for one in extent])
+        start = tuple(own.start for own in extent)
+        return NewFragment(variable, position, start, values, self.kind, False, missing=True)
 
     def note(self, position: Position, put: PutFragment, variable: Variable) -> None:
         """Note that a fragment in memory is put."""

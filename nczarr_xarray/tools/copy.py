@@ -21,7 +21,7 @@ from nczarr_xarray.export.options import CopyOptions
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.dataset import Opened
-    from nczarr_xarray.model import CodecConfig
+    from nczarr_xarray.model import CodecConfig, Group
     from nczarr_xarray.tools.compare import Comparison
 
 
@@ -82,7 +82,7 @@ def copy(
         Fields of `nczarr_xarray.export.options.CopyOptions`, as far as the kind of the target has
         them: ``chunks={"time": 100}``, ``optimize=True``, ``compress="zstd:9"``, ``shards=``,
         ``workers=``, ``scheduler=``, ``resume=``, ``consolidated=``, ``portable=``, ``compat=``,
-        ``cfa_version=``.
+        ``cfa_version=``, ``subarray_shape={"time": 120}``, ``subarray_path=``.
 
     Returns
     -------
@@ -236,12 +236,16 @@ def _without(opened: Opened, names: Collection[str]) -> Opened:
 
 
 def _with_flags(opened: Opened) -> Opened:
-    """Return an open dataset whose root has integers with flags in place of enums."""
+    """Return an open dataset with integers with flags in place of enums."""
     from nczarr_xarray.export.cfa.master import without_enum
+    from nczarr_xarray.export.form.lacking import rebuilt
 
-    root = opened.hierarchy.root
-    used = [variable.enum for variable in root.variables.values()]
-    types = {name: enum for name, enum in root.types.items() if enum not in used}
-    variables = {name: without_enum(variable) for name, variable in root.variables.items()}
-    changed = replaced(opened.hierarchy, root=replaced(root, types=types, variables=variables))
-    return replaced(opened, hierarchy=changed)
+    used = [variable.enum for variable in opened.hierarchy.root.all_variables()]
+
+    def changed(group: Group) -> Group:
+        types = {name: enum for name, enum in group.types.items() if enum not in used}
+        variables = {name: without_enum(variable) for name, variable in group.variables.items()}
+        return replaced(group, types=types, variables=variables)
+
+    root = rebuilt(opened.hierarchy.root, changed)
+    return replaced(opened, hierarchy=replaced(opened.hierarchy, root=root))

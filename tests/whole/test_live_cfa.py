@@ -90,6 +90,40 @@ def test_divided(
 
 
 @pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("kind", ["netCDF4", "netCDF3"])
+def test_templates_and_missing_fragments(
+    tmp_path: Path, dataset: xr.Dataset, reader: str, kind: Any
+) -> None:
+    """In CF-1.13 a fragment cannot be missing: one without elements is read as missing data."""
+    master = tmp_path / "m.nca"
+    later = dataset.chunk(time=4).nczarr.to_cfa(
+        master,
+        cfa_version="1.13",
+        fragment_format=kind,
+        subarray_shape={"time": 3, "lon": 4},
+        subarray_path="parts/of",
+        compute=False,
+    )
+    wanted = dataset["tas"].where(False)
+    np.testing.assert_array_equal(read_by(reader, master), wanted)
+    region = {"time": slice(2, 5), "lon": slice(0, 8)}
+    part = dataset[["tas"]].isel(region).drop_vars([*dataset.coords])
+    part.nczarr.to_cfa(master, region=region, fragment_format=kind)
+    wanted[region] = part["tas"]
+    np.testing.assert_array_equal(read_by(reader, master), wanted)
+    later.compute()
+    np.testing.assert_array_equal(read_by(reader, master), dataset["tas"])
+
+
+def test_groups(tmp_path: Path, dataset: xr.Dataset) -> None:
+    """As cfdm reads them; cfapyx has no groups."""
+    master = tmp_path / "m.nca"
+    tree = xr.DataTree.from_dict({"/g": dataset})
+    tree.nczarr.to_cfa(master, cfa_version="1.13", subarray_shape={"time": 3})
+    np.testing.assert_array_equal(read_by("cfdm", master), dataset["tas"].values)
+
+
+@pytest.mark.parametrize("reader", READERS)
 def test_aggregated(tmp_path: Path, dataset: xr.Dataset, reader: str) -> None:
     for number in range(4):
         part = dataset.isel(time=slice(2 * number, 2 * number + 2))

@@ -129,23 +129,6 @@ class ExistingMaster:
         return self.place.url
 
     @property
-    def root(self) -> Group:
-        """The group that holds everything.
-
-        Raises
-        ------
-        ExportError
-            If there are others.
-        """
-        root = self.opened.hierarchy.root
-        if root.groups:
-            raise ExportError(
-                self.url,
-                f"has groups ({', '.join(root.groups)}), and is not changed: write it anew",
-            )
-        return root
-
-    @property
     def kind(self) -> FileKind:
         """What the master is, if it is a file."""
         return "netCDF3" if self.opened.hierarchy.generation.startswith("CDF-") else "netCDF4"
@@ -191,7 +174,7 @@ class ExistingMaster:
     def dataset(self, path: str) -> xr.Dataset:
         """Return the group at `path` for xarray."""
         group = self.group(path)
-        assert group is not None  # there is only the root
+        assert group is not None
         return open_group(self.opened, group)
 
     def array(self, variable: Variable) -> ChunkedArray:
@@ -240,13 +223,21 @@ class ExistingMaster:
         return found
 
     def aggregations(self) -> dict[str, tuple[Variable, FragmentArray]]:
-        """Return the aggregations in it, by name."""
-        return {v.name: (v, array) for v, array in aggregated(self.opened.hierarchy)}
+        """Return the aggregations in it, by path."""
+        return {v.path: (v, array) for v, array in aggregated(self.opened.hierarchy)}
 
     def keys(self) -> set[str]:
         """Return the keys of those fragments that are in the folder of the aggregation."""
         tables = (array.fragments for _, array in aggregated(self.opened.hierarchy))
         return keys_in(self.place, tables)
+
+    @property
+    def writable(self) -> MasterPlace:
+        """Where it is, with the folder of new fragments: that of those that are there."""
+        key = min(self.keys(), default="")
+        folder = key.rpartition("/")[0]
+        elsewhere = not self.place.below and folder not in ("", self.place.stem)
+        return replace(self.place, below=folder) if elsewhere and self._is_ours(key) else self.place
 
     def removable(self, needed: set[str]) -> list[str]:
         """Return the keys of those fragments that were written for it, but of those needed.
@@ -257,7 +248,7 @@ class ExistingMaster:
         for variable, array in aggregated(self.opened.hierarchy):
             keys = keys_in(self.place, [array.fragments])
             rank = len(variable.shape)
-            found |= {k for k in keys if has_name(k, self.place.stem, variable.name, rank)}
+            found |= {k for k in keys if has_name(k, self.place.stem, variable.path, rank)}
         candidates = sorted(found - needed)
         with WaitingThreads(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
             ours = pool.map(self._is_ours, candidates)

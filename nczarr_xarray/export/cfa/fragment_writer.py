@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import WritableStore
+from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import (
     Content,
@@ -23,12 +26,21 @@ from nczarr_xarray.export.cfa.master import (
     Names,
     address_of,
     as_fragments,
+    plain_conventions,
 )
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Edges, Parts, as_written, table
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Edges, as_written, table
 from nczarr_xarray.export.chunk_writer import Gated
 from nczarr_xarray.export.options import FragmentFormat
-from nczarr_xarray.formats.cfa.dialect import WritableDialect
-from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Fragments, Variable
+from nczarr_xarray.formats.cfa.dialect import WritableDialect, fill_of, text_in
+from nczarr_xarray.formats.nczarr.values import stated_fill
+from nczarr_xarray.model import (
+    Attribute,
+    ChunkedArray,
+    Dimension,
+    Fragments,
+    Variable,
+    is_below,
+)
 
 #: Attributes that name other variables of which a fragment should hold its part.
 _REFERENCES = ("bounds", "climatology", "grid_mapping")
@@ -47,6 +59,8 @@ class FragmentWriter(Gated):
         What fragments are.
     keys
         Of the fragments, in C order.
+    missing
+        Keys of fragments of nothing but missing data, by shape: all of a shape are one.
     attributes
         Of the dataset.
     beside
@@ -61,6 +75,7 @@ class FragmentWriter(Gated):
         divided: Divided,
         kind: FragmentFormat,
         keys: Sequence[str],
+        missing: Mapping[tuple[int, ...], str],
         attributes: Iterable[Attribute],
         beside: Iterable[Member],
         old: VariableReader | None,
@@ -69,6 +84,7 @@ class FragmentWriter(Gated):
         self.store = store
         self.kind = kind
         self.keys = keys
+        self.missing = missing
         self.edges: tuple[Edges, ...] = divided.edges
         self.start = divided.start
         self.old = old
@@ -83,6 +99,8 @@ class FragmentWriter(Gated):
         self, values: np.ndarray, first: tuple[int, ...], *, threads: int | None = None
     ) -> int:
         """Write the fragment in which a block is; return the number of fragments written.
+
+        A fragment of nothing but the ``_FillValue`` is not written: see `missing`.
 
         Parameters
         ----------
@@ -109,10 +127,9 @@ class FragmentWriter(Gated):
                 for edges, at in zip(self.edges, position, strict=True)
             )
             values = self._whole(values, begin, extent)
-            own = {
-                d.path: Dimension(d.name, size, group=d.group)
-                for d, size in zip(self.variable.dimensions, values.shape, strict=True)
-            }
+            if self._is_missing(values):
+                return 0
+            own = self._dimensions(values.shape)
             parts = dict(zip(own, extent, strict=True))
             members = [
                 Member(_shortened(m.variable, own), _cut(m, parts), m.chunked) for m in self.beside
@@ -123,6 +140,32 @@ class FragmentWriter(Gated):
             self.put_chunk(self.keys[number], Content(self.attributes, members))
         return 1
 
+    def put_missing(self, shape: tuple[int, ...]) -> None:
+        """Write the fragment of missing data of a shape: a variable without elements."""
+        variable = _shortened(self.variable, self._dimensions(shape))
+        array, fill = variable.array, stated_fill(variable)
+        if fill is not None:  # of a tree, elements that are not there are read as this
+            assert isinstance(array, ChunkedArray)
+            variable = replace(variable, array=replace(array, fill=fill))
+        content = Content(self.attributes, [Member(variable, None, self.chunked)])
+        self.put_chunk(self.missing[shape], content)
+
+    def _dimensions(self, shape: tuple[int, ...]) -> dict[str, Dimension]:
+        """Return the dimensions of a fragment, by the path of the variable's."""
+        return {
+            d.path: Dimension(d.name, size, group=d.group)
+            for d, size in zip(self.variable.dimensions, shape, strict=True)
+        }
+
+    def _is_missing(self, values: np.ndarray) -> bool:
+        """Tell whether all elements are the ``_FillValue``, bit for bit."""
+        fill = stated_fill(self.variable)
+        if fill is None or values.dtype.kind not in "iuf":
+            return False
+        array = self.variable.array
+        assert isinstance(array, ChunkedArray)
+        return Encoder(replace(array, dtype=values.dtype, fill=fill, codecs=())).is_fill(values)
+
     def _whole(
         self, values: np.ndarray, begin: tuple[int, ...], extent: tuple[slice, ...]
     ) -> np.ndarray:
@@ -130,7 +173,15 @@ class FragmentWriter(Gated):
         if values.shape == tuple(part.stop - part.start for part in extent):
             return values
         assert self.old is not None
-        found = np.array(self.old.read(extent))
+        lengths = [part.stop - part.start for part in extent]
+        found = np.full(lengths, fill_of(self.variable), self.old.dtype)
+        there = tuple(
+            slice(part.start, min(part.stop, size))
+            for part, size in zip(extent, self.old.shape, strict=True)
+        )
+        if all(part.start < part.stop for part in there):
+            kept = self.old.read(there)
+            found[tuple(map(slice, kept.shape))] = kept
         inside = zip(begin, values.shape, extent, strict=True)
         found[tuple(slice(a - part.start, a - part.start + n) for a, n, part in inside)] = values
         return found
@@ -164,9 +215,7 @@ def _cut(member: Member, parts: Mapping[str, slice]) -> np.ndarray | None:
     return found
 
 
-def beside(
-    variable: Variable, members: Sequence[Member], coordinates: Collection[Any]
-) -> list[Member]:
+def beside(variable: Variable, members: Iterable[Member]) -> list[Member]:
     """Return what a fragment of a variable should have besides it.
 
     These are its coordinates, and what it and these refer to, as far as the master holds it.
@@ -175,50 +224,81 @@ def beside(
     ----------
     members
         What the master holds.
-    coordinates
-        Names of the coordinates among them.
     """
-    by_name = {member.variable.name: member for member in members}
+    seen: dict[str, Member] = {}  # the nearest of a name
+    for one in sorted(members, key=lambda one: len(one.variable.group)):
+        if is_below(variable.group, one.variable.group):
+            seen[one.variable.name] = one
     own = {d.path for d in variable.dimensions}
+    coordinates = {d.name for d in variable.dimensions}
+    coordinates |= {*(text_in(variable.attributes, "coordinates") or "").split()}
     wanted = [
         name
-        for name in by_name
-        if name in coordinates and {d.path for d in by_name[name].variable.dimensions} <= own
+        for name, one in seen.items()
+        if name in coordinates and {d.path for d in one.variable.dimensions} <= own
     ]
     found = dict.fromkeys(wanted)
-    for one in (variable, *(by_name[name].variable for name in wanted)):
+    for owner in (variable, *(seen[name].variable for name in wanted)):
         for reference in _REFERENCES:
-            attribute = one.attributes.get(reference)
-            if attribute is not None and isinstance(attribute.value, str):
-                words = attribute.value.replace(":", " ").split()
-                found |= dict.fromkeys(word for word in words if word in by_name)
-    return [by_name[name] for name in found if name != variable.name]
+            words = (text_in(owner.attributes, reference) or "").replace(":", " ").split()
+            found |= dict.fromkeys(word for word in words if word in seen)
+    return [seen[name] for name in found if name != variable.name]
 
 
-class Flow(NamedTuple):
-    """A variable whose fragments are written, and what writes them."""
+@dataclass(slots=True)
+class Flow:
+    """A variable whose fragments are written, and what writes them.
+
+    Attributes
+    ----------
+    missing
+        The numbers of those of which nothing is written.
+    """
 
     divided: Divided
     writer: FragmentWriter
+    missing: set[int] = field(default_factory=set)
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all fragments."""
+        found = [*self.writer.keys]
+        for number in self.missing:
+            found[number] = self.writer.missing[self._shape(number)]
+        return found
 
-def table_of(
-    place: MasterPlace, flow: Flow, dialect: WritableDialect, *, relative: bool | None
-) -> Fragments:
-    """Return the table of the fragments that are written of a variable."""
-    writer = flow.writer
-    addresses = [
-        address_of(place, place.folder + key, dialect, relative=relative) for key in writer.keys
-    ]
-    return table(flow.divided.edges, addresses, writer.variable.name, writer.kind)
+    @property
+    def new(self) -> list[str]:
+        """The keys of all fragments that may be written."""
+        return [*self.writer.keys, *self.writer.missing.values()]
+
+    def put_missing(self) -> None:
+        """Write the fragments of missing data that there are."""
+        for shape in {self._shape(number) for number in self.missing}:
+            self.writer.put_missing(shape)
+
+    def _shape(self, number: int) -> tuple[int, ...]:
+        position = np.unravel_index(number, self.divided.grid)
+        own = zip(self.divided.edges, position, strict=True)
+        return tuple(int(edges[at + 1] - edges[at]) for edges, at in own)
+
+    def table(
+        self, place: MasterPlace, dialect: WritableDialect, *, relative: bool | None
+    ) -> Fragments:
+        """Return the table of the fragments."""
+        addresses = [
+            address_of(place, place.folder + key, dialect, relative=relative) for key in self.keys
+        ]
+        writer = self.writer
+        return table(self.divided.edges, addresses, writer.variable.name, writer.kind)
 
 
 def flow_of(
     place: MasterPlace,
     divided: Divided,
     names: Names,
-    parts: Parts,
-    members: list[Member],
+    attributes: Mapping[str, Attribute],
+    members: Iterable[Member],
     dialect: WritableDialect,
     first: tuple[int, ...] | None = None,
     old: VariableReader | None = None,
@@ -227,17 +307,36 @@ def flow_of(
 
     Parameters
     ----------
+    attributes
+        Of the dataset.
+    members
+        What the master holds: a fragment gets its part of those that it needs.
     first
         Place of the first fragment in the grid of the aggregation.
     old
         As of `FragmentWriter`.
     """
     variable, grid = divided.item.variable, divided.grid
-    keys = names.keys(variable.name, first or (0,) * len(grid), grid)
-    around = beside(variable, members, parts.coordinates)
-    item = divided.item._replace(variable=as_fragments(variable, dialect))
-    own = divided._replace(item=item)
+    if len({d.name for d in variable.dimensions}) < len({d.path for d in variable.dimensions}):
+        reason = "has two dimensions of one name, which tables of fragments cannot tell apart"
+        raise ExportError(place.url, f"{variable.path}: {reason}: rename one")
+    keys = names.keys(variable.path, first or (0,) * len(grid), grid)
+    shapes = itertools.product(*(np.unique(np.diff(edges)).tolist() for edges in divided.edges))
+    missing = {shape: names.missing(variable.path, shape) for shape in shapes}
+    around = [one._replace(variable=_in_root(one.variable)) for one in beside(variable, members)]
+    item = divided.item._replace(variable=_in_root(as_fragments(variable, dialect)))
+    own = divided._replace(item=item, stored=_in_root(divided.stored))
     owner = Attribute(OWNER, "char", place.name_in_fragments)
-    attributes = [*parts.attributes.values(), owner]
-    writer = FragmentWriter(place.store, own, names.kind, keys, attributes, around, old)
+    told = [*plain_conventions(attributes).values(), owner]
+    writer = FragmentWriter(place.store, own, names.kind, keys, missing, told, around, old)
     return Flow(divided, writer)
+
+
+def _in_root(variable: Variable) -> Variable:
+    """Return a variable as it is in a fragment, which has no groups."""
+    dimensions = tuple(replace(d, group="/") for d in variable.dimensions)
+    array = variable.array
+    assert isinstance(array, ChunkedArray)
+    return replace(
+        variable, group="/", dimensions=dimensions, array=replace(array, path=variable.name)
+    )

@@ -6,44 +6,34 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ConflictError, ExportError, NCZarrError, on_error
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.export.cfa.content import Content, Member, as_classic
+from nczarr_xarray.export.cfa.content import Member, as_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, removable_keys
-from nczarr_xarray.export.cfa.fragment_writer import Flow, flow_of, table_of
+from nczarr_xarray.export.cfa.fragment_writer import flow_of
+from nczarr_xarray.export.cfa.growing_table import PutFragment
 from nczarr_xarray.export.cfa.master import (
     MasterPlace,
     Names,
-    aggregation,
     conventions,
     dialect_called,
-    held_dimensions,
-    plain_conventions,
+    whole_master,
     without_enum,
 )
-from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts
-from nczarr_xarray.export.cfa.task import AT_A_TIME, CfaTask, Claim, Draft
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided
+from nczarr_xarray.export.cfa.task import CfaTask, Claim, Draft, write_flows
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.options import CfaOptions, FileKind, FragmentFormat
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.formats.cfa.dialect import OLDEST, text_in
+from nczarr_xarray.formats.cfa.dialect import OLDEST
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import (
-    Attribute,
-    ChunkedArray,
-    FragmentArray,
-    Fragments,
-    Group,
-    Variable,
-    is_below,
-)
+from nczarr_xarray.model import Attribute, FragmentArray, Fragments, Group, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +50,8 @@ class NewFragment:
         Where it begins in the variable, and what it holds.
     kind, chunked
         What it is; whether its chunks matter without compression.
+    missing
+        Whether all of it is missing data, whatever the values are: all of a shape are one fragment.
     """
 
     variable: Variable
@@ -68,21 +60,7 @@ class NewFragment:
     values: np.ndarray
     kind: FragmentFormat
     chunked: bool
-
-
-class PutFragment(NamedTuple):
-    """A fragment that was written.
-
-    Attributes
-    ----------
-    key
-        Of the file, or of the tree.
-    table
-        The table that holds nothing but this fragment.
-    """
-
-    key: str
-    table: Fragments
+    missing: bool = False
 
 
 class GradualAggregation:
@@ -190,7 +168,8 @@ class GradualAggregation:
                 self._old = removable_keys(self.place)
             else:
                 self.place.must_be_new()
-            names = self.place.names(self.kind, replaces=bool(self._old))
+            place = self.place if self.existing is None else self.existing.writable
+            names = place.names(self.kind, replaces=bool(self._old))
         self._claim, self._names = claim, names
         return claim, names
 
@@ -233,45 +212,28 @@ class GradualAggregation:
         if not new:
             return []
         claim, names = self.begin()
-        flows = [self._flow(one, names, attributes, held) for one in new]
-        self._put += [key for flow in flows for key in flow.writer.keys]
+        flows = []
+        for one in new:
+            own = without_enum(one.variable)
+            sizes = zip(one.start, one.values.shape, strict=True)
+            edges = tuple(np.array([begin, begin + n]) for begin, n in sizes)
+            source = xr.Variable([f"d{axis}" for axis in range(len(edges))], one.values)
+            divided = Divided(Item(own, source), own, edges, one.start, one.chunked)
+            named = replace(names, kind=one.kind)  # (with the same names that are taken)
+            flows.append(
+                flow_of(self.place, divided, named, attributes, held, self.dialect, one.position)
+            )
+        before = self._put
+        self._put = [*before, *(key for flow in flows for key in flow.new)]
         claim.note(self._put, self._old)
-        many = max(1, min(AT_A_TIME, self.place.store.parallel, len(new)))
-        with WaitingThreads(many, thread_name_prefix="nczarr-fragment") as pool:
-            for future in [
-                pool.submit(flow.writer.write, one.values, (0,) * one.values.ndim)
-                for flow, one in zip(flows, new, strict=True)
-            ]:
-                future.result()
-        tables = (table_of(self.place, flow, self.dialect, relative=None) for flow in flows)
-        return [
-            PutFragment(flow.writer.keys[0], own) for flow, own in zip(flows, tables, strict=True)
-        ]
-
-    def _flow(
-        self,
-        new: NewFragment,
-        names: Names,
-        attributes: Mapping[str, Attribute],
-        held: Sequence[Member],
-    ) -> Flow:
-        """Return what writes a fragment, under a key that nothing has yet."""
-        seen: dict[str, Member] = {}  # the nearest of a name
-        for one in sorted(held, key=lambda one: len(one.variable.group)):
-            if is_below(new.variable.group, one.variable.group):
-                seen[one.variable.name] = one
-        coordinates = {d.name for one in seen.values() for d in one.variable.dimensions}
-        coordinates |= {*(text_in(new.variable.attributes, "coordinates") or "").split()}
-        own = _in_root(without_enum(new.variable))
-        shape = new.values.shape
-        edges = tuple(np.array([a, a + n]) for a, n in zip(new.start, shape, strict=True))
-        shown = np.broadcast_to(np.zeros((), np.int8), shape)  # the values come when it is written
-        source = xr.Variable([f"d{axis}" for axis in range(len(shape))], shown)
-        divided = Divided(Item(own, source), own, edges, new.start, new.chunked)
-        parts = Parts(frozenset(coordinates), plain_conventions(attributes))
-        beside = [one._replace(variable=_in_root(one.variable)) for one in seen.values()]
-        named = replace(names, kind=new.kind)  # (with the same names that are taken)
-        return flow_of(self.place, divided, named, parts, beside, self.dialect, new.position)
+        filled = [flow for flow, one in zip(flows, new, strict=True) if not one.missing]
+        write_flows(filled, Progress("export", shown=False))
+        for flow, one in zip(flows, new, strict=True):
+            flow.missing |= {0} if one.missing else set()
+            flow.put_missing()
+        self._put = [*before, *(key for flow in flows for key in flow.keys)]
+        tables = [flow.table(self.place, self.dialect, relative=None) for flow in flows]
+        return [PutFragment(flow.keys[0], own) for flow, own in zip(flows, tables, strict=True)]
 
     def read(self, fragment: PutFragment) -> np.ndarray:
         """Return what a fragment holds that is put and not committed."""
@@ -303,18 +265,8 @@ class GradualAggregation:
         StoreError, ConflictError
             If it cannot be put: then the old one stays, and nothing else.
         """
-        declared = [dimension for group in root.walk() for dimension in group.dimensions.values()]
-        dimensions = held_dimensions(declared, [member.variable for member in held])
-        everything = []
-        for member in held:
-            own = tuple(dimensions[d.path] for d in member.variable.dimensions)
-            variable = replace(member.variable, dimensions=own)
-            everything.append(member._replace(variable=variable))
-        for variable, fragments in tables:
-            everything += aggregation(without_enum(variable), fragments, self.dialect)
-        attributes = conventions(root.attributes, self.dialect)
-        groups = {group.path: group.attributes for group in root.walk() if group.path != "/"}
-        master = Content(attributes, everything, [*dimensions.values()], groups)
+        root = replace(root, attributes=conventions(root.attributes, self.dialect))
+        master = whole_master(root, held, tables, self.dialect)
         master.check_names(self.place.url)
         if self.kind == "netCDF3":
             as_classic(master, self.place.url)
@@ -325,9 +277,9 @@ class GradualAggregation:
             gone |= {*self._existing.removable(needed)}
         put = [key for key in self._put if key in needed]
         version = "" if self.existing is None else self.existing.version
-        draft = Draft(self.kind, master, put=put, old=sorted(gone), version=version)
+        draft = Draft(self.kind, lambda: master, put=put, old=sorted(gone), version=version)
         replaces = self.replaces or self.existing is not None
-        CfaTask(self.place, claim, draft, replaces, None).run(Progress("export", shown=False))
+        CfaTask(self.place, claim, draft, replaces).run(Progress("export", shown=False))
         self._claim = self._names = None
         self._put, self._old = [], []
         self._open()
@@ -346,12 +298,3 @@ class GradualAggregation:
         """Release the master that is open."""
         if self.existing is not None:
             self.existing.opened.close()
-
-
-def _in_root(variable: Variable) -> Variable:
-    """Return a variable as it is in a fragment, which has no groups."""
-    dimensions = tuple(replace(d, group="/") for d in variable.dimensions)
-    array = variable.array
-    assert isinstance(array, ChunkedArray)
-    array = replace(array, path=variable.name)
-    return replace(variable, group="/", dimensions=dimensions, array=array)

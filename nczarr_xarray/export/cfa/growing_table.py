@@ -1,19 +1,35 @@
-"""The fragments of a variable that grows: where they begin and end, and which are written. Pure."""
+"""The fragments of a variable that changes: where they are, and which are written. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.export.cfa.gradual import PutFragment
+from nczarr_xarray.export.cfa.parts import Edges
 from nczarr_xarray.model import Attribute, Fragments, Variable, assembled
 
 Position = tuple[int, ...]
 
 #: Attributes by which what a fragment holds is understood: it has them, too.
 _UNDERSTOOD_BY = ("units", "calendar", "scale_factor", "add_offset", "_Unsigned", "missing_value")
+
+
+class PutFragment(NamedTuple):
+    """A fragment that was written.
+
+    Attributes
+    ----------
+    key
+        Of the file, or of the tree.
+    table
+        The table that holds nothing but this fragment.
+    """
+
+    key: str
+    table: Fragments
 
 
 class GrowingTable:
@@ -33,8 +49,6 @@ class GrowingTable:
         Of fragments that are not there yet, per dimension.
     closed
         Whether the last fragment of `before` must not become longer.
-    gapless
-        Whether no fragment may be missing.
     """
 
     def __init__(
@@ -45,11 +59,9 @@ class GrowingTable:
         lengths: Sequence[int],
         *,
         closed: bool,
-        gapless: bool,
     ) -> None:
         self.before = before
         self.lengths = lengths
-        self.gapless = gapless
         #: fragments that are put and not committed, and what was told of their variable
         self.new: dict[Position, tuple[PutFragment, Any]] = {}
         #: where fragments begin, per dimension; behind the last one there is room for one more
@@ -86,53 +98,65 @@ class GrowingTable:
             found.append(slice(start, min(end, size)))
         return tuple(found)
 
+    def touched(
+        self, begin: Sequence[int], shape: Sequence[int], sizes: Sequence[int]
+    ) -> tuple[Position, tuple[Edges, ...]]:
+        """Return the fragments of which a region has a part: the first one, and their borders."""
+        self.cover(sizes)
+        first, edges = [], []
+        own = zip(self.starts, self._stops(sizes), begin, shape, strict=True)
+        for starts, stops, low, length in own:
+            at = int(np.searchsorted(starts, low, side="right")) - 1
+            end = int(np.searchsorted(starts, low + length))
+            first.append(at)
+            edges.append(np.append(starts[at:end], stops[end - 1]))
+        return tuple(first), tuple(edges)
+
     # -- what is written --------------------------------------------------------------------------
 
-    def stale(
-        self, variable: Variable, sizes: Sequence[int], changed: Collection[Position]
-    ) -> list[Position]:
-        """Return which fragments have to be written anew, or at all.
+    def stale(self, variable: Variable, sizes: Sequence[int]) -> list[Position]:
+        """Return which fragments have to be written anew.
 
-        Their attributes say other things of what they hold than `variable` does now; they are
-        shorter than the grid has them; or they are missing and must not be.
-
-        Parameters
-        ----------
-        changed
-            Those that will be written in any case.
+        Their attributes say other things of what they hold than `variable` does now, or they are
+        shorter than the grid has them.
         """
         told = understood(variable)
         self.cover(sizes)
         stops = self._stops(sizes)
-        missing: set[Position] = set()
-        if self.gapless:
-            missing = {*np.ndindex(*map(len, self._within(sizes)))} - {*self.new, *changed}
         found = [
             position
             for position, (put, before) in self.new.items()
             if before != told or _is_short(put.table, (0,) * len(position), position, stops)
         ]
         table = self.before
-        if table is not None:
-            at = self._places(table)
-            same = all(
-                np.array_equal(own, stop[there])
-                for own, stop, there in zip(table.stops, stops, at, strict=True)
-            )
-            changes = not (same and self._told == told)
-            for number, address in enumerate(
-                table.addresses.tolist() if changes or missing else ()
-            ):
-                if address is None:
-                    continue
-                place = table.position(number)
-                position = tuple(int(along[n]) for along, n in zip(at, place, strict=True))
-                missing.discard(position)
-                if position in self.new or not changes:
-                    continue
-                if self._told != told or _is_short(table, place, position, stops):
-                    found.append(position)
-        return [*found, *sorted(missing)]
+        if table is None:
+            return found
+        at = self._places(table)
+        same = all(
+            np.array_equal(own, stop[there])
+            for own, stop, there in zip(table.stops, stops, at, strict=True)
+        )
+        changes = not (same and self._told == told)
+        for number, address in enumerate(table.addresses.tolist() if changes else ()):
+            if address is None:
+                continue
+            place = table.position(number)
+            position = tuple(int(along[n]) for along, n in zip(at, place, strict=True))
+            if position in self.new:
+                continue
+            if self._told != told or _is_short(table, place, position, stops):
+                found.append(position)
+        return found
+
+    def missing(self, sizes: Sequence[int]) -> list[list[Position]]:
+        """Return the fragments that are not there, those of each shape together."""
+        table = self.table(sizes)
+        found: dict[Position, list[Position]] = {}
+        for number, address in enumerate(table.addresses.tolist()):
+            if address is None:
+                shape = tuple(stop - start for start, stop in table.extent(number))
+                found.setdefault(shape, []).append(table.position(number))
+        return [*found.values()]
 
     def _within(self, sizes: Sequence[int]) -> list[np.ndarray]:
         """Return where fragments begin, of those in which there are elements."""
@@ -155,18 +179,29 @@ class GrowingTable:
         """Note that a fragment is put."""
         self.new[position] = put, understood(variable)
 
-    def table(self, sizes: Sequence[int]) -> Fragments:
-        """Return the table of all fragments that are written."""
+    def table(
+        self, sizes: Sequence[int], first: Position = (), block: Fragments | None = None
+    ) -> Fragments:
+        """Return the table of all fragments that are written.
+
+        Parameters
+        ----------
+        first, block
+            New fragments, and the place of the first of them.
+        """
         starts = tuple(self._within(sizes))
         counts = [*map(len, starts)]
         ends = zip(self._stops(sizes), counts, strict=True)
         stops = tuple(own[:count] for own, count in ends)
+        places = np.arange(math.prod(counts)).reshape(counts)
         parts = []
         if self.before is not None:
-            grid = np.ix_(*self._places(self.before))
-            parts.append((self.before, np.ravel_multi_index(grid, counts).reshape(-1)))
+            parts.append((self.before, places[np.ix_(*self._places(self.before))].reshape(-1)))
+        if block is not None:
+            part = tuple(slice(at, at + n) for at, n in zip(first, block.grid, strict=True))
+            parts.append((block, places[part].reshape(-1)))
         for position, (put, _) in self.new.items():
-            parts.append((put.table, np.array([np.ravel_multi_index(position, counts)])))
+            parts.append((put.table, places[position].reshape(-1)))
         return assembled(starts, stops, parts)
 
     def commit(self, variable: Variable, table: Fragments | None) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 import numpy as np
@@ -17,7 +17,7 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.places.url import CONTROL
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
-from nczarr_xarray.export.cfa.content import Member, in_one_chunk, whole
+from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, whole
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.export.options import FragmentFormat
@@ -39,6 +39,7 @@ from nczarr_xarray.model import (
     Attribute,
     Dimension,
     Fragments,
+    Group,
     Variable,
     join,
 )
@@ -179,6 +180,36 @@ def without_enum(variable: Variable) -> Variable:
     return replace(variable, attributes=as_flags(variable), enum=None)
 
 
+def whole_master(
+    root: Group,
+    held: Iterable[Member],
+    tables: Iterable[tuple[Variable, Fragments]],
+    dialect: WritableDialect,
+) -> Content:
+    """Return all that a master holds.
+
+    Parameters
+    ----------
+    root
+        The groups with their dimensions and attributes.
+    held
+        What it holds besides aggregations.
+    tables
+        The aggregations, as the data are, with their fragments.
+    """
+    held = [*held]
+    declared = [dimension for group in root.walk() for dimension in group.dimensions.values()]
+    dimensions = held_dimensions(declared, [member.variable for member in held])
+    everything = []
+    for member in held:
+        own = tuple(dimensions.get(d.path, d) for d in member.variable.dimensions)
+        everything.append(member._replace(variable=replace(member.variable, dimensions=own)))
+    for variable, fragments in tables:
+        everything += aggregation(without_enum(variable), fragments, dialect)
+    groups = {group.path: group.attributes for group in root.walk() if group.path != "/"}
+    return Content(root.attributes, everything, [*dimensions.values()], groups)
+
+
 def aggregation(
     variable: Variable,
     fragments: Fragments,
@@ -277,10 +308,35 @@ OWNER = "aggregation_master"
 SUFFIXES: dict[FragmentFormat, str] = {"netCDF3": ".nc", "netCDF4": ".nc", "NCZarr": ".zarr"}
 
 
+@dataclass(frozen=True)
 class MasterPlace(FilePlace):
-    """Where a master, a file or a tree, is written, and its fragments beside it."""
+    """Where a master, a file or a tree, is written, and its fragments beside it.
 
-    __slots__ = ()
+    Attributes
+    ----------
+    below
+        The folder of new fragments, below that of the master; "" for `stem`.
+    """
+
+    below: str = ""
+
+    def with_fragments(self, path: str | os.PathLike[str] | None) -> MasterPlace:
+        """Return the place with another folder of new fragments; None leaves it.
+
+        Raises
+        ------
+        ExportError
+            If that is not below the folder of the master.
+        """
+        if path is None:
+            return self
+        text = os.fsdecode(path).rstrip("/")
+        key = text.removeprefix(f"file://{self.folder}").removeprefix(self.folder)
+        if not _is_below(key) or _UNSAFE.search(key.replace("/", "")):
+            reason = f"cannot have its fragments in {text!r}: name a folder below {self.folder}"
+            advice = "with letters, digits, '.', '_' and '-' only"
+            raise ExportError(self.url, f"{reason}, {advice}")
+        return replace(self, below=key)
 
     @property
     def is_tree(self) -> bool:
@@ -334,14 +390,19 @@ class MasterPlace(FilePlace):
         elif not self.store.create(self.name, data):
             raise self.already_there
 
-    def taken(self) -> set[str]:
-        """Return the names in the folder of fragments."""
-        start = len(self.stem) + 1
-        return {key[start:].partition("/")[0] for key in self.store.keys_below(self.stem)}
+    @property
+    def fragments(self) -> str:
+        """The folder of new fragments."""
+        return self.below or self.stem
+
+    def names_in(self, folder: str) -> set[str]:
+        """Return the names in a folder below that of the master."""
+        start = len(folder) + 1
+        return {key[start:].partition("/")[0] for key in self.store.keys_below(folder)}
 
     @property
     def claim_name(self) -> str:
-        """Name, in the folder of fragments, of the object that keeps other writers out."""
+        """Name, in the folder `stem`, of the object that keeps other writers out."""
         return f".{self.name}{_CLAIM}"
 
     def names(self, kind: FragmentFormat, *, replaces: bool = False) -> Names:
@@ -357,19 +418,20 @@ class MasterPlace(FilePlace):
         replaces
             Whether there are fragments that the new ones replace.
         """
-        taken = self.taken()
-        claims = {name for name in taken if name.startswith(".") and name.endswith(_CLAIM)}
+        taken, beside = self.names_in(self.fragments), self.names_in(self.stem)
+        claims = {name for name in beside if name.startswith(".") and name.endswith(_CLAIM)}
         apart = replaces or claims - {self.claim_name} or any(map(_APART.search, taken))
-        return Names(self.stem, kind, taken, apart=bool(apart))
+        return Names(self.fragments, self.stem, kind, taken, apart=bool(apart))
 
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""
         folder = self.folder
         for start in (folder, f"file://{quote(os.fsencode(folder))}", "./"):
             address = address.removeprefix(start)
-        above, _, name = address.rstrip("/").rpartition("/")
-        ours = above == self.stem and name.startswith((f"{self.stem}.", f"{self.stem}_"))
-        return f"{above}/{name}" if ours else None
+        key = address.rstrip("/")
+        above, _, name = key.rpartition("/")
+        ours = _is_below(above) and name.startswith((f"{self.stem}.", f"{self.stem}_"))
+        return key if ours else None
 
     def remove_abandoned(self, writer: str = "") -> bool:
         """Remove files that were never completed: beside the master, and among its fragments.
@@ -388,7 +450,9 @@ class MasterPlace(FilePlace):
         """
         if not isinstance(self.store, DirectoryWriter):
             return False
-        found = [*self.store.temporaries(deep=False), *self.store.temporaries(self.stem)]
+        found = [*self.store.temporaries(deep=False)]
+        for folder in {self.stem, self.fragments}:
+            found += self.store.temporaries(folder)
         left = [key for key, owner in found if owner.identity == writer or owner.is_dead()]
         self.store.delete(left)
         return bool(left)
@@ -402,12 +466,17 @@ class MasterPlace(FilePlace):
         self.store.delete(gone)
 
 
+def _is_below(folder: str) -> bool:
+    """Tell whether the key of a folder is below the folder of the master."""
+    return not {"", ".", ".."} & {*folder.split("/")}
+
+
 def has_name(key: str, stem: str, variable: str, rank: int) -> bool:
     """Tell whether `Names` gives such a name to fragments of a variable of some dimensions."""
-    stem, variable = re.escape(stem), re.escape(_UNSAFE.sub("_", variable))
-    numbers = rf"\.{variable}(\.\d+){{{rank}}}|_{variable}_\[\d+\]"
-    name = rf"{stem}/{stem}({numbers})(\.[0-9a-f]{{8}})?\.(nc|zarr)"
-    return re.fullmatch(name, key) is not None
+    stem, variable = re.escape(stem), re.escape(_UNSAFE.sub("_", variable.strip("/")))
+    numbers = rf"\.{variable}(\.missing)?(\.\d+){{{rank}}}|_{variable}_\[\d+\]"
+    name = rf"{stem}({numbers})(\.[0-9a-f]{{8}})?\.(nc|zarr)"
+    return re.fullmatch(name, key.rpartition("/")[2]) is not None
 
 
 @dataclass(slots=True)
@@ -416,6 +485,8 @@ class Names:
 
     Parameters
     ----------
+    folder
+        Where they are.
     stem
         Begin of all names.
     kind
@@ -426,12 +497,15 @@ class Names:
         Whether a random word is in all names.
     """
 
+    folder: str
     stem: str
     kind: FragmentFormat
     taken: set[str]
     apart: bool
+    #: those of fragments of missing data, without the word
+    _missing: dict[str, str] = field(default_factory=dict)
 
-    def keys(self, variable: str, first: tuple[int, ...], grid: tuple[int, ...]) -> list[str]:
+    def keys(self, path: str, first: tuple[int, ...], grid: tuple[int, ...]) -> list[str]:
         """Return keys for fragments of a variable.
 
         Names that others have, such as those that the present master refers to, are told apart
@@ -439,20 +513,37 @@ class Names:
 
         Parameters
         ----------
+        path
+            Of the variable.
         first
             Place of the first fragment in the grid of the aggregation.
         grid
             Fragments along each dimension.
         """
+        begin = self._begin(path)
+        return self._free(
+            [
+                ".".join([begin, *(str(a + b) for a, b in zip(first, position, strict=True))])
+                for position in np.ndindex(grid)
+            ]
+        )
+
+    def missing(self, path: str, shape: tuple[int, ...]) -> str:
+        """Return the key of the fragment of missing data of a shape: all of a writer share it."""
+        name = ".".join([self._begin(path), "missing", *map(str, shape)])
+        known = name + SUFFIXES[self.kind]
+        if known not in self._missing:
+            (self._missing[known],) = self._free([name])
+        return self._missing[known]
+
+    def _begin(self, path: str) -> str:
+        return f"{self.stem}.{_UNSAFE.sub('_', path.strip('/'))}"
+
+    def _free(self, names: list[str]) -> list[str]:
         suffix = SUFFIXES[self.kind]
-        variable = _UNSAFE.sub("_", variable)
-        names = []
-        for position in np.ndindex(grid):
-            at = [str(a + b) for a, b in zip(first, position, strict=True)]
-            names.append(".".join([self.stem, variable, *at]))
         if self.apart or any(name + suffix in self.taken for name in names):
             word = uuid.uuid4().hex[:8]
             names = [f"{name}.{word}" for name in names]
         names = [name + suffix for name in names]
         self.taken |= set(names)
-        return [f"{self.stem}/{name}" for name in names]
+        return [f"{self.folder}/{name}" for name in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_xarray.export.cfa.content import Member
-from nczarr_xarray.export.cfa.master import held_dimensions, without_enum
+from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.form.classic import (
@@ -26,7 +26,8 @@ from nczarr_xarray.export.options import SubarrayShape
 from nczarr_xarray.formats.cfa.dialect import column, constant
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.spellings import Profile
-from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Fragments, Variable
+from nczarr_xarray.formats.nczarr.values import stated_fill
+from nczarr_xarray.model import ChunkedArray, Fragments, Group, Variable
 
 #: What the documents of fragments and masters that are trees look like.
 PROFILE = Profile("G2A")
@@ -73,35 +74,23 @@ class Parts:
 
     Attributes
     ----------
-    coordinates
-        Names of coordinates.
-    attributes
-        Of the dataset.
+    root
+        The groups, with their dimensions and attributes.
     kept
         Variables that the master holds, with their data.
     divided
         Variables that become fragments.
     """
 
-    coordinates: frozenset[Hashable]
-    attributes: dict[str, Attribute] = field(default_factory=dict)
+    root: Group
     kept: list[Divided] = field(default_factory=list)
     divided: list[Divided] = field(default_factory=list)
-
-    @property
-    def dimensions(self) -> list[Dimension]:
-        """All dimensions as the master has them."""
-        kept = [one.item.variable for one in self.kept]
-        variables = [*kept, *(one.item.variable for one in self.divided)]
-        found = held_dimensions((d for v in variables for d in v.dimensions), kept)
-        return [*found.values()]
 
     def members(self) -> list[Member]:
         """Compute what the master holds."""
         sources = [one.item.source for one in self.kept]
         lazy = [s.data for s in sources if isinstance(s, xr.Variable) and s.chunks is not None]
         computed = iter(_compute(lazy))
-        dimensions = {d.path: d for d in self.dimensions}
         found = []
         for one, source in zip(self.kept, sources, strict=True):
             assert isinstance(source, xr.Variable)
@@ -109,9 +98,7 @@ class Parts:
             if one.item.rounding is not None:
                 values = one.item.rounding(values)
             variable = one.item.variable
-            own = tuple(dimensions[d.path] for d in variable.dimensions)
-            values = as_written(values, one.stored, variable)
-            found.append(Member(replace(variable, dimensions=own), values, one.chunked))
+            found.append(Member(variable, as_written(values, one.stored, variable), one.chunked))
         return found
 
 
@@ -144,34 +131,50 @@ class Divider:
         Bytes that a fragment may have.
     shape
         Lengths of fragments that are asked for.
+    template
+        Whether dask's arrays are written later: then all of them are divided.
     """
 
     classic: bool
     are_files: tuple[bool, bool]
     most: int
     shape: SubarrayShape | None
+    template: bool = False
 
-    def parts(self, url: str, dataset: xr.Dataset, options: Options) -> Parts:
-        """Encode a dataset, and decide what of it is divided.
+    def parts(
+        self,
+        url: str,
+        groups: Mapping[str, tuple[xr.Dataset, Options]],
+        declared: Group | None = None,
+    ) -> Parts:
+        """Encode datasets, and decide what of them is divided.
+
+        Parameters
+        ----------
+        groups
+            By path, with what is asked for.
+        declared
+            The groups with dimensions that there are in any case.
 
         Raises
         ------
         ExportError
             If something cannot be written; it lists everything that was found.
         """
-        exporter = Exporter(PROFILE, align=True)
+        exporter = Exporter(PROFILE, declared, align=True)
         if self.classic:
-            dataset, options = _with_characters(dataset, options)
-        exporter.problems += self._shape_problems(dataset)
+            groups = {path: _with_characters(*one) for path, one in groups.items()}
+        exporter.problems += self._shape_problems([dataset for dataset, _ in groups.values()])
         exporter.check(url)  # the shape is needed for the rest
-        exporter.add("/", dataset, options)
-        exporter.problems += problems(exporter.contents.root, PROFILE)
-        found = Parts(frozenset(dataset.coords))
-        found.attributes = dict(exporter.contents.root.attributes)
+        for path, (dataset, options) in groups.items():
+            exporter.add(path, dataset, options)
+        root = exporter.contents.root
+        exporter.problems += problems(root, PROFILE)
+        found = Parts(root)
         if self.classic:
-            found.attributes = classic_attributes("/", found.attributes, exporter.problems)
+            root.attributes = classic_attributes("/", root.attributes, exporter.problems)
         for item in exporter.contents.items:
-            self._add(found, exporter, dataset, item, options)
+            self._add(found, exporter, *groups[item.variable.group], item)
         if self.classic:
             variables = [one.item.variable for one in found.kept]
             exporter.problems += dimension_problems(variables)
@@ -179,10 +182,17 @@ class Divider:
         return found
 
     def _add(
-        self, found: Parts, exporter: Exporter, dataset: xr.Dataset, item: Item, options: Options
+        self, found: Parts, exporter: Exporter, dataset: xr.Dataset, options: Options, item: Item
     ) -> None:
         variable = without_enum(item.variable)
         edges = self.edges(dataset, variable)
+        later = self.template and item.is_lazy and edges is not None
+        if later and stated_fill(variable) is None:
+            exporter.problems.append(
+                f"{variable.path}: has no _FillValue, so that what is not written yet would read "
+                f"as data: give it one (encoding={{{variable.name!r}: {{'_FillValue': ...}}}}), or "
+                "load it, and it is written now"
+            )
         stored = variable
         array = variable.array
         assert isinstance(array, ChunkedArray)
@@ -236,7 +246,8 @@ class Divider:
         assert isinstance(array, ChunkedArray)
         itemsize = array.dtype.itemsize
         if math.prod(shape) * itemsize <= self.most:
-            return None
+            whole = self.template and source.chunks is not None
+            return tuple(map(regular_edges, shape, shape)) if whole else None
         axes = [
             axis_type(name, dataset[name].attrs.get("axis") if name in dataset.coords else None)
             for name in names[:whole_from]
@@ -245,7 +256,7 @@ class Divider:
         counts = split_counts(shape, axes, self.most / itemsize)
         return tuple(map(even_edges, shape, counts))
 
-    def _shape_problems(self, dataset: xr.Dataset) -> list[str]:
+    def _shape_problems(self, datasets: list[xr.Dataset]) -> list[str]:
         shape = self.shape
         if shape is None:
             return []
@@ -256,9 +267,9 @@ class Divider:
             if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 1
         ]
         if isinstance(shape, Mapping):
-            unknown = [name for name in shape if name not in dataset.dims]
+            unknown = [name for name in shape if not any(name in one.dims for one in datasets)]
             found += [f"subarray_shape names {name!r}: no such dimension" for name in unknown]
-        elif not any(v.ndim == len(lengths) for v in dataset.data_vars.values()):
+        elif not any(v.ndim == len(lengths) for one in datasets for v in one.data_vars.values()):
             found.append(f"subarray_shape: no data variable has {len(lengths)} dimensions")
         return found
 
@@ -431,10 +442,6 @@ def regular_edges(length: int, part: int) -> Edges:
     return np.append(np.arange(0, length, part, dtype=np.int64), np.int64(length))
 
 
-# -- fragment tables -----------------------------------------------------------------------------
-# Tables of new fragments, and which present ones these touch. Pure.
-
-
 def table(edges: Iterable[Edges], addresses: Sequence[str], name: str, kind: str) -> Fragments:
     """Return the table of fragments that lie side by side.
 
@@ -453,20 +460,3 @@ def table(edges: Iterable[Edges], addresses: Sequence[str], name: str, kind: str
         constant(name, count),
         constant(kind, count),
     )
-
-
-def edges_between(starts: np.ndarray, stops: np.ndarray, low: int, high: int) -> tuple[int, Edges]:
-    """Return the number of the first fragment that touches a range, and the borders of all.
-
-    Raises
-    ------
-    ValueError
-        If there are gaps in the range, or it is empty.
-    """
-    (touched,) = np.nonzero((stops > low) & (starts < high))
-    if not len(touched):
-        raise ValueError("there are no fragments there")
-    starts, stops = starts[touched], stops[touched]
-    if starts[0] > low or stops[-1] < high or (starts[1:] != stops[:-1]).any():
-        raise ValueError("there are gaps between fragments")
-    return int(touched[0]), np.append(starts, stops[-1]).astype(np.int64)

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,7 +19,7 @@ from nczarr_fsspec.errors import ConflictError, NCZarrError, StoreError, on_erro
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
 from nczarr_xarray.export.cfa.content import Content, file_bytes, items
 from nczarr_xarray.export.cfa.existing_master import referred_keys
-from nczarr_xarray.export.cfa.fragment_writer import Flow, FragmentWriter
+from nczarr_xarray.export.cfa.fragment_writer import Flow
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
 from nczarr_xarray.export.options import FileKind, WriteOptions
@@ -32,8 +31,8 @@ from nczarr_xarray.export.write_task import plan_contents
 #: Fragments that are made and sent at a time, to a store that does not answer at once.
 AT_A_TIME = 16
 
-#: Where the data of a fragment begin, and these.
-Block: TypeAlias = "tuple[tuple[int, ...], np.ndarray]"
+#: A variable, the number of one of its fragments, where the data of that begin, and these.
+Block: TypeAlias = "tuple[Flow, int, tuple[int, ...], np.ndarray]"
 
 
 class Draft(NamedTuple):
@@ -44,7 +43,7 @@ class Draft(NamedTuple):
     kind
         What a master is that is a file.
     master
-        What is put when the fragments are there.
+        Returns what is put when the fragments are there.
     flows
         What becomes fragments.
     old
@@ -56,7 +55,7 @@ class Draft(NamedTuple):
     """
 
     kind: FileKind
-    master: Content
+    master: Callable[[], Content]
     flows: Sequence[Flow] = ()
     old: Sequence[str] = ()
     put: Sequence[str] = ()
@@ -65,7 +64,7 @@ class Draft(NamedTuple):
     @property
     def new(self) -> list[str]:
         """Keys of fragments that are not those of the present master."""
-        return [*self.put, *(key for flow in self.flows for key in flow.writer.keys)]
+        return [*self.put, *(key for flow in self.flows for key in flow.new)]
 
 
 @dataclass(slots=True)
@@ -84,13 +83,16 @@ class CfaTask:
         Whether there may be a master already.
     before
         A function to call before the master is put; if it raises, nothing stays.
+    template
+        Whether dask's arrays are missing data for now.
     """
 
     place: MasterPlace
     claim: Claim
     draft: Draft
     replaces: bool
-    before: Callable[[], None] | None
+    before: Callable[[], None] | None = None
+    template: bool = False
     _committing: bool = False
 
     @classmethod
@@ -101,6 +103,7 @@ class CfaTask:
         *,
         replaces: bool,
         before: Callable[[], None] | None = None,
+        template: bool = False,
     ) -> CfaTask:
         """Plan the writing of a new aggregation, or of one that changes.
 
@@ -125,8 +128,8 @@ class CfaTask:
             if not replaces:
                 place.must_be_new()
             found = draft()
-            found.master.check_names(place.url)
-        return cls(place, claim, found, replaces, before)
+            found.master().check_names(place.url)
+        return cls(place, claim, found, replaces, before, template)
 
     def run(self, progress: Progress) -> None:
         """Write everything; if that fails, the old aggregation stays, and nothing else."""
@@ -136,14 +139,20 @@ class CfaTask:
                 flow.writer.lasts = self.claim.is_there
             self.claim.note(draft.new, draft.old)
             # made before the data are written: it may find out that it is impossible
-            data = None if place.is_tree else file_bytes(draft.master, draft.kind, place.url)
-            self._write_eager(progress)
+            content = draft.master()
+            data = None if place.is_tree else file_bytes(content, draft.kind, place.url)
+            write_flows([flow for flow in draft.flows if not flow.divided.item.is_lazy], progress)
             self._write_lazy(progress)
+            if any(flow.missing for flow in draft.flows):
+                for flow in draft.flows:
+                    flow.put_missing()
+                content = draft.master()
+                data = data and file_bytes(content, draft.kind, place.url)
             if self.before is not None:
                 self.before()
             self.claim.check()
             if data is None:
-                self._put_tree(progress)
+                self._put_tree(content, progress)
             else:
                 self._committing = True
                 place.put(data, replaces=self.replaces, version=draft.version)
@@ -176,48 +185,38 @@ class CfaTask:
                 self.place.remove(self.draft.new)
                 self.claim.release()
 
-    def _write_eager(self, progress: Progress) -> None:
-        """Write the fragments of data that are not of dask, which are read one by one."""
-        eager = [flow for flow in self.draft.flows if not flow.divided.item.is_lazy]
-        progress.expect(sum(_nbytes(flow) for flow in eager))
-        for flow in eager:
-            fragment = _nbytes(flow) // max(1, math.prod(flow.divided.grid))
-            many = max(2, min(AT_A_TIME, IN_FLIGHT_BYTES // max(1, fragment)))
-            flow.writer.each(
-                _blocks(flow),  # one thread reads, while others write
-                partial(_write, flow.writer),
-                threads=min(self.place.store.parallel, many),
-                done=lambda block: progress.advance(block[1].nbytes),
-                within=nullcontext(),
-            )
-
     def _write_lazy(self, progress: Progress) -> None:
         """Write the fragments of dask's arrays, each where its block is computed."""
-        writes = []
-        names: set[str] = set()
-        for flow in self.draft.flows:
-            data = flow.divided.item.lazy_data
-            if data is not None:
-                lengths = tuple(tuple(np.diff(edges).tolist()) for edges in flow.divided.blocks)
-                path = flow.writer.variable.path
-                blocks = write_blocks(path, data.rechunk(lengths), flow.writer, counted=True)
-                writes.append((path, blocks))
-                names |= {key.rpartition("/")[2] for key in flow.writer.keys}
-        if not writes:
+        lazy = [flow for flow in self.draft.flows if flow.divided.item.is_lazy]
+        if self.template:
+            for flow in lazy:
+                flow.missing.update(range(len(flow.writer.keys)))
             return
-        lazy = (flow for flow in self.draft.flows if flow.divided.item.is_lazy)
-        compute(writes, map(_nbytes, lazy), progress)
-        missing = len(names - self.place.taken())
-        if missing:
-            said = f"{missing} of {len(names)} fragments that were written are not there"
+        if not lazy:
+            return
+        writes = []
+        for flow in lazy:
+            lengths = tuple(tuple(np.diff(edges).tolist()) for edges in flow.divided.blocks)
+            data = flow.divided.item.lazy_data.rechunk(lengths)
+            path = flow.divided.item.variable.path
+            writes.append((path, write_blocks(path, data, flow.writer, counted=True)))
+        written = compute(writes, map(_nbytes, lazy), progress)
+        there, found = self.place.names_in(lazy[0].writer.keys[0].rpartition("/")[0]), 0
+        for flow in lazy:
+            names = [key.rpartition("/")[2] for key in flow.writer.keys]
+            flow.missing.update(n for n, name in enumerate(names) if name not in there)
+            found += len(names) - len(flow.missing)
+        wanted = sum(int(np.sum(numbers)) for _, numbers in written)
+        if found < wanted:
+            said = f"{wanted - found} of {wanted} fragments that were written are not there"
             raise not_shared(self.place.url, said)
 
-    def _put_tree(self, progress: Progress) -> None:
+    def _put_tree(self, content: Content, progress: Progress) -> None:
         self.place.remove_abandoned()
         mode = "w" if self.replaces else "w-"
         options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
         target, profile, options = decide(self.place.target, options)
-        content = self.draft.master.fitted()
+        content = content.fitted()
         contents = replace(content.contents(), items=[*items(content)])
         task = plan_contents(contents, target, profile, options)
         self._committing = True
@@ -231,9 +230,37 @@ def _nbytes(flow: Flow) -> int:
     return int(source.nbytes)
 
 
-def _write(writer: FragmentWriter, block: Block) -> int:
-    first, values = block
-    return writer.write(values, first)
+def write_flows(flows: Sequence[Flow], progress: Progress) -> None:
+    """Write the fragments of data that are not of dask: one thread reads, while others write.
+
+    Those of nothing but missing data are noted.
+
+    Raises
+    ------
+    NCZarrError
+        If one cannot be written.
+    """
+    if not flows:
+        return
+    progress.expect(sum(map(_nbytes, flows)))
+    largest = max(_nbytes(flow) // max(1, math.prod(flow.divided.grid)) for flow in flows)
+    many = max(2, min(AT_A_TIME, IN_FLIGHT_BYTES // max(1, largest)))
+    writer = flows[0].writer
+    writer.each(
+        (block for flow in flows for block in _blocks(flow)),
+        _write,
+        threads=min(writer.store.parallel, many),
+        done=lambda block: progress.advance(block[3].nbytes),
+        within=nullcontext(),
+    )
+
+
+def _write(block: Block) -> int:
+    flow, number, first, values = block
+    written = flow.writer.write(values, first)
+    if not written:
+        flow.missing.add(number)
+    return written
 
 
 def _blocks(flow: Flow) -> Iterator[Block]:
@@ -241,10 +268,10 @@ def _blocks(flow: Flow) -> Iterator[Block]:
     source = flow.divided.item.source
     assert isinstance(source, xr.Variable)
     borders = flow.divided.blocks
-    for position in np.ndindex(flow.divided.grid):
+    for number, position in enumerate(np.ndindex(flow.divided.grid)):
         pairs = [*zip(borders, position, strict=True)]
         part = tuple(slice(int(edge[at]), int(edge[at + 1])) for edge, at in pairs)
-        yield tuple(along.start for along in part), source[part].values
+        yield flow, number, tuple(along.start for along in part), source[part].values
 
 
 def swap(place: MasterPlace, draft: Callable[[], Draft]) -> None:
@@ -260,8 +287,9 @@ def swap(place: MasterPlace, draft: Callable[[], Draft]) -> None:
         Of `draft`; if the master cannot be put.
     """
     found = draft()
-    found.master.check_names(place.url)
-    data = file_bytes(found.master, found.kind, place.url)
+    content = found.master()
+    content.check_names(place.url)
+    data = file_bytes(content, found.kind, place.url)
     place.put(data, replaces=True, version=found.version)
 
 
@@ -437,13 +465,15 @@ def _remove_unneeded(place: MasterPlace, claim: dict[str, Any]) -> None:
 
     That are fragments, and files that were to become some.
     """
-    place.remove_abandoned(Owner.parse(claim.get("owner")).identity)
-    present = referred_keys(place)
-    if present is None:
-        return
     named = (claim.get(part) for part in ("new", "old"))
     keys = {key for part in named if isinstance(part, list) for key in part}
     ours = {key for key in keys if isinstance(key, str) and place.key_of(key) == key}
+    writer = Owner.parse(claim.get("owner")).identity
+    for folder in {key.rpartition("/")[0] for key in ours} | {""}:
+        replace(place, below=folder).remove_abandoned(writer)
+    present = referred_keys(place)
+    if present is None:
+        return
     place.remove(sorted(ours - present))
 
 

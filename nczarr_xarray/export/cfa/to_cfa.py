@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError, LossWarning, NCZarrError, caller_level
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrError
 from nczarr_fsspec.places.names import says_references
-from nczarr_xarray.backend.compat import dataarray_to_dataset
 from nczarr_xarray.backend.data_store import open_group
-from nczarr_xarray.export.cfa.content import Content
-from nczarr_xarray.export.cfa.existing_master import removable_keys
-from nczarr_xarray.export.cfa.fragment_writer import flow_of, table_of
-from nczarr_xarray.export.cfa.master import MasterPlace, aggregation, conventions, dialect_called
+from nczarr_xarray.export.cfa.content import Content, Member
+from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, removable_keys
+from nczarr_xarray.export.cfa.fragment_writer import flow_of
+from nczarr_xarray.export.cfa.master import MasterPlace, conventions, dialect_called, whole_master
 from nczarr_xarray.export.cfa.parts import Divider
 from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.cfa.update import plan_update
 from nczarr_xarray.export.copy.request import CopyRequest
+from nczarr_xarray.export.dataset import Exportable, asked_groups
 from nczarr_xarray.export.form.encode import Options, without_extension_types
-from nczarr_xarray.export.form.lacking import Lacking
+from nczarr_xarray.export.form.lacking import Lacking, rebuilt
 from nczarr_xarray.export.form.storage import netcdf_text
 from nczarr_xarray.export.options import (
     CfaOptions,
+    FileKind,
     FragmentFormat,
     Mode,
     RegionLike,
@@ -34,15 +35,16 @@ from nczarr_xarray.export.options import (
 )
 from nczarr_xarray.export.parallel import distributed_client, refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
+from nczarr_xarray.export.write_task import need_dask
 from nczarr_xarray.formats.cfa.dialect import NEWEST, OLDEST
-from nczarr_xarray.model import Group
+from nczarr_xarray.model import Fragments, Group, Variable, is_below
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
 
 
 def to_cfa(
-    obj: xr.Dataset | xr.DataArray | xr.DataTree,
+    obj: Exportable,
     target: Any,
     format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_netcdf` calls it
     cfa_version: Literal["0.4", "0.6.2", "1.13"] | None = None,
@@ -55,22 +57,26 @@ def to_cfa(
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | None = None,
     *,
+    group: str | None = None,
     encoding: Mapping[Any, Any] | None = None,
-    unlimited_dims: Iterable[Hashable] | None = None,
+    unlimited_dims: Iterable[Hashable] | Mapping[str, Iterable[Hashable]] | None = None,
+    compute: bool = True,
+    subarray_path: str | os.PathLike[str] | None = None,
     relative: bool | None = None,
     create: bool = False,
     callback: Callback | None = None,
-) -> None:
-    """Write a dataset or an array as an aggregation: a master, and fragments beside it.
+) -> Any:
+    """Write a dataset, an array or a tree as an aggregation: a master, and fragments beside it.
 
     Data variables that are larger than `max_object_size` are divided into fragments, each a
     dataset of its own; the master holds everything else. Fragments are written first, the master
-    last: readers see the old aggregation, the new one or none.
+    last: readers see the old aggregation, the new one or none. Fragments of nothing but missing
+    data are written once for each shape.
 
     Parameters
     ----------
     obj
-        A DataArray is written as xarray's `to_netcdf` writes it.
+        A DataArray is written as xarray's `to_netcdf` writes it, a DataTree with all its groups.
     target
         A path or URL of the master, ``data.nca``. Fragments are put beside it, into a folder
         ``data``. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes the master a tree.
@@ -88,8 +94,9 @@ def to_cfa(
     fragment_format
         ``"netCDF4"``, ``"netCDF3"`` or ``"NCZarr"``; by default what the master is.
     mode
-        ``"w-"`` (default): there must be nothing. ``"w"``: replace an aggregation; its fragments
-        are removed afterwards. ``"a"`` and ``"r+"`` go with `append_dim` and `region`.
+        ``"w-"`` (default): there must be nothing. ``"w"``: replace an aggregation, or with `group`
+        that group; its fragments are removed afterwards. ``"a"`` and ``"r+"`` go with `append_dim`
+        and `region`.
     append_dim
         Append along this dimension: new fragments, and a new master.
     region
@@ -101,16 +108,28 @@ def to_cfa(
         Show a progress bar.
     callback
         A callback of fsspec that gets the progress (`fsspec.callbacks`).
+    group
+        Path of the group to write, or to change; what else is there stays.
     encoding
-        By variable, with the names of netCDF4 or of Zarr.
+        By variable (for a tree: by group, then by variable), with the names of netCDF4 or of Zarr.
     unlimited_dims
-        Names of unlimited dimensions of the master.
+        Names of unlimited dimensions of the master (for a tree also by group).
+    compute
+        False: write a template, a new aggregation in which dask's arrays are missing data, and
+        return a ``dask.delayed`` that writes them. Whoever has parts of them may write these as
+        regions before, one at a time.
+    subarray_path
+        The folder of the fragments, below that of the master, in place of ``data``.
     relative
         Whether the master states addresses relative to itself, so that both can be moved
         together. By default it does, except in CFA-0.4, whose readers need absolute ones.
     create
         With `append_dim`: write a new aggregation where there is none. What `encoding` and
         `unlimited_dims` say is for that.
+
+    Returns
+    -------
+    None or dask.delayed.Delayed
 
     Raises
     ------
@@ -126,18 +145,28 @@ def to_cfa(
         If the store fails; the old aggregation can still be read.
     """
     check_callback(callback)
+    if not compute:
+        need_dask()
     advice = "mode='w' replaces it, append_dim adds to it"
-    place = MasterPlace.find(target, storage_options, advice)
-    dataset = without_extension_types(place.url, _dataset(obj, place.url))
-    refuse_other_chunks(place.url, dataset)
-    if create and append_dim not in dataset.dims:
+    place = MasterPlace.find(target, storage_options, advice).with_fragments(subarray_path)
+    groups, path = asked_groups(obj, place.url, group, encoding, unlimited_dims)
+    for where, (dataset, how) in groups.items():
+        groups[where] = without_extension_types(place.url, dataset), how
+        refuse_other_chunks(place.url, groups[where][0])
+    changes = append_dim is not None or region is not None
+    if changes and len(groups) > 1:
+        raise ExportError(place.url, "a DataTree is changed group by group (group=...)")
+    if changes and not compute:
+        reason = "compute=False makes a template of a new aggregation: leave it out"
+        raise ExportError(place.url, reason)
+    if create and append_dim not in groups[path][0].dims:
         reason = f"create=True goes with append_dim, a dimension of the dataset, not {append_dim!r}"
         raise ExportError(place.url, reason)
     more_along = append_dim
     if create and place.exists():
-        encoding = unlimited_dims = None
+        groups = {path: (groups[path][0], Options({}))}
     elif create:
-        append_dim, mode = None, None if mode == "a" else mode
+        append_dim, mode, changes = None, None if mode == "a" else mode, False
     request = CfaOptions(
         format=format,
         version=cfa_version,
@@ -147,47 +176,60 @@ def to_cfa(
         mode=mode or None,
         append_dim=append_dim,
         region=region,
-        encoding=encoding,
-        unlimited_dims=unlimited_dims,
         relative=relative,
-        more_along=more_along,
     )
     request.check(place.url)
-    changes = append_dim is not None or region is not None
     if not (changes or place.is_tree) and says_references(place.name):
         reason = "is the name of references; a master is called *.nca, and aggregate() writes them"
         raise ExportError(place.url, reason)
-    plan = plan_update if changes else plan_new
-    task = plan(place, dataset, request)
+    if changes:
+        task = plan_update(place, path, *groups[path], request)
+    else:
+        asked = {w: (one, how._replace(append_dim=more_along)) for w, (one, how) in groups.items()}
+        task = plan_new(place, asked, request, path, template=not compute)
     with Progress("export", shown=bool(progress), callback=callback) as shown:
         task.run(shown)
+    return None if compute else _rest(target, groups, storage_options)
 
 
-def _dataset(obj: Any, url: str) -> xr.Dataset:
-    if isinstance(obj, xr.DataArray):
-        return dataarray_to_dataset(obj)
-    if isinstance(obj, xr.DataTree):
-        raise ExportError(
-            url,
-            "groups are not written as aggregations: write each group as one of its own "
-            "(tree[path].to_dataset().nczarr.to_cfa(...))",
-        )
-    if not isinstance(obj, xr.Dataset):
-        raise TypeError(f"{type(obj).__name__} is no Dataset or DataArray")
-    return obj
+def _rest(
+    target: Any,
+    groups: Mapping[str, tuple[xr.Dataset, Options]],
+    storage_options: Mapping[str, Any] | None,
+) -> Any:
+    """Return the writing of dask's arrays into a template as one ``dask.delayed``."""
+    from dask.delayed import delayed
+
+    def write() -> None:
+        for path, (dataset, _) in groups.items():
+            names = [name for name, one in dataset.data_vars.items() if one.chunks is not None]
+            lazy = dataset[names].drop_vars(dataset.coords, errors="ignore")
+            if names:
+                region = {name: slice(0, size) for name, size in lazy.sizes.items()}
+                to_cfa(lazy, target, group=path, region=region, storage_options=storage_options)
+
+    return delayed(write, pure=False)()
 
 
 def plan_new(
     place: MasterPlace,
-    dataset: xr.Dataset,
+    groups: Mapping[str, tuple[xr.Dataset, Options]],
     request: CfaOptions,
+    path: str = "/",
     before: Callable[[], None] | None = None,
+    *,
+    declared: Group | None = None,
+    template: bool = False,
 ) -> CfaTask:
-    """Plan the writing of a new aggregation, in the place of what is there.
+    """Plan the writing of an aggregation, or of a group of one, in the place of what is there.
 
     Parameters
     ----------
-    before
+    groups, declared
+        As of `Divider.parts`.
+    path
+        The group that all of them are in.
+    before, template
         As of `CfaTask`.
 
     Raises
@@ -195,41 +237,96 @@ def plan_new(
     NCZarrError
         If something cannot be written, or must not be replaced.
     """
-    dialect = dialect_called(request.version or OLDEST, place.url)
-    kind = request.master_kind
-    if kind == "netCDF3" and place.is_tree:
-        raise ExportError(
-            place.url, "is named like a tree, and a CFA3 master is one file: name it .nca"
-        )
-    fragments = request.fragment_format or kind
-    classic = "netCDF3" in (kind, fragments)
-    divider = Divider(
-        classic=classic,
-        are_files=(not place.is_tree, fragments != "NCZarr"),
-        most=request.most,
-        shape=request.subarray_shape,
-    )
-    asked = Options(
-        request.encoding or {}, request.unlimited_dims, request.encoded, request.more_along
-    )
-    parts = divider.parts(place.url, dataset, asked)
+    dialect_called(request.version or OLDEST, place.url)
     replaces = request.mode == "w"
+    adds = path != "/" and place.exists()
 
     def draft() -> Draft:
-        members = parts.members()
-        old = removable_keys(place) if replaces else []
-        names = place.names(fragments, replaces=bool(old))
-        flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
-        tables = []
-        for flow in flows:
-            own = table_of(place, flow, dialect, relative=request.relative)
-            tables.append(aggregation(flow.divided.item.variable, own, dialect))
-        attributes = conventions(parts.attributes, dialect) if flows else parts.attributes
-        everything = [*members, *(member for one in tables for member in one)]
-        master = Content(attributes, everything, parts.dimensions)
-        return Draft(kind, master, flows, old)
+        others = _others(place, path, request) if adds else _Others(place, declared)
+        if not adds:
+            others.old += removable_keys(place) if replaces else []
+        dialect = dialect_called(others.version or request.version or OLDEST, place.url)
+        kind = others.kind or request.master_kind
+        if kind == "netCDF3" and place.is_tree:
+            reason = "is named like a tree, and a CFA3 master is one file: name it .nca"
+            raise ExportError(place.url, reason)
+        fragments = request.fragment_format or kind
+        divider = Divider(
+            classic="netCDF3" in (kind, fragments),
+            are_files=(not place.is_tree, fragments != "NCZarr"),
+            most=request.most,
+            shape=request.subarray_shape,
+            template=template,
+        )
+        parts = divider.parts(place.url, groups, others.root)
+        members = [*others.members, *parts.members()]
+        names = others.place.names(fragments, replaces=bool(others.old))
+        root = parts.root
+        flows = [
+            flow_of(others.place, one, names, root.attributes, members, dialect)
+            for one in parts.divided
+        ]
+        if flows or others.tables:
+            root = replace(root, attributes=conventions(root.attributes, dialect))
 
-    return CfaTask.plan(place, draft, replaces=replaces, before=before)
+        def master() -> Content:
+            tables = [
+                (flow.divided.item.variable, flow.table(place, dialect, relative=request.relative))
+                for flow in flows
+            ]
+            return whole_master(root, members, [*others.tables, *tables], dialect)
+
+        return Draft(kind, master, flows, others.old, version=others.state)
+
+    return CfaTask.plan(place, draft, replaces=replaces or adds, before=before, template=template)
+
+
+@dataclass(slots=True)
+class _Others:
+    """What of an aggregation stays when a group of it is written; of a new one nothing."""
+
+    place: MasterPlace
+    root: Group | None = None
+    version: str | None = None
+    kind: FileKind | None = None
+    members: Sequence[Member] = ()
+    tables: Sequence[tuple[Variable, Fragments]] = ()
+    #: keys of fragments that are not needed then
+    old: list[str] = field(default_factory=list)
+    #: as of `Draft.version`
+    state: str = ""
+
+
+def _others(place: MasterPlace, path: str, request: CfaOptions) -> _Others:
+    """Return what stays of the present master when the group at `path` is written."""
+    existing = ExistingMaster.open(place)
+
+    def kept(group: Group) -> Group | None:
+        if is_below(group.path, path):
+            return None
+        own = dict(group.dimensions), dict(group.attributes)
+        return Group(group.path, dimensions=own[0], attributes=own[1])
+
+    with existing.opened:
+        version = existing.kept_version(request.version, request.format)
+        if request.mode != "w" and existing.group(path) is not None:
+            reason = f"holds a group {path!r} already; mode='w' replaces it, append_dim adds to it"
+            raise DatasetExistsError(place.url, reason)
+        tables = [
+            (variable, array.fragments)
+            for variable, array in existing.aggregations().values()
+            if not is_below(variable.group, path)
+        ]
+        return _Others(
+            existing.writable,
+            rebuilt(existing.opened.hierarchy.root, kept),
+            version,
+            existing.kind,
+            [one for one in existing.members() if not is_below(one.variable.group, path)],
+            tables,
+            existing.removable(keys_in(place, (fragments for _, fragments in tables))),
+            existing.version,
+        )
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -243,42 +340,46 @@ AS_STORED: Mapping[str, Any] = dict.fromkeys(
 
 
 def copy(request: CopyRequest) -> None:
-    """Copy to an aggregation; groups are left out, with a warning."""
+    """Copy to an aggregation."""
     with request.open() as source, request.cluster():
-        root, *groups = source.hierarchy.root.walk()
-        if groups:
-            names = [group.path for group in groups]
-            reason = f"an aggregation has no groups: {', '.join(names)} are left out"
-            warning = LossWarning(f"{request.target}: {reason}", names)
-            warnings.warn(warning, stacklevel=caller_level())
         lacking = Lacking(netcdf4=True)
         lacking.note_hidden(source.hierarchy)
         lacking.note_unused_enums(source.hierarchy)
-        used = {dim for variable in root.variables.values() for dim in variable.dimensions}
-        for dim in root.dimensions.values():
-            if dim not in used:
-                lacking.note("dimensions that no variable uses are left out", dim.path)
-        held = {name: lacking.variable(variable) for name, variable in root.variables.items()}
-        root = replace(root, variables=held)
+
+        def held(group: Group) -> Group:
+            variables = {name: lacking.variable(one) for name, one in group.variables.items()}
+            return replace(group, variables=variables)
+
+        root = rebuilt(source.hierarchy.root, held)
         lacking.tell(request.target)
-        try:
-            opened = open_group(source, root, **AS_STORED)
-        except NCZarrError:
-            raise
-        except ValueError as error:  # a dimension and a scalar of one name, for example
-            reason = f"cannot become an aggregation, because xarray refuses it: {error}"
-            raise ExportError(request.source, reason) from error
-        dataset = _with_texts(_undecoded(opened), root)
-        if distributed_client() is not None:
-            dataset = _by_chunks(dataset)
+        groups = {}
+        for group in root.walk():
+            try:
+                opened = open_group(source, group, **AS_STORED)
+            except NCZarrError:
+                raise
+            except ValueError as error:  # a dimension and a scalar of one name, for example
+                reason = f"cannot become an aggregation, because xarray refuses it: {error}"
+                raise ExportError(request.source, reason) from error
+            dataset = _with_texts(_undecoded(opened), group)
+            if distributed_client() is not None:
+                dataset = _by_chunks(dataset)
+            groups[group.path] = dataset, Options({}, encoded=True)
+        options = request.options
         place = MasterPlace.find(request.target, request.target_options)
         asked = CfaOptions(
-            largest_fragment(request.options.max_object_size, request.target_options),
-            version=request.options.cfa_version or NEWEST,
+            largest_fragment(options.max_object_size, request.target_options),
+            version=options.cfa_version or NEWEST,
             mode=request.mode,
-            encoded=True,
+            subarray_shape=options.subarray_shape,
         )
-        task = plan_new(place, dataset, asked, before=source.refuse_changed)
+        task = plan_new(
+            place.with_fragments(options.subarray_path),
+            groups,
+            asked,
+            before=source.refuse_changed,
+            declared=rebuilt(root, lambda one: Group(one.path, dimensions=dict(one.dimensions))),
+        )
         with request.progress() as progress:
             task.run(progress)
 

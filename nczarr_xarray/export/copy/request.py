@@ -150,13 +150,12 @@ class CopyRequest:
 
     def check_names(self, names: Collection[str]) -> None:
         """Raise `UsageError` for lengths of dimensions that are not among `names`."""
-        lengths = {"chunks": self.options.chunks, "shards": self.options.shards}
-        for option, given in lengths.items():
-            for name in given or ():
+        for option in ("chunks", "shards", "subarray_shape"):
+            for name in getattr(self.options, option) or ():
                 if name not in names:
                     known = f"there are {', '.join(sorted(names))}" if names else "there is none"
                     reason = f"no dimension is called {name!r}; {known}{did_you_mean(name, names)}"
-                    raise UsageError(f"--{option}", reason)
+                    raise UsageError(f"--{option.replace('_', '-')}", reason)
 
 
 # -- kinds of target -------------------------------------------------------------------------------
@@ -221,7 +220,7 @@ KINDS: tuple[TargetKind, ...] = (
         "an aggregation",
         ("CFA",),
         "nczarr_xarray.export.cfa.to_cfa",
-        _PARALLEL | {"cfa_version", "max_object_size"},
+        _PARALLEL | {"cfa_version", "max_object_size", "subarray_shape", "subarray_path"},
         suffixes=(".nca",),
         says=frozenset({"Conventions"}),
     ),

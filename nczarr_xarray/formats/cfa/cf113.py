@@ -62,7 +62,6 @@ class Cf113:
     text_terms = frozenset({"uris", "identifiers"})
     plain_addresses = False
     keeps_packing = False
-    says_missing = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``aggregated_data``."""

@@ -48,7 +48,6 @@ class Cfa04:
     text_terms: frozenset[str] = frozenset()
     plain_addresses = True
     keeps_packing = True
-    says_missing = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``cfa_array``."""

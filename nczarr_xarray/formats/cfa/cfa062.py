@@ -49,7 +49,6 @@ class Cfa062:
     text_terms = frozenset({"file", "format", "address"})
     plain_addresses = False
     keeps_packing = False
-    says_missing = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by the keywords of its terms."""

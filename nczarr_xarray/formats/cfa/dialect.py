@@ -202,13 +202,10 @@ class WritableDialect(Dialect, Protocol):
         for relative ones in the working directory. Others are URIs, and relative where they can be.
     keeps_packing
         Whether fragments are aggregated as they are packed; or else unpacked first.
-    says_missing
-        Whether a table can say that a fragment is missing.
     """
 
     plain_addresses: bool
     keeps_packing: bool
-    says_missing: bool
 
     def encode(
         self,

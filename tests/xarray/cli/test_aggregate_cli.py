@@ -12,6 +12,7 @@ import xarray as xr
 
 from nczarr_fsspec.changes.leftovers import partial_path
 from nczarr_fsspec.stores.ownership import Owner
+from nczarr_xarray import open_hierarchy
 from nczarr_xarray.cli.main import main
 from tests.support.builders.manyfiles import field, step, write
 from tests.support.faults.syscalls import WRITES, watched
@@ -94,35 +95,43 @@ def test_convert_refs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert np.array_equal(ds.tas.values, field([0, 1]))
 
 
-def test_groups_that_an_aggregation_cannot_hold_are_a_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    whole = xr.Dataset({"v": ("x", np.arange(5))})
-    tree = xr.DataTree.from_dict({"/": whole, "/g/h": whole})
-    tree.nczarr.to_nczarr(tmp_path / "tree.nczarr")
-    whole.nczarr.to_nczarr(tmp_path / "plain.nczarr")
-    for name, status in ("tree", 1), ("plain", 0):
-        target = str(tmp_path / f"{name}.nca")
-        assert main(["copy", str(tmp_path / f"{name}.nczarr"), target]) == status
-        lost = f"{target}: an aggregation has no groups: /g, /g/h are left out"
-        assert (lost in capsys.readouterr().err) == (status == 1)
-        with xr.open_dataset(target, engine="nczarr") as found:
-            np.testing.assert_array_equal(found["v"], whole["v"])
-
-
-def test_dimensions_that_no_variable_uses_are_a_loss(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_groups_and_unused_dimensions_are_copied(tmp_path: Path) -> None:
     source, target = str(tmp_path / "x.nc"), str(tmp_path / "x.nca")
     with netCDF4.Dataset(source, "w") as file:
         for name in ("used", "not"):
-            file.createDimension(name, 2)
-        file.createVariable("v", "i4", ("used",))[:] = [1, 2]
-    assert main(["copy", source, target]) == 1
-    lost = f"{target}: dimensions that no variable uses are left out: /not\n"
-    assert lost in capsys.readouterr().err
-    with xr.open_dataset(target, engine="nczarr") as found:
-        assert found["v"].values.tolist() == [1, 2]
+            file.createDimension(name, 3)
+        for group in (file, file.createGroup("g/h"), file.createGroup("k")):
+            group.createVariable("v", "i4", ("used",))[:] = [1, 2, 3]
+        file["g"].note = "empty"
+    how = ["--subarray-shape", "used=2", "--subarray-path", "parts", "--verify"]
+    assert main(["copy", source, target, *how]) == 0
+    assert len(list((tmp_path / "parts").iterdir())) == 6
+    with open_hierarchy(target) as opened:
+        root = opened.hierarchy.root
+        assert {*root.dimensions} == {"used", "not"}
+        assert root.groups["g"].groups["h"].dimensions == root.groups["k"].dimensions == {}
+        assert root.groups["g"].attributes["note"].value == "empty"
+        assert [opened.read(v).tolist() for v in root.all_variables()] == [[1, 2, 3]] * 3
+
+
+def test_shapes_of_fragments_that_mean_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = str(tmp_path / "x.nc"), str(tmp_path / "x.nca")
+    xr.Dataset({"v": ("x", [1.0, 2.0])}).to_netcdf(source)
+    for wanted, message, *how in (
+        (2, "--subarray-shape: no dimension is called 'y'; there are x", "--subarray-shape", "y=2"),
+        (2, "'x=0' is not DIM=N", "--subarray-shape", "x=0"),
+        (1, "name a folder below", "--subarray-path", "../x"),
+        (2, "not for netCDF-4", "--format", "NETCDF4", "--subarray-path", "p"),
+    ):
+        try:
+            status = main(["copy", source, target, *map(str, how)])
+        except SystemExit as error:
+            status = int(str(error.code))
+        assert status == wanted
+        assert str(message) in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [Path(source)]
 
 
 def test_what_xarray_refuses_cannot_become_an_aggregation(

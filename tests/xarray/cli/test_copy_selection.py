@@ -115,7 +115,6 @@ def test_coordinates_of_a_group_belong_to_variables_that_have_their_dimensions(
 
 
 @pytest.mark.parametrize("target", slow_but(TARGETS, "y"))
-@pytest.mark.filterwarnings("ignore:.*an aggregation has no groups")
 def test_slices_are_those_of_python(source: Path, tmp_path: Path, target: str) -> None:
     lost = int(target.endswith(".nca"))  # groups, and the text that no aggregation holds
     arguments = ["--slice", "time=-7:-1:2", "--slice", "x=1:", "--var", "t", "--var", "s"]
@@ -181,7 +180,6 @@ def test_a_slice_reads_as_of_numpy(
 @pytest.mark.parametrize(
     "how", slow_but(["BitGroom:3", "GranularBitRound:2", "BitRound:7", "3"], "BitGroom:3")
 )
-@pytest.mark.filterwarnings("ignore:.*an aggregation has no groups")
 def test_quantized_as_netcdf_does(source: Path, tmp_path: Path, target: str, how: str) -> None:
     """Bit for bit, whatever parts are read; the copy says so in netCDF's attributes."""
     mode, _, digits = how.rpartition(":")

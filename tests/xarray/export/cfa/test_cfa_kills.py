@@ -52,13 +52,39 @@ def _region(target: str) -> None:
     to_cfa(sample(3, 100).drop_vars("t"), target, region={"t": slice(1, 4)})
 
 
+def _group(target: str) -> None:
+    to_cfa(sample(4, 100), target, group="g", subarray_shape={"t": 2})
+
+
+def _tree(target: str) -> None:
+    tree = xr.DataTree.from_dict({"/": sample(6, 100), "/g": sample(6, 200)})
+    to_cfa(tree, target, **OPTIONS)
+
+
+def _template(target: str) -> None:
+    data = sample(6, 100).astype("f8").chunk(t=2)
+    shape: Any = {"t": 4}
+    to_cfa(data, target, mode="w", compute=False, cfa_version="1.13", subarray_shape=shape)
+
+
+def _missing(target: str) -> None:
+    region = {"t": slice(2, 6)}
+    to_cfa(sample(6, 100).astype("f8")[["a"]].isel(region).drop_vars("t"), target, region=region)
+
+
 def look(target: str) -> Any:
-    """What a reader sees."""
+    """What a reader sees; -1 where data are missing."""
     try:
-        with xr.open_dataset(target, engine="nczarr") as found:
-            return found["a"].values.tolist(), found["t"].values.tolist(), found.attrs["number"]
+        found = xr.open_groups(target, engine="nczarr")
     except DatasetNotFoundError:
         return None
+    seen = [
+        (path, one["a"].fillna(-1).values.tolist(), one["t"].values.tolist(), one.attrs["number"])
+        for path, one in found.items()
+    ]
+    for one in found.values():
+        one.close()
+    return seen
 
 
 @dataclass
@@ -73,6 +99,10 @@ SCENARIOS = {
     "over with dask": Scenario(_over_dask),
     "append": Scenario(_append),
     "region": Scenario(_region),
+    "group": Scenario(_group),
+    "tree": Scenario(_tree, None),
+    "template": Scenario(_template, None),
+    "region of a template": Scenario(_missing, _template),
 }
 
 
@@ -87,8 +117,7 @@ def left_over(target: str) -> set[str]:
     """Files that neither the master nor a fragment is."""
     folder = Path(target).parent
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    with xr.open_dataset(target, engine="nczarr") as found:
-        assert found["a"].notnull().all()
+    assert look(target)  # all of it can be read
     return {name for name in names if ".nczarr-tmp-" not in name and name != Path(target).name}
 
 

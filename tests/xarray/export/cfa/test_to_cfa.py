@@ -435,7 +435,7 @@ def test_a_version_that_is_not_written_is_refused_where_nothing_is_divided(tmp_p
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:
     value: Any = {"v": [1]}
-    with pytest.raises(TypeError, match="dict is no Dataset or DataArray"):
+    with pytest.raises(TypeError, match="dict is no Dataset, DataArray or DataTree"):
         to_cfa(value, tmp_path / "m.nca")
     assert names(tmp_path) == []
 
@@ -478,12 +478,13 @@ def test_refused_sizes_and_places(tmp_path: Path) -> None:
         sample().nczarr.to_cfa("http://localhost/m.nca")
 
 
-def test_trees_are_refused(tmp_path: Path) -> None:
+def test_classic_netcdf_has_no_trees(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="a CFA3 master is one file"):
         sample().nczarr.to_cfa(tmp_path / "m.nczarr", "CFA3")
     tree = xr.DataTree.from_dict({"/": sample(), "/g": sample()})
-    with pytest.raises(ExportError, match="write each group as one of its own"):
-        tree.nczarr.to_cfa(tmp_path / "m.nca")
+    with pytest.raises(ExportError, match="/g: classic netCDF has no groups"):
+        tree.nczarr.to_cfa(tmp_path / "m.nca", "CFA3")
+    assert names(tmp_path) == []
 
 
 def test_values_that_classic_netcdf_cannot_hold(tmp_path: Path) -> None:
@@ -853,19 +854,32 @@ def test_no_values_change_nothing(tmp_path: Path) -> None:
         xr.testing.assert_equal(found.load(), ds)
 
 
-def test_a_master_with_groups_is_not_changed(tmp_path: Path) -> None:
-    for n in range(2):
-        tree = xr.DataTree.from_dict({"/g": xr.Dataset({"v": ("t", [n])}, {"t": [n]})})
-        tree.to_netcdf(tmp_path / f"{n}.nc")
-    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "m.nca")
-    before = (tmp_path / "m.nca").read_bytes()
-    new = xr.Dataset({"v": ("t", [2])}, {"t": [2]})
-    with pytest.raises(ExportError, match=r"has groups \(g\), and is not changed: write it anew"):
-        new.nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
-    assert (tmp_path / "m.nca").read_bytes() == before
+@pytest.mark.parametrize("version", ["0.4", "0.6.2"])
+@pytest.mark.filterwarnings("ignore:.*(no fragment holds|these data are missing)")
+def test_a_region_where_fragments_are_missing(version: Any, tmp_path: Path) -> None:
+    """Tiles of a grid without some, of which others have no file: a region fills what it covers."""
+    for t, x in ((0, 0), (2, 0), (0, 3)):
+        place = {"t": [float(t), t + 1.0], "x": [float(x)]}
+        tile = xr.Dataset({"v": (("t", "x"), np.full((2, 1), 10.0 * t + x))}, place)
+        tile.to_netcdf(tmp_path / f"{t}{x}.nc")
+    target = tmp_path / "m.nca"
+    with pytest.warns(match="no file"):
+        aggregate(sorted(tmp_path.glob("*.nc")), target, cfa_version=version)
+    wanted = read(target)
+    assert wanted["v"].isnull().sum() == 2
+    for region in ({"t": slice(1, 4), "x": slice(0, 2)}, {"t": slice(2, 3), "x": slice(1, 2)}):
+        new = wanted[["v"]].isel(region).drop_vars(["t", "x"]) * 0 + 7.0
+        new["v"][:] = np.arange(new["v"].size).reshape(new["v"].shape)
+        new.nczarr.to_cfa(target, region=region)
+        wanted["v"][region] = new["v"]
+        xr.testing.assert_equal(read(target), wanted)
+    more = wanted.isel(t=slice(0, 1)).assign_coords(t=[9.0])
+    more.nczarr.to_cfa(target, append_dim="t")
+    xr.testing.assert_equal(read(target), xr.concat([wanted, more], "t"))
 
 
-def test_a_region_where_fragments_are_missing(tmp_path: Path) -> None:
+def test_gaps_that_a_table_has(tmp_path: Path) -> None:
+    """As S3netCDF4 leaves them: what is written there becomes a fragment, the rest stays a gap."""
     for n in (0, 1, 3):
         xr.Dataset({"v": ("t", [float(n)])}).to_netcdf(tmp_path / f"{n}.nc")
     document = {
@@ -877,20 +891,17 @@ def test_a_region_where_fragments_are_missing(tmp_path: Path) -> None:
         ],
     }
     with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
-        file.createDimension("t", 4)
+        file.createDimension("t", 6)
         file.Conventions = "CFA-0.4"
-        made = file.createVariable("v", "f8")
+        made = file.createVariable("v", "f8", fill_value=-1.0)
         made.setncatts({"cf_role": "cfa_variable", "cfa_dimensions": "t"})
         made.cfa_array = json.dumps(document)
-    before = (tmp_path / "m.nca").read_bytes()
-    for part, message in (
-        (slice(1, 4), "there are gaps between fragments"),
-        (slice(2, 3), "there are no fragments there"),
-    ):
-        new = xr.Dataset({"v": ("t", np.zeros(part.stop - part.start))})
-        with pytest.raises(ExportError, match=message):
-            new.nczarr.to_cfa(tmp_path / "m.nca", region={"t": part})
-    assert (tmp_path / "m.nca").read_bytes() == before
+    wanted = np.array([0.0, 1, np.nan, 3, np.nan, np.nan])
+    for part in (slice(5, 6), slice(1, 4)):
+        values = 10.0 * np.arange(part.start, part.stop)
+        xr.Dataset({"v": ("t", values)}).nczarr.to_cfa(tmp_path / "m.nca", region={"t": part})
+        wanted[part] = values
+        np.testing.assert_array_equal(read(tmp_path / "m.nca")["v"], wanted)
 
 
 def test_nothing_to_change(tmp_path: Path) -> None:
