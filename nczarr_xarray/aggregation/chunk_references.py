@@ -40,6 +40,8 @@ _MEANING = ("units", "calendar", "_FillValue", "missing_value", *PACKING)
 _DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
 #: Settings of codecs that only a writer needs.
 _EFFORT = frozenset({"level", "clevel"})
+#: Bytes of a variable that is cut into a regular grid rather than in one that few programs read.
+LITTLE = 1 << 18
 #: Chunks of plain elements that are not too many, however small they are.
 _FEW = 1 << 16
 _HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
@@ -116,6 +118,12 @@ class Combination:
                 parts = self._parts[variable.path]
                 grid, odd = _grid(variable, parts)
                 if odd is not None:
+                    is_little = math.prod(variable.shape) * variable.dtype.itemsize <= LITTLE
+                    run = _run(self.found.tables[variable.path], variable) if is_little else None
+                    if run is not None:
+                        for part in parts:
+                            part.rechunk(variable, run)
+                        continue
                     self.grids[variable.path] = grid
                     self.odd = self.odd or f"{variable.path} in {odd}"
                 numbers = [
@@ -343,11 +351,30 @@ class _Part:
             if not rests:
                 placed[key] = value
                 continue
-            shape = tuple(rests.get(axis, self.chunks[axis]) for axis in self.axes)
-            position = tuple(index[axis] for axis in self.axes)
-            nbytes = math.prod(shape) * np.dtype(self.array["dtype"]).itemsize
-            self.cuts.append(Cut(key, self.name, position, shape, nbytes))
+            shape = [rests.get(axis, n) for axis, n in enumerate(self.chunks)]
+            firsts = [at * n for at, n in zip(index, self.chunks, strict=True)]
+            self._cut(key, firsts, shape)
         self.references = placed
+
+    def rechunk(self, variable: Variable, chunks: tuple[int, ...]) -> None:
+        """Cut all of it into the chunks of a grid in which it begins and ends."""
+        lengths = [stop - start for start, stop in self.extent]
+        for firsts in itertools.product(*map(range, [0] * len(chunks), lengths, chunks)):
+            ahead = zip(firsts, self.extent, chunks, strict=True)
+            place = ".".join(str((at + start) // n) for at, (start, _), n in ahead) or "0"
+            self._cut(f"{variable.path.strip('/')}/{place}", firsts, chunks)
+        self.chunks, self.references = chunks, {}
+
+    def _cut(self, key: str, firsts: Sequence[int], shape: Sequence[int]) -> None:
+        """Note a part of the fragment that becomes a chunk of its own, by its first elements."""
+        box = [
+            slice(firsts[axis], min(firsts[axis] + shape[axis], stop - start))
+            for axis, (start, stop) in enumerate(self.extent)
+        ]
+        own = tuple(shape[axis] for axis in self.axes)
+        part = tuple(box[axis] for axis in self.axes)
+        nbytes = math.prod(shape) * np.dtype(self.array["dtype"]).itemsize
+        self.cuts.append(Cut(key, self.name, part, own, nbytes))
 
     def mask(self, variable: Variable) -> dict[str, Any]:
         """Return the fill value by which parts without a file are missing, if the array has none.

@@ -45,14 +45,16 @@ Wanted = dict[str, tuple[int, ...] | None]
 
 
 class Cut(NamedTuple):
-    """A chunk of which only the elements that the file has are wanted, as a chunk of its own.
+    """A part of an array that is wanted as a chunk of its own.
 
     Attributes
     ----------
     key
         Of the new chunk.
-    array, position
-        Path of the array in the view of the file, and the place of the chunk in its grid.
+    array
+        Path of the array in the view of the file.
+    box
+        Which part of it.
     shape
         Of the new chunk.
     nbytes
@@ -61,7 +63,7 @@ class Cut(NamedTuple):
 
     key: str
     array: str
-    position: tuple[int, ...]
+    box: tuple[slice, ...]
     shape: tuple[int, ...]
     nbytes: int
 
@@ -158,7 +160,7 @@ def find_references(
 def cut_chunks(
     target: Any, storage_options: Mapping[str, Any] | None, cuts: Iterable[Cut]
 ) -> dict[str, str]:
-    """Return chunks of which only a part is wanted: read, and encoded as they were.
+    """Return parts of arrays as chunks: read, and encoded as they were.
 
     Raises
     ------
@@ -169,9 +171,7 @@ def cut_chunks(
     with closing(_open(target, storage_options)) as keys:
         for cut in cuts:
             view = keys.tree.arrays[cut.array]
-            number = view.number(".".join(map(str, cut.position)) or "0")
-            assert number is not None
-            values = keys.reader(view).read(view.selection(number))
+            values = keys.reader(view).read(cut.box)
             array = replace(view.array, shape=cut.shape, chunk_shape=cut.shape)
             found[cut.key] = inline_text(bytes(Encoder(array).encode(values)))
     return found

@@ -39,14 +39,24 @@ CUT = {"chunksizes": (4,)}
 DEFLATED = {"zlib": True, "shuffle": True}
 
 
-def tile(path: Path, time: range, x: range, chunks: tuple[int, int] | None, **more: Any) -> str:
+def tile(
+    path: Path,
+    time: range,
+    x: range,
+    chunks: tuple[int, int] | None,
+    large: Any = None,
+    **more: Any,
+) -> str:
     values = 100.0 * np.array(time)[:, None] + np.array(x)
     encoding = {"chunksizes": chunks} if chunks else {}
     coordinates: dict[str, Any] = {
         "time": (("time",), np.array(time, "f8"), {}),
         "x": (("x",), np.array(x), {}),
     }
-    return write(path, {**coordinates, "v": (("time", "x"), values, {**encoding, **more})})
+    others = {} if large is None else {"large": large}
+    return write(
+        path, {**coordinates, **others, "v": (("time", "x"), values, {**encoding, **more})}
+    )
 
 
 def series(folder: Path, lengths: list[int], chunk: int | None = 4, **more: Any) -> list[str]:
@@ -102,6 +112,14 @@ def by_hand(refs: dict[str, Any], name: str) -> np.ndarray:
 def read(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_text())["refs"]
     return found
+
+
+@pytest.fixture(autouse=True, scope="module")
+def large() -> Iterator[None]:
+    """Small variables are taken for large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_references, "LITTLE", 0)
+        yield
 
 
 @pytest.fixture
@@ -184,6 +202,28 @@ def test_chunks_that_are_longer_than_their_files(tmp_path: Path) -> None:
     assert by_hand(refs, "v").tolist() == [*range(14)]
     shapes = json.loads(refs["v/zarr.json"])["chunk_grid"]["configuration"]["chunk_shapes"]
     assert shapes == [[5, 6, 8]]
+
+
+@pytest.mark.parametrize("name", ["all.json", "all.parq"])
+@pytest.mark.filterwarnings("ignore:.*end inside of a chunk")
+def test_small_variables_are_held_in_a_regular_grid(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one with chunks of a default length it does not depend who reads all others."""
+    monkeypatch.setattr(chunk_references, "LITTLE", 1 << 10)
+    files = []
+    for n, row in enumerate([range(6), range(6, 15), range(15, 18)]):
+        large = (("time", "z"), np.ones((len(row), 200)), {"chunksizes": (1, 200)})
+        path, chunks = tmp_path / f"{n}.nc", (min(4, len(row)), 4)
+        files.append(tile(path, row, range(6), chunks, **DEFLATED, large=large))
+    aggregate(files, tmp_path / name)
+    with xr.open_dataset(tmp_path / name, engine="nczarr") as ds:
+        assert np.array_equal(ds.v.values, expected(18))
+        assert ds.v.encoding["chunksizes"] == (3, 6)
+    if name == "all.json":
+        with by_zarr(tmp_path / name) as ds:
+            assert np.array_equal(ds.v.values, expected(18))
+            assert (ds.large.values == 1).all()
 
 
 @ragged
