@@ -139,6 +139,10 @@ class ExportError(NCZarrError, ValueError):
         return type(self), self._arguments
 
 
+class ChangedError(StoreError):
+    """There is another version of a file now than the one that was being read."""
+
+
 class NCZarrWarning(UserWarning):
     """Something was left out or repaired on opening, or is written in another form."""
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from nczarr_fsspec.concurrency import Once
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import ChangedError, StoreError
 
 if TYPE_CHECKING:
     import asyncio  # which is imported where a loop runs anyway
@@ -103,9 +103,9 @@ class FileVersion(NamedTuple):
         return FileVersion(etag, modified, size, self.date)
 
 
-def changed(shown: str, how: str) -> StoreError:
+def changed(shown: str, how: str) -> ChangedError:
     """Return the error for a file of which there is another version now."""
-    return StoreError(shown, f"the file has changed while it was read ({how}); open it again")
+    return ChangedError(shown, f"the file has changed while it was read ({how}); open it again")
 
 
 @lru_cache(maxsize=64)  # answers of one second state one date

@@ -21,6 +21,7 @@ import numpy as np
 
 from nczarr_fsspec.concurrency import Budget, WaitingThreads, at_once, gather_or_cancel
 from nczarr_fsspec.errors import (
+    ChangedError,
     DatasetNotFoundError,
     FormatError,
     NCZarrError,
@@ -91,6 +92,8 @@ def with_aggregations(
         variables = find(opened.hierarchy)
     terms = {term.path: term for one in variables for term in one.terms.values()}
     values = opened.read_many([(term, None) for term in terms.values()])
+    if (changed := next((v for v in values if isinstance(v, ChangedError)), None)) is not None:
+        raise changed
     hierarchy = decode(opened.hierarchy, variables, dict(zip(terms, values, strict=True)))
     inside = {one.path: one for one in opened.hierarchy.root.all_variables()}
     own = partial(

@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import (
     AccessDeniedError,
+    ChangedError,
     DatasetNotFoundError,
     FormatError,
     NCZarrError,
@@ -54,6 +55,8 @@ OpenFile: TypeAlias = Callable[[ByteSource, OpenOptions, Any], T]
 
 #: How often a dataset is read that changes meanwhile, each time.
 ATTEMPTS = 50
+#: How often a remote file is opened anew that is replaced meanwhile.
+_ANEW = 5
 
 
 def open_hierarchy(
@@ -119,6 +122,8 @@ def open_with(target: Any, options: OpenOptions) -> Opened:
 def open_either(target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file: OpenFile[T]) -> T:
     """Find out whether there is a tree or a file at `target`, and open it as such.
 
+    A remote file that is replaced meanwhile, such as a master, is opened anew.
+
     Parameters
     ----------
     of_tree
@@ -131,6 +136,16 @@ def open_either(target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file
     NCZarrError
         If there is neither, or what `of_tree` or `of_file` raise.
     """
+    for _ in range(_ANEW if isinstance(target, (str, os.PathLike)) else 0):
+        with suppress(ChangedError):
+            return _open_either(target, options, of_tree, of_file)
+    return _open_either(target, options, of_tree, of_file)
+
+
+def _open_either(
+    target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file: OpenFile[T]
+) -> T:
+    """Do as `open_either` does, once."""
     try:
         if (keys := as_references(target, target, options)) is not None:  # what kerchunk returned
             return of_tree(keys, frozenset(), options, target)

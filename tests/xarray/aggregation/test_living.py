@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ import xarray as xr
 from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.errors import ConflictError, ExportError
 from nczarr_fsspec.keystore import WritableStore
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_xarray.aggregation import joining
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.reading import read_files
@@ -109,12 +111,14 @@ def options_of(server: S3Server, proxy: Proxy) -> dict[str, Any]:
     return {**server.signed(), "endpoint_url": endpoint}
 
 
-def begun(tmp_path: Path, server: S3Server, options: Any, count: int) -> tuple[list[str], str]:
+def begun(
+    tmp_path: Path, server: S3Server, options: Any, count: int, **attributes: Any
+) -> tuple[list[str], str]:
     """Return files in a bucket, and a master of the first of them."""
     folder = f"{server.private}/living/{tmp_path.name}"
     fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
-    for n, file in enumerate(steps(tmp_path, range(count))):
-        fs.put_file(file, f"{folder}/{n}.nc")
+    for n in range(count):
+        fs.put_file(step(tmp_path / f"{n}.nc", [n], **attributes), f"{folder}/{n}.nc")
     files, master = [f"s3://{folder}/{n}.nc" for n in range(count)], f"s3://{folder}/m.nca"
     aggregate(files[:1], master, dim="time", storage_options=options)
     return files, master
@@ -175,6 +179,26 @@ def test_of_two_writers_one_is_told(
     fs = s3fs.S3FileSystem(**options, skip_instance_cache=True)
     names = sorted(path.rpartition("/")[2] for path in fs.find(master.rpartition("/")[0]))
     assert names == ["0.nc", "1.nc", "2.nc", "m.nca"]
+
+
+def test_a_master_that_is_replaced_while_it_is_opened_is_opened_anew(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = s3_server.signed()
+    files, master = begun(tmp_path, s3_server, options, 2, note="more than the first answer" * 5000)
+    fetch, replaced = RemoteFileBytes.fetch, False
+
+    async def replacing(source: RemoteFileBytes, extents: Any) -> Any:
+        nonlocal replaced
+        if not replaced:
+            replaced = True
+            append = partial(aggregate, files, master, append=True, storage_options=options)
+            await asyncio.to_thread(append)
+        return await fetch(source, extents)
+
+    monkeypatch.setattr(RemoteFileBytes, "fetch", replacing)
+    assert times_of(master, options) == [0, 1]
+    assert replaced
 
 
 def store_of(tmp_path: Path, server: S3Server) -> WritableStore:
