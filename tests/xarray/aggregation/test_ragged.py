@@ -20,7 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, FormatError, LossWarning
-from nczarr_xarray import NCZarrWarning, aggregate, convert_references, open_many, references
+from nczarr_xarray import (
+    NCZarrParser,
+    NCZarrWarning,
+    aggregate,
+    convert_references,
+    open_many,
+    references,
+)
 from nczarr_xarray.aggregation import chunk_references
 from nczarr_xarray.cli.main import main
 from tests.support.builders.manyfiles import write
@@ -368,8 +375,14 @@ def test_a_ragged_master_from_the_command_line(
 
 def test_references_are_not_those_of_a_master(tmp_path: Path) -> None:
     aggregate(series(tmp_path, [4, 4]), tmp_path / "all.nca")
-    with pytest.raises(FormatError, match=r"all.nca: is an aggregation.* nczarr convert-refs"):
+    message = r"all.nca: is an aggregation.* nczarr convert-refs"
+    with pytest.raises(FormatError, match=message):
         references(tmp_path / "all.nca")
+    pytest.importorskip("virtualizarr")
+    from obspec_utils.registry import ObjectStoreRegistry
+
+    with pytest.raises(FormatError, match=message):
+        NCZarrParser()((tmp_path / "all.nca").as_uri(), ObjectStoreRegistry({}))
 
 
 # -- Icechunk -------------------------------------------------------------------------------------
