@@ -81,7 +81,8 @@ def aggregate(
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
         a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead: for
-        these, all files must have equal chunks and codecs. Any other name is a netCDF file.
+        these, all files must have equal codecs, and for Parquet one regular chunk grid. Any other
+        name is a netCDF file.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
