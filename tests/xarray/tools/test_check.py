@@ -307,7 +307,7 @@ def test_remote_files(tmp_path: Path) -> None:
 # -- repacking -----------------------------------------------------------------------------------
 
 
-def oracle(*paths: str) -> None:
+def verdict(*paths: str) -> subprocess.CompletedProcess[str]:
     """Let ``check_cmip7_packing`` of cmip7_repack look at files."""
     try:
         files = importlib.metadata.files("cmip7_repack") or []
@@ -315,9 +315,69 @@ def oracle(*paths: str) -> None:
         pytest.skip("cmip7_repack is not installed")
     (program,) = (one for one in files if str(one) == "cmip7_repack/check_cmip7_packing")
     command = [sys.executable, str(program.locate()), *paths]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def oracle(*paths: str) -> None:
+    """Check that files pass."""
+    done = verdict(*paths)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASS") == len(paths)
+
+
+#: Steps of data whose chunk has 4 MiB.
+FULL = 64
+#: Chunk lengths along time, None for contiguous: of ``time``, its bounds and the data. A variable
+#: that is not named does not exist. ``ahead``: whether there is room for metadata before the data;
+#: if not, the index of a variable lies behind the data of those that are named before.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "all contiguous": {"time": None, "bnds": None, "v": None},
+    "chunks of 4 MiB": {"time": 128, "bnds": 128, "v": FULL},
+    "chunks of 4 MiB less a step": {"time": 128, "bnds": 128, "v": FULL - 1},
+    "chunks of 4 MiB less two steps": {"time": 128, "bnds": 128, "v": FULL - 2},
+    "data in one chunk": {"time": 128, "bnds": 128, "v": 128},
+    "data contiguous": {"time": 128, "bnds": 128, "v": None},
+    "time in two chunks": {"time": 64, "bnds": 128, "v": FULL},
+    "bounds in two chunks": {"time": 128, "bnds": 64, "v": FULL},
+    "no bounds": {"time": 128, "v": FULL},
+    "no bounds, small chunks": {"time": 128, "v": 1},
+    "no data variable": {"time": 128, "bnds": 128},
+    "index among the data": {"v": FULL, "time": 128, "bnds": 128, "ahead": False},
+    "index among the data, small chunks": {"time": 128, "v": 1, "ahead": False},
+    "time contiguous, small chunks": {"time": None, "v": 1},
+    "bounds contiguous, small chunks": {"time": 128, "bnds": None, "v": 1},
+    "no time, small chunks": {"v": 1},
+}
+#: Where that program has another verdict. It looks at the chunks of the data only if the bounds of
+#: time, or time where there are none, have chunks; and then it fails where the data have none.
+KNOWN = {
+    "data contiguous",
+    "time contiguous, small chunks",
+    "bounds contiguous, small chunks",
+    "no time, small chunks",
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_verdicts_are_those_of_check_cmip7_packing(tmp_path: Path, name: str) -> None:
+    lengths = dict(LAYOUTS[name])
+    block = 1 << 20 if lengths.pop("ahead", True) else 2048
+    shapes = {"time": (128,), "bnds": (128, 2), "v": (128, 64, 256)}
+    path = str(tmp_path / "x.nc")
+    with h5py.File(path, "w", meta_block_size=block) as file:
+        file.attrs["_NCProperties"] = "version=2,netcdf=4.9.3,hdf5=1.14.3"
+        file.attrs["variable_id"] = "v"
+        for variable, length in lengths.items():
+            shape = shapes[variable]
+            chunks = None if length is None else (length, *shape[1:])
+            file.create_dataset(variable, data=np.zeros(shape, "f4"), chunks=chunks)
+        if "bnds" in lengths:
+            file["time"].attrs["bounds"] = "bnds"
+    assert (nczarr_xarray.doctor(path).cmip7 == ()) is (
+        (verdict(path).returncode == 0) ^ (name in KNOWN)
+    )
+    check.repack(path)
+    oracle(path)
 
 
 def badly_packed(path: Path, **options: Any) -> Path:
