@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.destination import OVERWRITE
@@ -31,7 +30,7 @@ from nczarr_xarray.aggregation.report import Report
 from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
 from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
-from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called
+from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called, escaped
 from nczarr_xarray.export.cfa.task import CfaTask, Draft, swap
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
@@ -427,5 +426,5 @@ def _are_relative(addresses: set[str], place: MasterPlace) -> bool | None:
     if not all(map(is_absolute, addresses)):
         return True
     folder = place.folder
-    begins = (folder, f"file://{quote(os.fsencode(folder))}")
+    begins = (folder, f"file://{escaped(folder)}")
     return False if any(one.startswith(begins) for one in addresses) else None

@@ -131,3 +131,17 @@ def test_aggregated(tmp_path: Path, dataset: xr.Dataset, reader: str) -> None:
     files = [tmp_path / f"{number}.nc" for number in (2, 0, 3, 1)]
     nczarr_xarray.aggregate(files, tmp_path / "m.nca")
     np.testing.assert_array_equal(read_by(reader, tmp_path / "m.nca"), dataset["tas"].values)
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("relative", [True, False])
+def test_names_that_need_no_escapes(
+    tmp_path: Path, dataset: xr.Dataset, reader: str, relative: bool
+) -> None:
+    """Neither reader undoes escapes, so that there are none that are not needed."""
+    names = [f"2000-01-0{number}T00:00:00_(v&1+2,3;a='b')!@.nc" for number in range(2)]
+    for number, name in enumerate(names):
+        part = dataset.isel(time=slice(4 * number, 4 * number + 4))
+        part.to_netcdf(tmp_path / name, engine="netcdf4")
+    nczarr_xarray.aggregate(f"{tmp_path}/2000*.nc", tmp_path / "m.nca", relative=relative)
+    np.testing.assert_array_equal(read_by(reader, tmp_path / "m.nca"), dataset["tas"].values)

@@ -66,6 +66,11 @@ def dialect_called(version: str, url: str) -> WritableDialect:
     raise ExportError(url, f"cannot be written as CFA version {version!r}; write one of {known}")
 
 
+def escaped(path: str) -> str:
+    """Return a path as addresses have it: escaped where it must be, as others undo no escapes."""
+    return quote(os.fsencode(path), safe="/!&'()+,:;=@")
+
+
 def address_of(
     place: MasterPlace, target: str, dialect: WritableDialect, *, relative: bool | None
 ) -> str:
@@ -88,11 +93,11 @@ def address_of(
     key = target.removeprefix(place.folder)
     inside = key not in (target, "")
     is_path = not names_url(target)
-    encoded = quote(os.fsencode(target))
+    encoded = escaped(target)
     # where there is another file of the encoded name, that would be read
     as_it_is = plain or not is_path or (encoded != target and os.path.lexists(encoded))
     if inside and (relative or (relative is None and not plain)):
-        found = key if as_it_is else quote(os.fsencode(key))
+        found = key if as_it_is else escaped(key)
         found = f"./{found}" if is_path and is_absolute(found) else found
     else:
         found = target if as_it_is else f"file://{encoded}"
@@ -426,7 +431,7 @@ class MasterPlace(FilePlace):
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""
         folder = self.folder
-        for start in (folder, f"file://{quote(os.fsencode(folder))}", "./"):
+        for start in (folder, f"file://{escaped(folder)}", "./"):
             address = address.removeprefix(start)
         key = address.rstrip("/")
         above, _, name = key.rpartition("/")

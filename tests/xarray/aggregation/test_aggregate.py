@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import xarray as xr
 from fsspec.callbacks import Callback
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import nczarr_xarray
 from nczarr_fsspec.errors import (
@@ -604,6 +606,22 @@ def test_files_one_of_which_is_called_as_the_other_is_encoded(
     aggregate(files, tmp_path / "m.nca", cfa_version=version, relative=relative)
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
         assert found["v"].values.tolist() == [0, 1]
+
+
+@given(st.text("!&'()+,:;=@ %#?[]*$~é.-_a", min_size=1, max_size=6), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_files_of_any_name(
+    tmp_path_factory: pytest.TempPathFactory, name: str, relative: bool
+) -> None:
+    folder = tmp_path_factory.mktemp("names")
+    xr.Dataset({"v": ("t", [7])}, {"t": [0]}).to_netcdf(folder / "0")
+    (folder / "0").rename(folder / f"{name}.nc")
+    (file,) = (str(path) for path in folder.iterdir())
+    for version in VERSIONS:
+        aggregate([file], folder / "m", dim="t", cfa_version=version, relative=relative)
+        with xr.open_dataset(folder / "m", engine="nczarr") as found:
+            assert found["v"].values.tolist() == [7]
+        (folder / "m").unlink()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
