@@ -261,7 +261,8 @@ class Tabler:
         places = self.grid.places(paths)
         there = np.array([address is not None for address in old.addresses.tolist()], bool)
         if len(self.grid.axes.keys() & set(paths)) == len(self.grid.axes):
-            taken = np.flatnonzero(np.isin(places, moved[there]))
+            having = [file.layout.form(path) is not None for file in self.files]
+            taken = np.flatnonzero(np.isin(places, moved[there]) & having)
             if len(taken):
                 raise ExportError(
                     self.files[int(taken[0])].target,

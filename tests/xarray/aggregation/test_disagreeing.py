@@ -198,3 +198,25 @@ def test_two_of_one_name(tmp_path: Path) -> None:
     files = differently_named(tmp_path)
     with pytest.raises(ExportError, match=r"1\.nc: would have two of the name 'x'"):
         open_many(files, rename={**NAMES, "longitude": "x"})
+
+
+def test_files_of_other_variables_are_added(tmp_path: Path) -> None:
+    """Of one variable, of the other, and of what does not depend on the time."""
+    pr: dict[str, Any] = {"pr": (("time", "x"), field([0], add=7), {"units": "m"})}
+    orog: dict[str, Any] = {
+        "x": (("x",), np.arange(3.0), {"units": "m"}),
+        "orog": (("x",), [1.0, 2, 3], {}),
+    }
+    first = [step(tmp_path / "0.nc", [0], more=pr), write(tmp_path / "orog.nc", orog)]
+    later = [step(tmp_path / f"{n}.nc", [n]) for n in (1, 2)]
+    master = tmp_path / "m.nca"
+    aggregate(first, master, missing="fill", cfa_version="0.6.2")
+    aggregate([*later, write(tmp_path / "again.nc", orog)], master, append=True, missing="fill")
+    with xr.open_dataset(master, engine="nczarr", decode_times=False) as found:
+        assert np.array_equal(found.tas.values, field([0, 1, 2]))
+        assert np.array_equal(found.pr[:1].values, field([0], add=7))
+        assert np.isnan(found.pr[1:].values).all()
+        assert found.orog.values.tolist() == [1, 2, 3]
+    copy = step(tmp_path / "copy.nc", [1])
+    with pytest.raises(ExportError, match=r"copy\.nc: (overlaps|has the same coordinates)"):
+        aggregate([copy], master, append=True, missing="fill")
