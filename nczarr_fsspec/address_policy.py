@@ -19,6 +19,7 @@ Names of hosts are not looked up: a name in the public internet may lead to a pr
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -187,6 +188,20 @@ class AddressPolicy:
         if (refused := self._refusal(opened)) is not None:
             raise AccessDeniedError(shown, refused)
         return place.text
+
+    @property
+    def place(self) -> str:
+        """What tells the folder of the master from others, without naming it; "" if it has none."""
+        if self._master is None or not self._master.text:
+            return ""
+        folder = os.path.dirname(self._master.text.partition("#")[0].rstrip("/"))
+        folder = os.path.realpath(folder) if self._master.is_local else redact(folder)
+        return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+
+    @property
+    def moves(self) -> bool:
+        """Whether something is to be where the master does not say."""
+        return bool(self._replace)
 
     @property
     def allows_local(self) -> bool:

@@ -92,6 +92,10 @@ class DatasetNotFoundError(StoreError, FileNotFoundError):
     """There is no dataset (or no such group) at the target."""
 
 
+class ChangedError(StoreError):
+    """There is another version of a file now than the one that was being read, or aggregated."""
+
+
 class AccessDeniedError(StoreError, PermissionError):
     """A server refuses access or wants credentials; some servers do so for what does not exist.
 
@@ -137,10 +141,6 @@ class ExportError(NCZarrError, ValueError):
 
     def __reduce__(self) -> tuple[type[ExportError], tuple[Any, ...]]:
         return type(self), self._arguments
-
-
-class ChangedError(StoreError):
-    """There is another version of a file now than the one that was being read."""
 
 
 class NCZarrWarning(UserWarning):

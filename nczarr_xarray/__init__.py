@@ -14,6 +14,7 @@ from nczarr_xarray.import_hooks import when_imported
 
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import AccessDeniedError as AccessDeniedError
+    from nczarr_fsspec.errors import ChangedError as ChangedError
     from nczarr_fsspec.errors import ConflictError as ConflictError
     from nczarr_fsspec.errors import DatasetExistsError as DatasetExistsError
     from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "nczarr_fsspec.errors": [
         "AccessDeniedError",
+        "ChangedError",
         "ConflictError",
         "DatasetExistsError",
         "DatasetNotFoundError",

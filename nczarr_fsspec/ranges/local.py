@@ -10,11 +10,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import ChangedError, DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
 from nczarr_fsspec.local_files import OPEN_FLAGS, FileRange, part_of_files, read_at, read_into
 from nczarr_fsspec.places.url import is_url, redact
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes, beyond
+from nczarr_fsspec.transport.request import Stamp
 
 CHANGED = "the file has changed since it was opened; open it again"
 #: Bytes between two ranges that take no longer to read than one more call.
@@ -43,8 +44,13 @@ class RegularFileBytes(LocalBytes):
         self._opened: Descriptor | None = None
         opened = self._open()
         self.size, self.validator = opened.size, opened.validator
+        self._modified = opened.modified
         self._keep(opened)
         self.head = self.read(0, min(HEAD_BYTES, self.size))
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.size, self._modified)
 
     @abstractmethod
     def _open(self) -> Descriptor:
@@ -118,7 +124,7 @@ class RegularFileBytes(LocalBytes):
         if opened is None:
             opened = self._open()
             if opened.validator != self.validator:
-                raise StoreError(self.url, CHANGED)
+                raise ChangedError(self.url, CHANGED)
             self._keep(opened)
         return opened
 
@@ -140,7 +146,7 @@ class RegularFileBytes(LocalBytes):
         except OSError as error:
             raise self._failure(error) from error
         if now != opened.validator:
-            raise StoreError(self.url, CHANGED)
+            raise ChangedError(self.url, CHANGED)
 
     def _failure(self, error: OSError) -> StoreError:
         return StoreError(self.url, f"cannot be read: {error.strerror or error}")
@@ -365,6 +371,7 @@ class Descriptor:
         status = os.fstat(number)
         self.kind = status.st_mode
         self.size = status.st_size
+        self.modified = status.st_mtime_ns
         self.validator = _validator(status)
 
     def __del__(self) -> None:

@@ -27,6 +27,7 @@ from nczarr_fsspec.transport.request import (
     FileVersion,
     Request,
     ServerState,
+    Stamp,
 )
 
 if TYPE_CHECKING:
@@ -104,6 +105,21 @@ class RemoteFileBytes(RemoteBytes):
             _UNKNOWN.latency if server.latency is None else server.latency,
             _UNKNOWN.bandwidth if server.bandwidth is None else server.bandwidth,
         )
+
+    @property
+    def stamp(self) -> Stamp:
+        return self._version.stamp
+
+    async def ask(self) -> Stamp:
+        """Ask which version there is now, on the loop; the file need not be open.
+
+        Raises
+        ------
+        DatasetNotFoundError, StoreError
+            As `open_source`.
+        """
+        request = Request(self._path, self.url, [Extent(0, 1)])
+        return self._found(await self.transport.fetch(request)).version.stamp
 
     async def fetch(self, extents: Sequence[Extent]) -> list[Data]:
         limit = self._server.ranges
@@ -265,7 +281,8 @@ def source_at_once(
 def _open_memory(fs: AbstractFileSystem, path: str, shown: str) -> LocalBytes:
     try:
         created = fs.info(path).get("created", "")
-        return MemoryBytes(fs.cat_file(path), shown, f"{created}")
+        data = fs.cat_file(path)
+        return MemoryBytes(data, shown, f"{created};{len(data)}")
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetNotFoundError(shown, "there is no such file") from None
     except IsADirectoryError:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.local_files import FileRange
-from nczarr_fsspec.transport.request import Extent
+from nczarr_fsspec.transport.request import Extent, FileVersion, Stamp
 
 #: What the first request of a remote file asks for: most metadata are there.
 HEAD_BYTES = 1 << 16
@@ -72,6 +72,11 @@ class ByteSource(ABC):
     size: int
     validator: str
     head: bytes
+
+    @property
+    def stamp(self) -> Stamp:
+        """What is kept of this version for later."""
+        return FileVersion.known(self.size, self.validator).stamp
 
     def close(self) -> None:
         """Release handles. The source reopens by itself if it is used again."""

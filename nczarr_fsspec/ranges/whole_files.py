@@ -24,6 +24,7 @@ from nczarr_fsspec.ranges.local import Descriptor, MemoryBytes, RegularFileBytes
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.text import parse_size
 from nczarr_fsspec.transport.policy import LIMIT_OPTIONS
+from nczarr_fsspec.transport.request import Stamp
 
 #: storage options: whether whole files are kept on disk, and where; or in memory
 PERSIST_OPTION = "persist"
@@ -126,6 +127,10 @@ class KeptFileBytes(RegularFileBytes):
         version = f"{remote.identity}\n{remote.validator}\n{remote.size}"
         self._name = hashlib.sha256(version.encode("utf-8", "surrogatepass")).hexdigest()
         super().__init__(remote.url)
+
+    @property
+    def stamp(self) -> Stamp:
+        return self._remote.stamp
 
     def _open(self) -> Descriptor:
         remote = self._remote

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +20,36 @@ if TYPE_CHECKING:
 
 #: seconds after which no other version of a file can have the same time
 SETTLED = 60
+
+
+class Stamp(NamedTuple):
+    """What is kept of a file version where there are many, to tell it from later ones.
+
+    Attributes
+    ----------
+    size : int
+        Of the file; -1 if it is not known.
+    number : int
+        Of a local file the time of its last change in ns, of others a digest of their entity tag
+        or time; 0 if there is none.
+    """
+
+    size: int = -1
+    number: int = 0
+
+    def check(self, now: Stamp, shown: str) -> None:
+        """Raise `ChangedError` if a file is known to be another version now."""
+        how = ""
+        if self.size >= 0 and now.size not in (-1, self.size):
+            how = f"it had {self.size} bytes and has {now.size}"
+        elif self.number and now.number not in (0, self.number):
+            how = "its tag or time of change is another one"
+        if how:
+            raise ChangedError(shown, f"has changed since the aggregation was made: {how}")
+
+
+#: Of a file of which nothing is known.
+UNKNOWN = Stamp()
 
 
 class FileVersion(NamedTuple):
@@ -75,6 +106,13 @@ class FileVersion(NamedTuple):
             if sent is None or made is None or (sent - made).total_seconds() < SETTLED:
                 return ""
         return self.etag or (f"{self.modified};{self.size}" if self.modified else "")
+
+    @property
+    def stamp(self) -> Stamp:
+        """What is kept of it for later; a tag or a time that is recent counts, too."""
+        text = _opaque(self.etag) or self.modified
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+        return Stamp(self.size, int.from_bytes(digest, "big", signed=True) if text else 0)
 
     def agreeing(self, later: FileVersion, shown: str) -> FileVersion:
         """Add to this version what a later answer says of it.

@@ -18,6 +18,7 @@ from nczarr_xarray.model import (
     FragmentMapping,
     Fragments,
     Hierarchy,
+    Record,
     Variable,
     assembled,
     borders,
@@ -60,6 +61,10 @@ class Aggregated:
             found.update(table.addresses.tolist())
             found.update(place.address for other in table.others.values() for place in other)
         return {address for address in found if address}
+
+    def holder(self, path: str) -> Literal["master", "files"] | None:
+        """Return where the data of a variable are; None if they are still to be read."""
+        return "files" if path in self.tables else "master" if path in self.values else None
 
     def group_attributes(self) -> dict[str, Mapping[str, Attribute]]:
         """Return the attributes of groups below the root."""
@@ -161,7 +166,12 @@ class Tabler:
     grid: FileGrid
     old: Mapping[str, Fragments]
     before: Mapping[str, Before]
-    _columns: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict)
+    _columns: dict[tuple[str, ...], Fragments] = field(default_factory=dict)
+    _record: Record = field(init=False)
+
+    def __post_init__(self) -> None:
+        stamps = np.array([file.stamp for file in self.files], np.int64).reshape(-1, 2)
+        object.__setattr__(self, "_record", Record(*stamps[self._step].T))
 
     def table(self, path: str, dimensions: Sequence[Dimension]) -> Fragments:
         """Return the table of a variable.
@@ -185,11 +195,9 @@ class Tabler:
         if new.mappings or None in new.addresses.tolist() or not _is_constant(new.names):
             return assembled(*bounds, [(new, self._placed(paths))])
         if paths not in self._columns:
-            self._columns[paths] = np.full(self._count(paths), None, object)
-            self._columns[paths][self._placed(paths)] = new.addresses
-        addresses = self._columns[paths]
-        names, formats = (constant(text, len(addresses)) for text in (new.names[0], ""))
-        return Fragments(*bounds, addresses, names, formats)
+            self._columns[paths] = assembled(*bounds, [(new, self._placed(paths))])
+        first = self._columns[paths]
+        return replace(first, names=constant(new.names[0], first.count))
 
     def _files(self, path: str, paths: Sequence[str]) -> Fragments:
         """Return the fragments of a variable in the order in which later ones count."""
@@ -206,7 +214,7 @@ class Tabler:
             addresses = column([None if name is None else one for one, name in pairs])
         own = column([name or "" for name in names])
         new = in_a_row(addresses, own, constant("", len(names)))
-        return replace(new, mappings=self._mappings(path, paths))
+        return replace(new, mappings=self._mappings(path, paths), record=self._record)
 
     @property
     def _step(self) -> slice:
@@ -243,9 +251,6 @@ class Tabler:
             if part or turned:
                 mappings[at] = FragmentMapping(part, axes=turned)
         return mappings
-
-    def _count(self, paths: tuple[str, ...]) -> int:
-        return int(np.prod(self.grid.shape(paths), dtype=np.int64))
 
     def _extended(
         self,

@@ -25,7 +25,14 @@ from nczarr_xarray.aggregation.grid import Overlap
 from nczarr_xarray.aggregation.icechunk import is_icechunk, write_icechunk
 from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.kerchunk import write_references
-from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
+from nczarr_xarray.aggregation.masters import (
+    Replaced,
+    content,
+    policy_of,
+    read_aggregation,
+    read_master,
+)
+from nczarr_xarray.aggregation.refresh import refreshed
 from nczarr_xarray.aggregation.report import Report
 from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
 from nczarr_xarray.aggregation.sources import datasets_of
@@ -44,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def aggregate(
-    targets: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
+    targets: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] | None,
     output: str | os.PathLike[str],
     dim: Dim = None,
     append: bool = False,
@@ -61,6 +68,7 @@ def aggregate(
     types: Types = "error",
     rename: Mapping[str, str] | None = None,
     skip_unreadable: bool = False,
+    refresh: bool = False,
     overwrite: bool = False,
     relative: bool | None = None,
     output_options: Mapping[str, Any] | None = None,
@@ -76,7 +84,8 @@ def aggregate(
     ----------
     targets
         Paths or URLs of datasets of any format, or a single one; folders, patterns and lists: see
-        `nczarr_xarray.aggregation.sources.datasets_of`.
+        `nczarr_xarray.aggregation.sources.datasets_of`. With `refresh`, None for those that the
+        aggregation has.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
         a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead: for
@@ -136,8 +145,13 @@ def aggregate(
         ``{"lat": "latitude"}``. Files that have none of these names are taken as they are.
     skip_unreadable
         Leave out files that are no datasets, with a warning that names each.
+    refresh
+        Write the aggregation at `output` anew, as it would be made of the files now, but read only
+        those that are new or have changed: the others are of the size, and have the tag or time,
+        that it notes of each. Other options have to be as they were. All files are read if only
+        their order says where they belong, or if a part of one counts.
     overwrite
-        Replace what is at `output`; not with `append`.
+        Replace what is at `output`; not with `append` or `refresh`.
     relative
         Whether the master states addresses of files below its folder relative to itself, so that
         all can be moved together. By default it does, but not in CFA-0.4: S3netCDF4 looks for
@@ -174,17 +188,18 @@ def aggregate(
     """
     request = Request.of(locals())
     check_callback(callback)
-    files = datasets_of(targets, storage_options)
-    if append and overwrite:
-        raise URLError("overwrite", "replaces the master, append adds to it: give one of them")
+    if append + refresh + overwrite > 1:
+        reason = "replaces the master, append adds to it, refresh reads what changed: give one"
+        raise URLError("overwrite", reason)
+    files = [] if refresh and targets is None else datasets_of(targets or (), storage_options)
     refs = says_references(os.fsdecode(output))
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
     place, kind = _place(output, output_options, format, advice)
     _check_files(files, place)
-    if refs and append:
-        reason = "is to be references, which grow by being made anew: leave out append"
+    if refs and (append or refresh):
+        reason = "is to be references, which are made anew: leave out append and refresh"
         raise ExportError(place.url, reason)
     _check_version(place, refs, cfa_version, format)
     check_classic(place.url, format, cfa_version if append else cfa_version or NEWEST)
@@ -192,9 +207,12 @@ def aggregate(
     lacking, report = Lacking(netcdf4=True), Report(len(files)) if dry_run else None
 
     def read(
-        files: Sequence[str], addresses: Sequence[str], before: Aggregated | None = None
+        files: Sequence[str],
+        addresses: Sequence[str],
+        before: Aggregated | None = None,
+        old: Aggregated | None = None,
     ) -> Aggregated:
-        wanted = request.wanted(Replaced(place).refuse_below, before)
+        wanted = request.wanted(Replaced(place).refuse_below, before or old)
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
             return joined(
                 files, addresses, request, wanted, shown, before, place.url, lacking, report
@@ -203,22 +221,28 @@ def aggregate(
     def draft() -> Draft:
         dialect = dialect_called(cfa_version or NEWEST, place.url)
         addresses = [address_of(place, file, dialect, relative=relative) for file in files]
-        made = content(read(files, addresses), dialect)
+        made = content(read(files, addresses), dialect, place)
         return Draft(kind, lambda: made)
 
     def draft_of_more() -> Draft:
         before, existing, version = _before(place, cfa_version, format)
         dialect, there = dialect_called(version, place.url), before.addresses()
         alike = _are_relative(there, place) if relative is None else relative
-        named = ((address_of(place, file, dialect, relative=alike), file) for file in files)
-        new = [(address, file) for address, file in named if address not in there]
-        if not new:
+        left: Aggregated | None = before
+        if refresh:
+            targets, left = refreshed(files, before, policy_of(place), storage_options)
+        else:
+            targets = [
+                f for f in files if address_of(place, f, dialect, relative=alike) not in there
+            ]
+        if not targets and left is before:
             raise _NothingNewError
-        addresses, targets = zip(*new, strict=True)
-        found = content(read(targets, addresses, before), dialect)
+        addresses = [address_of(place, file, dialect, relative=alike) for file in targets]
+        made = left if left and not targets else read(targets, addresses, left, before)
+        found = content(made, dialect, place)
         return Draft(existing.kind, lambda: found, version=existing.version)
 
-    planned = draft_of_more if append else draft
+    planned = draft_of_more if append or refresh else draft
     with suppress(_NothingNewError):
         if report is not None:
             try:
@@ -233,11 +257,11 @@ def aggregate(
                 lambda _: storage_options,
                 replaces=overwrite,
             )
-        elif append and place.swaps:
+        elif (append or refresh) and place.swaps:
             swap(place, planned)
             lacking.tell(place.url)
         else:
-            _write(place, planned, replaces=append or overwrite)
+            _write(place, planned, replaces=append or refresh or overwrite)
             lacking.tell(place.url)
     return report
 
@@ -355,7 +379,8 @@ def write_again(
         return where and address_of(place, where, dialect, relative=relative)
 
     def draft() -> Draft:
-        made = content(read(place, dialect).readdressed(renamed), dialect)
+        found = read(place, dialect).readdressed(renamed)
+        made = content(found, dialect, place)
         return Draft(kind, lambda: made)
 
     _write(place, draft, replaces=overwrite)

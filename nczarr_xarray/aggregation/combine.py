@@ -209,7 +209,7 @@ class Combiner:
         storing = decide(
             path,
             along,
-            None if old is None else "files" if path in old.tables else "master",
+            None if old is None else old.holder(path),
             is_coordinate=form.is_coordinate,
             is_small=self._is_small(form),
             stays=form.is_coordinate or has_few_bytes(variable),

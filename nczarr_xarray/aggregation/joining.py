@@ -92,10 +92,11 @@ def joined(
     own = {path for layout in layouts for path in layout.dimensions}
     new = [path for path in there if path not in own]
 
-    def holder(path: str) -> str:
-        if before is not None:
-            return url
+    def first(path: str) -> str:
         return next((f.target for f in kept if f.layout.form(path) is not None), kept[0].target)
+
+    def holder(path: str) -> str:
+        return first(path) if before is None else url
 
     wrong: dict[int, str] = {}
     for layout in layouts:
@@ -116,7 +117,7 @@ def joined(
     hierarchy = lacking.bools(hierarchy, {form.path for form in expected.forms})
 
     def read_first(variable: Variable) -> np.ndarray:
-        return read_variable(holder(variable.path), wanted, variable)
+        return read_variable(first(variable.path), wanted, variable)
 
     while pairs:
         files_left, asked = [file for file, _ in pairs], request.asked

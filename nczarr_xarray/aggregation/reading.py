@@ -25,6 +25,7 @@ from nczarr_fsspec.place import find_beside, find_remote_file
 from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
+from nczarr_fsspec.transport.request import Stamp
 from nczarr_xarray.aggregation.checks import equal_values
 from nczarr_xarray.aggregation.labels import Label
 from nczarr_xarray.aggregation.names import with_names
@@ -33,7 +34,7 @@ from nczarr_xarray.chunks.sources import EncodedChunk
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.alike_files import AlikeStack, AlikeVariable
 from nczarr_xarray.dataset.dataset import Opened, gather_caught
-from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.file import DataFile, stamp_of
 from nczarr_xarray.dataset.fragment_datasets import open_begun, split_address
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
@@ -105,12 +106,17 @@ class Wanted:
         return shown, description
 
     def read(
-        self, target: str, hierarchy: Hierarchy, description: Description, values: Iterable[Any]
+        self,
+        target: str,
+        hierarchy: Hierarchy,
+        description: Description,
+        values: Iterable[Any],
+        stamp: Stamp,
     ) -> Read:
         """Return what was read of a file; raise if values could not be."""
         checked = _checked(target, description, values)
         labels = (label.value(target, hierarchy) for label in self.labels)
-        return Read(hierarchy, description, (*checked, *labels))
+        return Read(hierarchy, description, (*checked, *labels), stamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +131,14 @@ class Read:
         What is kept of them.
     values
         Of the variables that the description wants.
+    stamp
+        Of the version of the file.
     """
 
     hierarchy: Hierarchy
     description: Description
     values: tuple[np.ndarray, ...]
+    stamp: Stamp
 
 
 class _Kind(NamedTuple):
@@ -162,9 +171,10 @@ class _Kind(NamedTuple):
             key = (slice(None),) * len(stack.variable.shape)
             chunks = [one.chunks[number] for one in begun]
             columns.append(stack.read(chunks, key, points=False)[1])
-        rows = zip(targets, zip(*columns, strict=True), strict=True)
+        rows = zip(targets, zip(*columns, strict=True), begun, strict=True)
         return [
-            wanted.read(target, self.hierarchy, self.description, values) for target, values in rows
+            wanted.read(target, self.hierarchy, self.description, values, one.stamp)
+            for target, values, one in rows
         ]
 
 
@@ -177,10 +187,13 @@ class _Begun(NamedTuple):
         What it has in common with others.
     chunks
         Of each variable that is wanted.
+    stamp
+        Of the version of the file.
     """
 
     kind: _Kind
     chunks: list[list[EncodedChunk]]
+    stamp: Stamp
 
 
 class _Found(NamedTuple):
@@ -245,7 +258,7 @@ class RemoteFiles:
             file = DataFile(source)
             readers = [VariableReader(file, variable) for variable in variables]
             values = await gather_caught([reader.read_remote() for reader in readers])
-            return self._wanted.read(target, hierarchy, description, values)
+            return self._wanted.read(target, hierarchy, description, values, source.stamp)
         finally:
             source.close()
 
@@ -286,7 +299,7 @@ def _begun(kind: _Kind, source: RemoteFileBytes) -> _Begun | None:
         if own is None:
             return None
         chunks.append(own)
-    return _Begun(kind, chunks) if kind.stacks else None
+    return _Begun(kind, chunks, source.stamp) if kind.stacks else None
 
 
 async def _stacks(
@@ -311,7 +324,7 @@ def read_one(target: str, wanted: Wanted) -> Read:
         wanted.refuse(target, opened, wanted.options)
         hierarchy, description = wanted.describe(target, opened.hierarchy)
         values = opened.read_many([(variable, None) for variable in description.wanted])
-        return wanted.read(target, hierarchy, description, values)
+        return wanted.read(target, hierarchy, description, values, stamp_of(opened.store))
 
 
 def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:
@@ -395,7 +408,7 @@ class Summaries:
         if not self.files or layout is not self.files[-1].layout:
             self._hierarchies.setdefault(layout, read.hierarchy)
         values = tuple(map(self._shared, read.values))
-        self.files.append(Summary(target, layout, sizes, values))
+        self.files.append(Summary(target, layout, sizes, values, read.stamp))
 
     def whole(self) -> Hierarchy:
         """Return the metadata of the first file, with variables that only others have."""

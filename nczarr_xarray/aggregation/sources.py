@@ -173,6 +173,7 @@ class _Listed:
         """Find a folder, or a file; no request is sent."""
         place = Place.of(url, storage_options if names_url(url) else None)
         if place.fs is not None:
+            place.fs.invalidate_cache()  # of listings, which would hide what is new
             return cls(url, place.fs, place.path, place.shown)
         from fsspec.implementations.local import LocalFileSystem
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.forks import cached_property
+from nczarr_fsspec.transport.request import UNKNOWN, Stamp
 from nczarr_xarray.aggregation.names import joined, text_dimensions
 from nczarr_xarray.dataset.units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
@@ -139,12 +140,15 @@ class Summary(NamedTuple):
         Lengths of `Layout.dimensions`.
     values
         Of `Layout.small`.
+    stamp
+        Of the version that was read.
     """
 
     target: str
     layout: Layout
     sizes: tuple[int, ...]
     values: tuple[np.ndarray, ...]
+    stamp: Stamp = UNKNOWN
 
     def size(self, dimension: str) -> int:
         """Return the length of a dimension."""

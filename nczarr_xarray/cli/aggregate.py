@@ -20,6 +20,7 @@ def add_aggregate(new: NewParser) -> None:
             "nczarr aggregate 's3://bucket/tas/**/*.nc' -o s3://bucket/tas.nca",
             "nczarr aggregate tas_2003.nc -o tas.nca --append",
             r"nczarr aggregate 'runs/*.nc' -o runs.nca --dim 'member=_r(\d+)i1' --dry-run",
+            "nczarr aggregate -o tas.nca --refresh",
         ],
         description="Write a master that holds the coordinates of all files, and says which of "
         "them has which part of the data. Only metadata and coordinates are read; the order of "
@@ -28,7 +29,7 @@ def add_aggregate(new: NewParser) -> None:
     parser.add_argument(
         "files",
         metavar="FILE",
-        nargs="+",
+        nargs="*",
         help="a path or URL of a dataset, a folder, a pattern in quotes, a text that lists these "
         "(.txt), or a catalogue of THREDDS (catalog.xml)",
     )
@@ -44,6 +45,12 @@ def add_aggregate(new: NewParser) -> None:
     if_there = parser.add_mutually_exclusive_group()
     if_there.add_argument(
         "--append", action="store_true", help="add the files to what MASTER has already"
+    )
+    if_there.add_argument(
+        "--refresh",
+        action="store_true",
+        help="write MASTER anew, as of the files now (without FILE: those that it has), but read "
+        "only those that are new or have changed",
     )
     if_there.add_argument("--overwrite", action="store_true", help="replace MASTER")
     parser.repeated(
@@ -118,9 +125,11 @@ def run(args: argparse.Namespace) -> int:
     if len(args.output) > 1:
         reason = "is given twice; storage options are -s of the files, -S of MASTER"
         raise UsageError("-o/--output", reason)
+    if not args.files and not args.refresh:
+        raise UsageError("FILE", "is lacking; only --refresh knows the files")
     with in_terms_of_options():
         report = aggregate(
-            args.files,
+            args.files or None,
             args.output[0],
             _dim(args.dim or ()),
             args.append,
@@ -136,6 +145,7 @@ def run(args: argparse.Namespace) -> int:
             types="promote" if args.promote_types else "error",
             rename=dict(_pair("--rename", "OLD=NEW", text) for text in args.rename),
             skip_unreadable=args.skip_unreadable,
+            refresh=args.refresh,
             overwrite=args.overwrite,
             relative=args.relative,
             output_options=args.master_options or None,

@@ -18,6 +18,7 @@ import numpy as np
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.local_files import OPEN_FLAGS, read_at
 from nczarr_fsspec.ranges.local import LocalFileBytes
+from nczarr_fsspec.transport.request import UNKNOWN, Stamp
 from nczarr_xarray.chunks.grid import Grid, GridRead
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
@@ -37,6 +38,7 @@ from nczarr_xarray.model import (
     FileStrides,
     FragmentArray,
     FragmentMapping,
+    FragmentPlace,
     Variable,
 )
 
@@ -55,8 +57,16 @@ _RUN = 256
 #: do. Of small fragments two threads would read no more than one, for half as much time again.
 _CHUNKS_A_FILE = 3
 
-#: A file of a stack: its path, all of its bytes, or its chunks; None if it is in no such form.
-StackedFile: TypeAlias = "str | bytes | list[EncodedChunk] | None"
+
+class StampedFile(NamedTuple):
+    """A file of this machine, and which version of it is meant."""
+
+    path: str
+    stamp: Stamp = UNKNOWN
+
+
+#: A file of a stack: where it is, all of its bytes, or its chunks; None if it is in no such form.
+StackedFile: TypeAlias = StampedFile | bytes | list[EncodedChunk] | None
 
 
 class AlikeVariable(NamedTuple):
@@ -125,15 +135,16 @@ class AlikeFiles:
         known, variable = self._known
         return variable if name == known else None
 
-    def open(self, path: str, name: str) -> Opening | None:
-        """Open a variable of a local file, which stays open; None if it has another pattern."""
-        variable = self.variable(name)
+    def open(self, path: str, place: FragmentPlace) -> Opening | None:
+        """Open a fragment in a local file, which stays open; None if it has another pattern."""
+        variable = self.variable(place.name)
         if variable is None:
             return None
         try:
             source = LocalFileBytes(path)
+            place.stamp.check(source.stamp, source.url)
         except NCZarrError:
-            return None
+            return None  # which is found again, and explained
         opening = variable.open(DataFile(source))
         if opening is None:
             source.close()
@@ -268,11 +279,12 @@ class AlikeStack:
         if isinstance(file, bytes):
             return self._chunks_of(file, len(file), None, numbers, most)
         try:
-            descriptor = os.open(file, OPEN_FLAGS)
+            descriptor = os.open(file.path, OPEN_FLAGS)
         except (OSError, ValueError):
             return None
         try:
             before = os.fstat(descriptor)
+            file.stamp.check(Stamp(before.st_size, before.st_mtime_ns), file.path)
             data = None
             if stat.S_ISREG(before.st_mode):
                 size, needed = before.st_size, max(self.pattern.stop, self._chunks.stop)

@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
 from nczarr_fsspec.keystore import KeyStore, OnLoop
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-from nczarr_fsspec.transport.request import Extent
+from nczarr_fsspec.transport.request import UNKNOWN, Extent, Stamp
 from nczarr_xarray.formats.registry import OpenOptions, Source, read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, collection_paused, read_rounds
 from nczarr_xarray.model import Hierarchy
@@ -243,6 +243,11 @@ def whole_of(source: ByteSource) -> bytes | None:
     if not isinstance(source, RemoteBytes) or not 0 < source.size == len(source.head):
         return None
     return source.head
+
+
+def stamp_of(store: KeyStore | DataFile) -> Stamp:
+    """Return what is kept of the version of a file; nothing of a tree, which has no version."""
+    return store.source.stamp if isinstance(store, DataFile) else UNKNOWN
 
 
 def loop_of(store: KeyStore | DataFile) -> OnLoop | None:

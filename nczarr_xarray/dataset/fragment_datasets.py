@@ -22,8 +22,9 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, ByteSource, Known
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.text import printable
 from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
+from nczarr_fsspec.transport.request import UNKNOWN, Stamp
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.file import DataFile, stamp_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.opendap import is_dap
@@ -73,6 +74,7 @@ class RemoteFragment:
     known: Known | None
     options: OpenOptions
     path: str
+    stamp: Stamp = UNKNOWN
 
     @classmethod
     def find(
@@ -118,6 +120,7 @@ class RemoteFragment:
             As `open_fragment`.
         """
         await self.source.begin(self.known)
+        self.stamp.check(self.source.stamp, self.source.url)
         like = alike()
         opening = None if like is None else like.open(DataFile(self.source))
         if opening is not None:
@@ -197,7 +200,9 @@ class FragmentDatasets:
     def _open(self, place: FragmentPlace, *, entire: bool) -> Opening:
         where, depth = self.resolved(place), self._depth + 1
         options, name = self.policy.options(where), place.name
-        return open_fragment(self._open_with, where, options, name, depth=depth, entire=entire)
+        return open_fragment(
+            self._open_with, where, options, name, depth=depth, entire=entire, stamp=place.stamp
+        )
 
     def first(self, array: FragmentArray) -> FragmentPlace | None:
         """Return the place of the first fragment; None if there is none."""
@@ -262,7 +267,7 @@ class FragmentDatasets:
         like = self._likes.get(key) if is_plain else None
         fragment = None if like is None else like.beside(name)
         if fragment is not None:
-            return fragment
+            return replace(fragment, stamp=place.stamp)
         where = self.resolved(place)
         if not is_url(where):
             return None
@@ -270,7 +275,7 @@ class FragmentDatasets:
         is_like = fragment is not None and is_plain and where.endswith(f"/{name}")
         if fragment is not None and is_like and self.policy.is_even_below(where):
             remember(self._likes, key, fragment)
-        return fragment
+        return None if fragment is None else replace(fragment, stamp=place.stamp)
 
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
@@ -350,6 +355,7 @@ def open_fragment(
     *,
     depth: int,
     entire: bool,
+    stamp: Stamp = UNKNOWN,
 ) -> Opening:
     """Open a variable of a dataset.
 
@@ -364,11 +370,13 @@ def open_fragment(
     entire
         Whether to read all metadata of its group; without, the variable may be shorter than its
         unlimited dimension, and the names of its dimensions need not be known.
+    stamp
+        Of the version that is meant.
 
     Raises
     ------
     NCZarrError
-        If there is no such dataset, or it has no such variable.
+        If there is no such dataset, it is another version, or it has no such variable.
     """
     if is_dap(target):
         return _variable_of(_open_dap(target, storage_options), path)
@@ -380,6 +388,7 @@ def open_fragment(
             raise
         opened = _open_dap(target, storage_options)
     with opened:  # what is read opens it again
+        stamp.check(stamp_of(opened.store), opened.store.url)
         return _variable_of(opened, path)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.concurrency import Budget, WaitingThreads, at_once, gather_or_cancel
 from nczarr_fsspec.errors import (
     ChangedError,
@@ -29,11 +30,12 @@ from nczarr_fsspec.errors import (
     caller_level,
 )
 from nczarr_fsspec.keystore import OnLoop
+from nczarr_fsspec.places.address import is_absolute
 from nczarr_xarray.chunks.pieces import count_of
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import allocate
 from nczarr_xarray.chunks.threads import in_pool
-from nczarr_xarray.dataset.alike_files import AlikeFiles, read_alike
+from nczarr_xarray.dataset.alike_files import AlikeFiles, StackedFile, StampedFile, read_alike
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile, loop_of, whole_of
 from nczarr_xarray.dataset.fragment_datasets import (
@@ -53,7 +55,7 @@ from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.dialect import aggregated, is_master
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.formats.rounds import collection_paused
-from nczarr_xarray.model import FragmentArray, FragmentPlace, Hierarchy
+from nczarr_xarray.model import FragmentArray, FragmentPlace, Fragments, Hierarchy, Record
 
 #: Threads that read other fragments behind a network, such as trees.
 AT_ONCE = 32
@@ -112,8 +114,19 @@ def with_aggregations(
     policy = replace(options, allow=allow).policy(master, opened.store)
     datasets = AggregationReaders(own, open_with, policy, options.depth)
     for variable, array in aggregated(hierarchy):
-        variable.array = replace(array, opener=datasets)
+        fragments = _as_found(array.fragments, policy)
+        variable.array = replace(array, fragments=fragments, opener=datasets)
     return replace(opened, hierarchy=hierarchy)
+
+
+def _as_found(fragments: Fragments, policy: AddressPolicy) -> Fragments:
+    """Return a table whose record tells only the sizes of files that have moved."""
+    record, moves = fragments.record, policy.moves
+    if record is None or (record.place == policy.place and not moves):
+        return fragments
+    same = [not moves and is_absolute(one or "") for one in fragments.addresses.tolist()]
+    numbers = np.where(same, record.numbers, 0)
+    return replace(fragments, record=Record(record.sizes, numbers, policy.place))
 
 
 def _own_variable(url: str, variables: Mapping[str, Opening], name: str) -> Opening:
@@ -251,7 +264,9 @@ class FragmentReader:
         self.datasets.name(error, place)
         position = self.array.fragments.position(number)
         hint = ""
-        if isinstance(error, DatasetNotFoundError):
+        if isinstance(error, ChangedError):
+            hint = "; nczarr aggregate --refresh reads it again"
+        elif isinstance(error, DatasetNotFoundError):
             hint = (
                 "; if the aggregation was written anew meanwhile, open it again; if the fragments "
                 "have moved, open with replace={old: new}"
@@ -289,14 +304,14 @@ class PartsRead:
         others: list[Part] = []
         while parts:
             if alike.stack is not None:
-                parts = self._read_alike(parts, self._path)
+                parts = self._read_alike(parts, self._local_file)
             left = iter(parts)
             for part in left:
                 path, place = self._path(part), self._place(part)
                 if path is None:
                     others.append(part)
                     continue
-                opening = alike.open(path, place.name)
+                opening = alike.open(path, place)
                 if opening is not None:
                     datasets.keep(place, opening, entire=entire)
                 self.read_part(part)
@@ -369,6 +384,12 @@ class PartsRead:
         """Return the path of a fragment of this machine."""
         return self.reader.datasets.path(self._place(part))
 
+    def _local_file(self, part: Part) -> StampedFile | None:
+        """Return the file of a fragment of this machine."""
+        place = self._place(part)
+        path = self.reader.datasets.path(place)
+        return None if path is None else StampedFile(path, place.stamp)
+
     def read_part(self, part: Part) -> None:
         """Read a part, wherever its fragment is."""
         reader, number = self.reader, part.number
@@ -421,9 +442,7 @@ class PartsRead:
             return parts
         return self._read_alike(parts, lambda part: self._whole.pop(part.number, None))
 
-    def _read_alike(
-        self, parts: list[Part], file: Callable[[Part], str | bytes | None]
-    ) -> list[Part]:
+    def _read_alike(self, parts: list[Part], file: Callable[[Part], StackedFile]) -> list[Part]:
         array, stack = self.reader.array, self.reader.alike.stack
         assert stack is not None
         return read_alike(array, stack, self.result, parts, file, points=self.points)

@@ -34,6 +34,7 @@ from nczarr_xarray.model.fragments import FragmentMapping as FragmentMapping
 from nczarr_xarray.model.fragments import FragmentOpener as FragmentOpener
 from nczarr_xarray.model.fragments import FragmentPlace as FragmentPlace
 from nczarr_xarray.model.fragments import Fragments as Fragments
+from nczarr_xarray.model.fragments import Record as Record
 from nczarr_xarray.model.fragments import assembled as assembled
 from nczarr_xarray.model.fragments import borders as borders
 from nczarr_xarray.model.fragments import in_a_row as in_a_row

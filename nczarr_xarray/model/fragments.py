@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from nczarr_fsspec.transport.request import UNKNOWN, Stamp
 from nczarr_xarray.model.arrays import Array, LibraryArray, Selections
 
 #: Bytes of fragments that are read together at least, by dask.
@@ -26,11 +27,14 @@ class FragmentPlace(NamedTuple):
         Path of the variable in it, ``"tas"`` or ``"group/tas"``; ``"#3"`` is its number.
     format
         What the aggregation calls the format; ``""`` if it does not say.
+    stamp
+        Of the version of the file that is meant.
     """
 
     address: str
     name: str
     format: str = ""
+    stamp: Stamp = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,33 @@ class FragmentMapping:
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """Which versions of the files of fragments a table is about: columns, as those of `Fragments`.
+
+    Parameters
+    ----------
+    sizes, numbers
+        int64: as of `Stamp`.
+    place
+        What tells the folder of the master where it was made from others: the same file has
+        another number elsewhere.
+    """
+
+    sizes: np.ndarray
+    numbers: np.ndarray
+    place: str = ""
+
+    @classmethod
+    def unknown(cls, count: int, place: str = "") -> Record:
+        """Return a record that tells nothing."""
+        return cls(np.full(count, -1, np.int64), np.zeros(count, np.int64), place)
+
+    def stamp(self, number: int) -> Stamp:
+        """Return what there is of a fragment."""
+        return Stamp(int(self.sizes[number]), int(self.numbers[number]))
+
+
+@dataclass(frozen=True, slots=True)
 class Fragments:
     """A table of fragments: columns in C order over the grid of fragments.
 
@@ -80,6 +111,8 @@ class Fragments:
         How fragments are mapped that are not taken as they are, by their number.
     others
         By number: where else the same fragment may be, in the order in which to try.
+    record
+        Which versions of the files are meant; None if that is not known.
     """
 
     starts: tuple[np.ndarray, ...]
@@ -90,6 +123,7 @@ class Fragments:
     values: np.ndarray | None = None
     mappings: Mapping[int, FragmentMapping] = field(default_factory=dict)
     others: Mapping[int, tuple[FragmentPlace, ...]] = field(default_factory=dict)
+    record: Record | None = None
 
     @property
     def grid(self) -> tuple[int, ...]:
@@ -116,7 +150,8 @@ class Fragments:
         address = self.addresses[number]
         if address is None:
             return ()
-        first = FragmentPlace(address, self.names[number], self.formats[number])
+        stamp = UNKNOWN if self.record is None else self.record.stamp(number)
+        first = FragmentPlace(address, self.names[number], self.formats[number], stamp)
         return (first, *self.others.get(number, ()))
 
     def is_beside(self, other: Fragments) -> bool:
@@ -125,9 +160,13 @@ class Fragments:
             return False
         if any((self.mappings, self.others, other.mappings, other.others)):
             return False
+        own, theirs = (one.record or Record.unknown(0) for one in (self, other))
         pairs = zip(
-            (*self.starts, *self.stops, self.addresses, self.formats),
-            (*other.starts, *other.stops, other.addresses, other.formats),
+            (*self.starts, *self.stops, self.addresses, self.formats, own.sizes, own.numbers),
+            (
+                *(*other.starts, *other.stops, other.addresses, other.formats),
+                *(theirs.sizes, theirs.numbers),
+            ),
             strict=True,
         )
         return all(np.array_equal(one, two) for one, two in pairs)
@@ -171,6 +210,9 @@ def assembled(
     names, formats = np.full(count, "", object), np.full(count, "", object)
     mappings: dict[int, FragmentMapping] = {}
     others: dict[int, tuple[FragmentPlace, ...]] = {}
+    parts = [*parts]
+    known = [table.record for table, _ in parts if table.record is not None]
+    record = Record.unknown(count, max(one.place for one in known)) if known else None
     for table, places in parts:
         assert table.values is None
         is_there = [address is not None for address in table.addresses.tolist()]
@@ -179,6 +221,9 @@ def assembled(
         addresses[new] = table.addresses[there]
         names[new] = table.names[there]
         formats[new] = table.formats[there]
+        if record is not None:
+            own = table.record or Record.unknown(table.count)
+            record.sizes[new], record.numbers[new] = own.sizes[there], own.numbers[there]
         if mappings or others:
             for number in new.tolist():
                 mappings.pop(number, None)
@@ -190,7 +235,7 @@ def assembled(
         )
         mappings |= {numbers[n]: one for n, one in table.mappings.items() if n in numbers}
         others |= {numbers[n]: one for n, one in table.others.items() if n in numbers}
-    return Fragments(starts, stops, addresses, names, formats, None, mappings, others)
+    return Fragments(starts, stops, addresses, names, formats, None, mappings, others, record)
 
 
 class FragmentOpener(Protocol):

@@ -60,6 +60,8 @@ def master_of(folder: Path, stored: Callable[[int], str]) -> Path:
     for number, path in enumerate(files):
         write(path, number, stored(number))
     nczarr_xarray.aggregate(list(map(str, files)), folder / "m.nca")
+    with netCDF4.Dataset(folder / "m.nca", "a") as file:  # files may change
+        file["tas"].delncattr("aggregated_versions")
     return folder / "m.nca"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +19,13 @@ from nczarr_xarray.formats.cfa.dialect import (
     marks_of,
     text_in,
 )
-from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Variable, borders
+from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Record, Variable, borders
 
-ATTRIBUTES = frozenset({"aggregated_dimensions", "aggregated_data"})
+#: Names the variables with the record of a table: which versions of files it is about.
+_RECORD = "aggregated_versions"
+ATTRIBUTES = frozenset({"aggregated_dimensions", "aggregated_data", _RECORD})
 
+_INT64 = np.dtype(np.int64)
 #: What stands for no fragment in maps that are written.
 _NO_FRAGMENT = int(NC_DEFAULT_FILL["int"])
 
@@ -31,9 +35,11 @@ def keywords(variable: Variable) -> list[str]:
     return [key for key, _ in _pairs(variable)[0]]
 
 
-def _pairs(variable: Variable) -> tuple[list[tuple[str, str]], bool]:
+def _pairs(
+    variable: Variable, attribute: str = "aggregated_data"
+) -> tuple[list[tuple[str, str]], bool]:
     """Return keywords with the names of variables, and whether that is all there is."""
-    words = (text_in(variable.attributes, "aggregated_data") or "").split()
+    words = (text_in(variable.attributes, attribute) or "").split()
     pairs = [
         (key[:-1], name)
         for key, name in zip(words[::2], words[1::2], strict=False)
@@ -69,7 +75,7 @@ def names_of(scoped: Scoped, *, fold: bool) -> dict[str, str]:
 
 
 def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable]:
-    """Find the variables that terms name.
+    """Find the variables that terms name, and those of the record, if it is all there.
 
     Raises
     ------
@@ -84,7 +90,13 @@ def variables_of(scoped: Scoped, names: Mapping[str, str]) -> dict[str, Variable
                 f"names the variable {name!r:.200} in aggregated_data ({key}), there is none",
             )
         variables[key] = variable
-    return variables
+    found = {key: scoped.sibling(name) for key, name in _pairs(scoped.variable, _RECORD)[0]}
+    sizes, numbers = found.get("sizes"), found.get("versions")
+    return (
+        variables
+        if sizes is None or numbers is None
+        else {**variables, "sizes": sizes, "versions": numbers}
+    )
 
 
 class Borders(NamedTuple):
@@ -237,6 +249,45 @@ def text_term(
         return Term(path, (), np.array(values[0], object))
     shape = [length for _, length in dimensions]
     return Term(path, dimensions, column(values).reshape(shape))
+
+
+# -- records -------------------------------------------------------------------------------------
+# Which versions of the files of fragments are meant: for other readers, variables like any other.
+# Their names are behind that of the data when they are sorted, as cfdm sorts what it returns.
+
+_MEANING = {
+    "sizes": "bytes of the file of each fragment; -1: unknown",
+    "versions": "time of its last change in ns, or digest of its entity tag or time; 0: unknown",
+}
+
+
+def record_terms(
+    name: str, grid: Spelled, fragments: Fragments
+) -> tuple[dict[str, str], list[Term]]:
+    """Return the attribute and the variables of a record; none if there is nothing to tell."""
+    record = fragments.record
+    if record is None or (record.sizes < 0).all():
+        return {}, []
+    shape, lacking = [length for _, length in grid.dimensions], grid.numbers < 0
+    terms = []
+    for key, known, nothing in (("sizes", record.sizes, -1), ("versions", record.numbers, 0)):
+        values = np.where(lacking, nothing, known[grid.numbers]).reshape(shape)
+        attributes = {"long_name": _MEANING[key], "place": record.place}
+        terms.append(Term(f"{name}_fragment_{key}", grid.dimensions, values, attributes))
+    return {_RECORD: f"sizes: {terms[0].path} versions: {terms[1].path}"}, terms
+
+
+def with_record(
+    fragments: Fragments, values: Mapping[str, np.ndarray], terms: Mapping[str, Variable]
+) -> tuple[Fragments, tuple[str, ...]]:
+    """Return a table with its record, and what is wrong with that."""
+    if "versions" not in terms:
+        return fragments, ()
+    sizes, numbers = (np.asarray(values[key]) for key in ("sizes", "versions"))
+    if {sizes.shape, numbers.shape} != {fragments.grid} or {sizes.dtype, numbers.dtype} != {_INT64}:
+        return fragments, (f"{terms['versions'].path} is not of its fragments, and is not used",)
+    place = text_in(terms["versions"].attributes, "place") or ""
+    return replace(fragments, record=Record(sizes.reshape(-1), numbers.reshape(-1), place)), ()
 
 
 # -- partitions --------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ from nczarr_xarray.formats.cfa.borders import (
     Borders,
     borders_of,
     names_of,
+    record_terms,
     spelled,
     text_term,
     variables_of,
     whole,
+    with_record,
 )
 from nczarr_xarray.formats.cfa.dialect import (
     IN_04,
@@ -102,8 +104,9 @@ class Cf113:
         nothing = constant("", len(addresses))
         fragments = Fragments(borders.starts, borders.stops, addresses, names, nothing)
         warning = f"{lacking} fragments have no URI" if lacking else ""
+        fragments, problems = with_record(fragments, values, terms)
         array = array_of(scoped, borders.dimensions, fragments, warning=warning)
-        return Decoded(borders.dimensions, array, ATTRIBUTES)
+        return Decoded(borders.dimensions, array, ATTRIBUTES, problems=problems)
 
     def encode(
         self,
@@ -138,6 +141,8 @@ class Cf113:
         attributes["aggregated_data"] = (
             f"map: {grid.map.path} uris: {uris} identifiers: {identifiers.path}"
         )
+        recorded, record = record_terms(beside or name, grid, fragments)
+        attributes |= recorded
         if beside:
             return Encoded(attributes, (identifiers,))
         addresses = fragments.addresses.tolist()
@@ -146,7 +151,7 @@ class Cf113:
                 what = "is missing" if address is None else "is in the same dataset"
                 raise refuse(name, fragments, number, what, _VERSION, _WRITE)
         own = text_term(uris, grid.dimensions, addresses, False)
-        return Encoded(attributes, (grid.map, own, identifiers))
+        return Encoded(attributes, (grid.map, own, identifiers, *record))
 
 
 def _of_values(

@@ -14,9 +14,11 @@ from nczarr_xarray.formats.cfa.borders import (
     borders_of,
     keywords,
     names_of,
+    record_terms,
     spelled,
     text_term,
     variables_of,
+    with_record,
 )
 from nczarr_xarray.formats.cfa.dialect import (
     IN_04,
@@ -82,8 +84,9 @@ class Cfa062:
             spread["file"] = _substituted(spread["file"], terms["file"])
         places = _places(scoped, terms["address"], spread, count, tries)
         fragments = Fragments(borders.starts, borders.stops, *places[:3], others=places[3])
+        fragments, problems = with_record(fragments, values, terms)
         array = array_of(scoped, borders.dimensions, fragments)
-        return Decoded(borders.dimensions, array, ATTRIBUTES)
+        return Decoded(borders.dimensions, array, ATTRIBUTES, problems=problems)
 
     def encode(
         self,
@@ -116,6 +119,7 @@ class Cfa062:
         address = text_term(f"cfa_address_{name}", shape, variables, alike)
         if len(set(stated)) <= 1:
             formats = stated[:1] or ["nc"]
+        recorded, record = record_terms(name, grid, fragments)
         return Encoded(
             {
                 "aggregated_dimensions": " ".join(names),
@@ -123,8 +127,15 @@ class Cfa062:
                     f"location: cfa_location_{name} file: cfa_file_{name} "
                     f"format: cfa_format_{name} address: cfa_address_{name}"
                 ),
+                **recorded,
             },
-            (grid.map, file, text_term(f"cfa_format_{name}", shape, formats, True), address),
+            (
+                grid.map,
+                file,
+                text_term(f"cfa_format_{name}", shape, formats, True),
+                address,
+                *record,
+            ),
         )
 
 

@@ -220,7 +220,7 @@ class WritableDialect(Dialect, Protocol):
         ----------
         name
             Of the aggregation variable, without its group. Names of terms begin with ``cfa_`` and
-            end with it.
+            end with it, or begin with it.
         dimensions
             Names and lengths of the dimensions of its data.
         beside

@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from nczarr_fsspec.changes.journal import dataset_keys
-from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError, StoreError
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    ChangedError,
+    FormatError,
+    NCZarrError,
+    StoreError,
+)
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.formats.cfa.dialect import aggregated
@@ -190,6 +196,8 @@ def fragment_faults(hierarchy: Hierarchy) -> Iterator[Finding]:
             path = f"{variable.path} fragment {array.fragments.position(number)}"
             if isinstance(fault, AccessDeniedError):
                 code, advice = "fragment-denied", "allow its address: --allow"
+            elif isinstance(fault, ChangedError):
+                code, advice = "fragment-changed", "read it again: nczarr aggregate --refresh"
             elif isinstance(fault, StoreError):
                 code, advice = "fragment-missing", "restore it, or say where it is: --replace"
             else:

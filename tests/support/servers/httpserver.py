@@ -96,7 +96,8 @@ class Server:
     redirect
         Answer 302 to the same path below this prefix.
     etag, modified
-        Entity tag of all files, by which ``If-None-Match`` is answered, and their time.
+        Entity tag of all files, by which ``If-None-Match`` is answered, and their time. ``"md5"``
+        makes the tag of each file of what it holds.
     date
         What every answer says that the time is.
     cookie
@@ -196,6 +197,9 @@ class Server:
             return
         headers: dict[str, str] = {}
         content = self.files.get(request.path)
+        etag = self.etag
+        if etag == "md5" and content is not None:
+            etag = f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
         if strikes(self.unavailable_every):
             request.status, body = self.unavailable_status, b"busy"
             if self.retry_after is not None:
@@ -210,14 +214,14 @@ class Server:
             request.status, body = 403, b"hidden"
         elif content is None:
             request.status, body = self.missing_status, self.missing_body
-        elif self.etag is not None and request.headers.get("If-None-Match") == self.etag:
+        elif etag is not None and request.headers.get("If-None-Match") == etag:
             request.status, body = 304, b""
         else:
             if self.ranges in ("ok", "no-suffix"):
                 headers["Accept-Ranges"] = "bytes"
             request.status, body = self.content_for(request, content, headers)
-        if self.etag is not None and content is not None:
-            headers["ETag"] = self.etag
+        if etag is not None and content is not None:
+            headers["ETag"] = etag
             headers["Last-Modified"] = self.modified
         if self.cookie is not None:
             headers["Set-Cookie"] = self.cookie

@@ -22,6 +22,7 @@ from nczarr_xarray.dataset.alike_files import (
     AlikeFiles,
     AlikeStack,
     AlikeVariable,
+    StampedFile,
     read_alike_variable,
 )
 from nczarr_xarray.dataset.file import DataFile
@@ -59,9 +60,13 @@ def learned(path: Path, name: str = "tas") -> AlikeStack:
     return files.stack
 
 
+def files_at(paths: list[Path]) -> list[StampedFile]:
+    return [StampedFile(str(path)) for path in paths]
+
+
 def read(stack: AlikeStack, path: Path | str, key: Any = ALL) -> np.ndarray | None:
     """Return what is read of one file; None if it has to be read in another way."""
-    members, data = stack.read([str(path)], key, points=False)
+    members, data = stack.read([StampedFile(str(path))], key, points=False)
     return data[0] if members else None
 
 
@@ -101,11 +106,11 @@ def test_data_that_differ(tmp_path: Path, options: dict[str, Any]) -> None:
     assert stack.variable.attributes.keys() == opened(paths[1], name).variable.attributes.keys()
     data = np.stack([opened(path, name).reader.read() for path in paths])
     for key in (ALL, (slice(1, 2), slice(0, 4, 2)), (slice(None), np.array([3, 0, 0]))):
-        members, data_read = stack.read([str(path) for path in paths], key, points=False)
+        members, data_read = stack.read(files_at(paths), key, points=False)
         assert members == [0, 1, 2, 3, 4]
         np.testing.assert_array_equal(data_read, data[(slice(None), *key)], strict=True)
     chosen = np.array([2, 0, 1, 2]), np.array([0, 0, 3, 1])
-    members, data_read = stack.read([str(path) for path in paths], chosen, points=True)
+    members, data_read = stack.read(files_at(paths), chosen, points=True)
     np.testing.assert_array_equal(data_read, data[(slice(None), *chosen)], strict=True)
 
 
@@ -117,7 +122,7 @@ def test_chunks_that_are_missing(tmp_path: Path) -> None:
             file.createDimension("time", 4)
             tas = file.createVariable("tas", "f4", ("time",), fill_value=-9, chunksizes=(2,))
             tas[0 if number < 2 else slice(None)] = number
-    members, data_read = learned(paths[0]).read(list(map(str, paths)), (slice(None),), points=False)
+    members, data_read = learned(paths[0]).read(files_at(paths), (slice(None),), points=False)
     assert members == [0, 1]
     np.testing.assert_array_equal(data_read, np.array([[0, -9, -9, -9], [1, -9, -9, -9]], "f4"))
 
@@ -156,7 +161,7 @@ def test_records_that_are_interleaved(tmp_path: Path) -> None:
                 file.createVariable(name, "i2", ("time", "x"))[:] = DATA + number
     stack = learned(paths[0])
     for key in (ALL, (slice(2, 0, -1), np.array([3, 1]))):
-        _, data_read = stack.read(list(map(str, paths)), key, points=False)
+        _, data_read = stack.read(files_at(paths), key, points=False)
         expected = np.stack([DATA + n for n in range(3)]).astype("i2")[(slice(None), *key)]
         np.testing.assert_array_equal(data_read, expected, strict=True)
     content = bytearray(paths[0].read_bytes())
@@ -181,7 +186,7 @@ def test_plain_elements_of_any_shape(tmp_path: Path, shape: tuple[int, ...], for
             file.createVariable("tas", "i4", names)[...] = own
     stack = learned(paths[0])
     for key in ((slice(None),) * len(shape), tuple(slice(n // 2, n, 3) for n in shape)):
-        _, data_read = stack.read(list(map(str, paths)), key, points=False)
+        _, data_read = stack.read(files_at(paths), key, points=False)
         np.testing.assert_array_equal(data_read, data[(slice(None), *key)], strict=True)
     point = tuple(slice(length - 1, length) for length in shape)
     assert stack.nbytes(point, points=False) <= 1 << 18

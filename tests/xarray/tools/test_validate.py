@@ -149,6 +149,7 @@ OTHERS = {
         "index",
         "not-examined",
         "unsupported",
+        "fragment-changed",
         "fragment-missing",
         "fragment-misfit",
         "fragment-denied",
@@ -490,12 +491,15 @@ def master(tmp_path: Path) -> Path:
 
 
 def test_fragments(master: Path) -> None:
+    old = master.parent / "old.nca"  # has no record of what its files were
+    aggregate(sorted(master.parent.glob("*.nc")), old, cfa_version="0.4")
     assert without(validate(master)) == []
     (master.parent / "1.nc").unlink()
     (found,) = without(validate(master))
     assert (found.code, found.path) == ("fragment-missing", "/v fragment (1,)")
     xr.Dataset({"v": ("t", np.arange(3.0))}).to_netcdf(master.parent / "1.nc", engine="scipy")
-    assert "fragment-misfit" in codes(master)
+    assert "fragment-misfit" in codes(old)
+    assert codes(master) == {"fragment-changed"}
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])

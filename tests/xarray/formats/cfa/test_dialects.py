@@ -122,7 +122,7 @@ class TestCfa04:
         assert list(decoded.root.variables) == ["tas"]
         assert not decoded.root.variables["tas"].attributes
         ((_, array),) = aggregated(decoded)
-        assert array.fragments.places(0) == (("", "cfa_45sdf83745", "netCDF"),)
+        assert array.fragments.places(0) == (FragmentPlace("", "cfa_45sdf83745", "netCDF"),)
         assert array.fragments.mappings == {
             0: FragmentMapping(reverse=(1,), axes=(2, 0, 1), units="K @ 273.15")
         }
@@ -154,7 +154,7 @@ class TestCfa04:
         other = variable_of("other", (), np.dtype("f4"), {})
         root = Group("/", {"time": Dimension("time", 4)}, {}, {"tas": own, "other": other})
         array = read(Hierarchy(root, "hdf5"), {})
-        assert array.fragments.places(0) == (("", "other", ""),)
+        assert array.fragments.places(0) == (FragmentPlace("", "other"),)
         assert array.fragments.extent(0) == ((0, 4),)
 
     @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ class TestCfa04:
         array = read_04([{"index": [], "location": [], "subarray": stored}], (), pmshape=[])
         assert array.shape == ()
         assert array.fragments.grid == ()
-        assert array.fragments.places(0) == (("f.nc", "tas", "netCDF"),)
+        assert array.fragments.places(0) == (FragmentPlace("f.nc", "tas", "netCDF"),)
 
     def test_packing_and_fill(self) -> None:
         document = {
@@ -285,7 +285,7 @@ class TestCfa05:
         files = np.array([["", ""], ["f10", ""]], object)
         array = read(hierarchy, {
             **values, "/cfa_tas/location": location, "/cfa_tas/file": files})  # fmt: skip
-        assert held(array) == {((2, 4), (0, 2)): ((("f10", "tas", "NETCDF4"),), None)}
+        assert held(array) == {((2, 4), (0, 2)): ((FragmentPlace("f10", "tas", "NETCDF4"),), None)}
 
     @pytest.mark.parametrize(
         ("name", "value", "message"),

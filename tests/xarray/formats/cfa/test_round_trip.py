@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.transport.request import UNKNOWN
 from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
-from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments
+from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments, Record
 from tests.support.builders.aggregations import Lengths, held, master_of, read, with_chars
 
 NAMES = ("time", "lat", "lon", "level")
@@ -43,7 +44,12 @@ def axes(draw: st.DrawFn, gaps: bool) -> tuple[list[int], list[int], int]:
 
 @st.composite
 def tables(
-    draw: st.DrawFn, *, gaps: bool = True, missing: bool = True, formats: tuple[str, ...] = ("nc",)
+    draw: st.DrawFn,
+    *,
+    gaps: bool = True,
+    missing: bool = True,
+    formats: tuple[str, ...] = ("nc",),
+    recorded: bool = True,
 ) -> tuple[Lengths, Fragments]:
     own = [draw(axes(gaps)) for _ in range(draw(st.integers(0, 3)))]
     lengths = tuple((NAMES[at], length) for at, (_, _, length) in enumerate(own))
@@ -65,7 +71,19 @@ def tables(
         addresses,
         names,
         column(st.sampled_from(formats)),
+        record=draw(records(count)) if recorded else None,
     )
+
+
+@st.composite
+def records(draw: st.DrawFn, count: int) -> Record | None:
+    """What is known of files, or not of all, or of none."""
+    if not draw(st.booleans()):
+        return None
+    stamp = st.tuples(st.integers(-1, 1 << 40), st.integers(-(1 << 63), (1 << 63) - 1))
+    stamps = draw(st.lists(stamp | st.just(UNKNOWN), min_size=count, max_size=count))
+    columns = np.array(stamps, np.int64).reshape(-1, 2).T
+    return Record(*(columns if (columns[0] >= 0).any() else np.array([[-1], [0]]).repeat(count, 1)))
 
 
 def wanted(lengths: Lengths, fragments: Fragments) -> dict[Any, Any]:
@@ -88,7 +106,7 @@ def parts(draw: st.DrawFn, length: int) -> slice | tuple[int, ...]:
 
 @st.composite
 def mapped(draw: st.DrawFn) -> tuple[Lengths, Fragments]:
-    lengths, fragments = draw(tables(formats=("netCDF", "NCZarr")))
+    lengths, fragments = draw(tables(formats=("netCDF", "NCZarr"), recorded=False))
     mappings = {}
     for number in range(fragments.count):
         if fragments.addresses[number] is None or draw(st.booleans()):
@@ -127,7 +145,8 @@ def test_04(given_: tuple[Lengths, Fragments]) -> None:
 @given(tables(formats=("nc", "zarr")), st.data())
 def test_062(given_: tuple[Lengths, Fragments], data: st.DataObject) -> None:
     lengths, fragments = given_
-    places = st.lists(st.builds(FragmentPlace, texts, texts, st.just("nc")), max_size=2).map(tuple)
+    other = st.builds(FragmentPlace, texts, texts, st.just("nc"), st.just(UNKNOWN))
+    places = st.lists(other, max_size=2).map(tuple)
     listed = [n for n in range(fragments.count) if fragments.addresses[n] is not None]
     others = {n: own for n in listed if (own := data.draw(places))}
     fragments = replace(fragments, others=others)
@@ -152,7 +171,7 @@ def test_113(given_: tuple[Lengths, Fragments]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u8", "f4", "f8", "O"])
-@given(given_=tables(), data=st.data())
+@given(given_=tables(recorded=False), data=st.data())
 def test_113_values(dtype: str, given_: tuple[Lengths, Fragments], data: st.DataObject) -> None:
     lengths, fragments = given_
     some: dict[str, st.SearchStrategy[Any]] = {

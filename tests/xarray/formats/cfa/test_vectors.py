@@ -12,7 +12,7 @@ import pytest
 
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.cfa.dialect import aggregated
-from nczarr_xarray.model import FragmentArray, FragmentMapping
+from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace
 
 DATA = Path(__file__).parents[3] / "data" / "cfa-vectors"
 
@@ -127,7 +127,7 @@ def test_missing_and_own_fragments_of_062() -> None:
     folder = DATA / "cf3162_cfa062"
     missing, own = table_of(folder / "agg_missing.nca"), table_of(folder / "agg_shared.nca")
     assert missing.fragments.addresses.tolist() == ["f00.nc", "f01.nc", "f10.nc", None]
-    assert own.fragments.places(3) == (("", "tas_in", "nc"),)
+    assert own.fragments.places(3) == (FragmentPlace("", "tas_in", "nc"),)
 
 
 def test_versions_of_062_are_tried_in_their_order() -> None:
