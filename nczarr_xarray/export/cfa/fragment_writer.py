@@ -258,6 +258,7 @@ class Flow:
     divided: Divided
     writer: FragmentWriter
     missing: set[int] = field(default_factory=set)
+    _addresses: dict[str, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> list[str]:
@@ -286,10 +287,12 @@ class Flow:
         self, place: MasterPlace, dialect: WritableDialect, *, relative: bool | None
     ) -> Fragments:
         """Return the table of the fragments."""
-        addresses = [
-            address_of(place, place.folder + key, dialect, relative=relative) for key in self.keys
-        ]
-        writer = self.writer
+        if not self._addresses:  # once, though a table is made before and after the fragments
+            self._addresses = {
+                key: address_of(place, place.folder + key, dialect, relative=relative)
+                for key in self.new
+            }
+        writer, addresses = self.writer, [self._addresses[key] for key in self.keys]
         return table(self.divided.edges, addresses, writer.variable.name, writer.kind)
 
 

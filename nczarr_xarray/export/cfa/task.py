@@ -85,6 +85,8 @@ class CfaTask:
         A function to call before the master is put; if it raises, nothing stays.
     template
         Whether dask's arrays are missing data for now.
+    content
+        What `Draft.master` returns before fragments are written.
     """
 
     place: MasterPlace
@@ -93,6 +95,7 @@ class CfaTask:
     replaces: bool
     before: Callable[[], None] | None = None
     template: bool = False
+    content: Content | None = None
     _committing: bool = False
 
     @classmethod
@@ -128,8 +131,9 @@ class CfaTask:
             if not replaces:
                 place.must_be_new()
             found = draft()
-            found.master().check_names(place.url)
-        return cls(place, claim, found, replaces, before, template)
+            content = found.master()
+            content.check_names(place.url)
+        return cls(place, claim, found, replaces, before, template, content)
 
     def run(self, progress: Progress) -> None:
         """Write everything; if that fails, the old aggregation stays, and nothing else."""
@@ -139,7 +143,7 @@ class CfaTask:
                 flow.writer.lasts = self.claim.is_there
             self.claim.note(draft.new, draft.old)
             # made before the data are written: it may find out that it is impossible
-            content = draft.master()
+            content = self.content or draft.master()
             data = None if place.is_tree else file_bytes(content, draft.kind, place.url)
             write_flows([flow for flow in draft.flows if not flow.divided.item.is_lazy], progress)
             self._write_lazy(progress)

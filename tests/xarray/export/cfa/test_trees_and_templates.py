@@ -23,7 +23,7 @@ from nczarr_xarray import aggregate, recover, to_cfa
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.cfa.task import Claim
 from tests.support.examples import examples
-from tests.support.marks import each_once
+from tests.support.marks import each_once, slow_but
 
 VERSIONS: Any = ("0.4", "0.6.2", "1.13")
 KINDS: Any = ("netCDF4", "netCDF3", "NCZarr")
@@ -293,6 +293,21 @@ def test_a_template_of_what_is_in_memory_is_whole(tmp_path: Path) -> None:
     before = (tmp_path / "m.nca").read_bytes()
     later.compute()
     assert (tmp_path / "m.nca").read_bytes() == before
+
+
+@pytest.mark.parametrize("scheduler", slow_but(["threads", "processes"], "threads"))
+def test_templates_by_any_scheduler(scheduler: str, tmp_path: Path) -> None:
+    """What other processes write is there, and what they found to be missing is one fragment."""
+    dask = pytest.importorskip("dask")
+    target, ds = tmp_path / "m.nca", group(8, "t")
+    with dask.config.set(scheduler=scheduler):
+        ds.chunk(t=3).nczarr.to_cfa(
+            target, cfa_version="1.13", subarray_shape={"t": 2}, compute=False
+        ).compute()
+    with xr.open_dataset(target, engine="nczarr") as found:
+        xr.testing.assert_equal(found.load(), ds)
+    there = [name for name in names(tmp_path / "m") if ".v." in name]
+    assert [name.split(".")[2] for name in there] == ["0", "1", "missing"]
 
 
 # -- where fragments are -------------------------------------------------------------------------
