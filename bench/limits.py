@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from data import DTYPE, Array, Stored, codecs
-from programs import Key, listed, pointwise
+from programs import Key, boxed, listed, pointwise
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 #: Takes what is stored, room for the chunk, and how many bytes from its begin are wanted.
@@ -50,6 +50,8 @@ def limit(stored: Stored, keys: tuple[Key, ...]) -> Callable[[], Any]:
         return lambda: [few()[0].reshape(shape)]
     if len(keys) > 1:
         whole = limit(stored, ((slice(None),) * len(array.shape),))
+        if boxed(keys):
+            return lambda: [values[key] for values in whole() for key in keys]
         return lambda: whole()[0]
     [key] = keys
     nbytes = math.prod(array.chunks) * DTYPE.itemsize

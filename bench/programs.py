@@ -4,7 +4,8 @@ All of them return the stored numbers: no fill value is looked for (``mask_and_s
 tensorstore has no such step and the netCDF-4 file no such attribute, and nothing is remembered
 between two turns (``cache=False``). Settings are the documented ones that are best here:
 
-- nczarr: the tree; nczarr, file: what netcdf4 reads, one file instead of thousands.
+- nczarr: the tree; nczarr, file: what netcdf4 reads, one file instead of thousands. Boxes are read
+  by `nczarr_xarray.load`; nczarr, loop reads one after the other, as the others do.
 - zarr: its defaults, which are what users get.
 - zarr, fused: ``codec_pipeline.path`` in zarr's user guide on configuration; ``max_workers`` is the
   number of processors unless set.
@@ -56,6 +57,10 @@ def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], An
     for name, pipeline in PIPELINES.items():
         whole = (strided or any(map(listed, keys))) and "zarrs" in name
         found[name] = partial(_by_pipeline, pipeline, tree, keys, whole=whole)
+    if boxed(keys):
+        found[f"{OURS}, loop"] = found[OURS]
+        found[OURS] = partial(_by_load, tree, keys)
+        found[f"{OURS}, file"] = partial(_by_load, file, keys)
     found["netcdf4"] = partial(_by_xarray, "netcdf4", file, keys, whole=strided or sparse)
     if not codecs()[stored.array.codec].shuffled:
         found["tensorstore"] = partial(_by_tensorstore, stored, keys)
@@ -65,6 +70,11 @@ def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], An
 def pointwise(key: Key) -> bool:
     """Whether a key has indices of points."""
     return any(isinstance(index, np.ndarray) for index in key)
+
+
+def boxed(keys: tuple[Key, ...]) -> bool:
+    """Whether keys are many boxes."""
+    return len(keys) > 1 and all(isinstance(i, slice) and i.stop for key in keys for i in key)
 
 
 def listed(key: Key) -> bool:
@@ -85,6 +95,15 @@ def _by_xarray(
             else variable[key].values
             for key in keys
         ]
+
+
+def _by_load(target: str, keys: tuple[Key, ...]) -> Any:
+    from nczarr_xarray import load
+
+    options: dict[str, Any] = {"cache": False, "mask_and_scale": False}
+    with xr.open_dataset(target, engine="nczarr", **options) as ds:
+        variable = ds["v"]
+        return [box.values for box in load(*(variable[key] for key in keys))]
 
 
 def _by_pipeline(pipeline: str, tree: str, keys: tuple[Key, ...], *, whole: bool) -> Any:

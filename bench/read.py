@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from data import Array
-from harness import LIMIT, Goal, Options, Row, Work, measure
+from harness import LIMIT, OURS, Goal, Options, Row, Work, measure
 from limits import limit
 from programs import Key, programs
 
@@ -44,6 +44,9 @@ def cases(scale: float) -> list[Case]:
     generator = np.random.default_rng(1)
     points = tuple(generator.integers(0, side, 1000) for _ in range(2))
     lists = tuple(generator.choice(side, 100, replace=False).tolist() for _ in range(2))
+    cube, patch = (64, max(128, round(1024 * scale)), 1024), (4, 64, 64)
+    starts = generator.integers(0, np.subtract(cube, patch), (256, 3))
+    boxes = tuple(tuple(map(slice, at, at + patch)) for at in starts)
     few = tuple(generator.choice(length, 10, replace=False).tolist() for length in big[0])
     sparse, whole = Array(*small, every=100), Array(big[0], big[0], "none")
     best, twice = (Goal("best peer", 1),), (Goal("best peer", 2),)
@@ -69,6 +72,8 @@ def cases(scale: float) -> list[Case]:
         Case("contiguous", whole, (Goal(LIMIT, 0.8),)),
         Case("one element, contiguous", whole, (), ((min(17, steps - 1), 33, 44),)),
         Case("10 x 10 x 10 elements by lists, contiguous", whole, (), (few,)),
+        Case("256 boxes, zstd", Array(cube, patch, "zstd"), (Goal(f"{OURS}, loop", 2.5),), boxes),
+        Case("256 boxes, zlib", Array(cube, patch, "zlib"), (Goal(f"{OURS}, loop", 2.5),), boxes),
         Case("small chunks, uncompressed", Array(*small, "none")),
         Case("big chunks, uncompressed", Array(*big, "none")),
         Case("small chunks, zstd", Array(*small, "zstd"), best),
