@@ -20,7 +20,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import Buffer, Size, Step, bytewise
 from nczarr_xarray.codecs.decompress import MOST, library
-from nczarr_xarray.model import Array, CodecConfig
+from nczarr_xarray.model import Array, CodecConfig, netcdf_size
 
 #: Unshuffles chunks of one length, in whole elements of so many bytes, to where they go.
 Unshuffler: TypeAlias = Callable[[Sequence[memoryview], int, np.ndarray], None]
@@ -51,19 +51,6 @@ def blosc_unshuffler() -> Unshuffler | None:
     except ImportError:  # numcodecs can be built without
         return None
     return partial(_by_frame, blosc.decompress)
-
-
-def netcdf_size(dtype: np.dtype, *, text: bool = False) -> int:
-    """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
-
-    netCDF-C writes 0, which means "do not shuffle" in numcodecs.
-
-    Parameters
-    ----------
-    text
-        Whether single bytes are strings, not characters.
-    """
-    return 8 if dtype.kind == "S" and (text or dtype.itemsize > 1) else dtype.itemsize
 
 
 def element_size(config: CodecConfig, array: Array) -> int:

@@ -66,6 +66,20 @@ NC_TYPES: dict[str, str] = {
     dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"
 }
 
+
+def netcdf_size(dtype: np.dtype, *, text: bool = False) -> int:
+    """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
+
+    netCDF-C writes 0, which means "do not shuffle" in numcodecs.
+
+    Parameters
+    ----------
+    text
+        Whether single bytes are strings, not characters.
+    """
+    return 8 if dtype.kind == "S" and (text or dtype.itemsize > 1) else dtype.itemsize
+
+
 #: Attributes that netCDF-C hides or computes, in whatever format.
 NC_HIDDEN = frozenset(
     {

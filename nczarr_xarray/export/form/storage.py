@@ -17,7 +17,6 @@ from nczarr_fsspec.text import did_you_mean
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.codecs import registry
 from nczarr_xarray.codecs.registry import as_zarr, encoding_keys, of_zarr3
-from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form.chunk_shapes import cut_to, default_chunk_shape, largest_block, suits
 from nczarr_xarray.formats.nczarr.limits import codec_problems
@@ -31,6 +30,7 @@ from nczarr_xarray.model import (
     FileChunks,
     FileStrides,
     Variable,
+    netcdf_size,
 )
 
 #: Keys that concern values (CF); xarray has applied them already.

@@ -15,7 +15,6 @@ import numpy as np
 
 from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.spellings import Profile
@@ -29,6 +28,7 @@ from nczarr_xarray.model import (
     Variable,
     described,
     is_below,
+    netcdf_size,
 )
 
 _RELEASES = {

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.attributes import is_list_of_one
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, is_standard, loads
 from nczarr_xarray.formats.nczarr.spellings import Profile
@@ -29,6 +28,7 @@ from nczarr_xarray.model import (
     CodecConfig,
     Variable,
     bytes_of,
+    netcdf_size,
     readable,
     text_of,
 )

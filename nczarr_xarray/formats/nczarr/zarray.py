@@ -11,10 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.shuffle import netcdf_size
 from nczarr_xarray.formats.nczarr.attributes import DTYPE, as_float, as_integer
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
-from nczarr_xarray.model import NC_TYPES, ChunkedArray, CodecConfig, bytes_of
+from nczarr_xarray.model import NC_TYPES, ChunkedArray, CodecConfig, bytes_of, netcdf_size
 
 #: Lengths beyond this cannot be indexed by numpy.
 MAX_SIZE = 2**63 - 1
