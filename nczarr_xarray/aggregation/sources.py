@@ -98,7 +98,7 @@ def datasets_of(
 def _absolute(source: Source) -> str:
     """Return the absolute path of a source, or its URL."""
     if not isinstance(source, (str, os.PathLike)):
-        reason = f"has no address by which an aggregation could name it; {_OPEN_STORE}"
+        reason = f"has no address; name paths and URLs, or {_OPEN_STORE}"
         raise URLError(f"{type(source).__name__} object", reason)
     text = os.fsdecode(source)
     if not names_url(text):
