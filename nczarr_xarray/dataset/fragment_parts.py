@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import getitem
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,39 +71,36 @@ class FragmentGrid:
     def __init__(self, array: FragmentArray) -> None:
         self._fragments = array.fragments
         self.edges: list[Division] = []
-        #: per dimension: the fragment that begins at an edge, or -1
-        self._numbers: list[list[int]] = []
-        #: per dimension: the lengths of the fragments
+        #: per dimension, for the fragment at an edge: what it adds to the number, and its length;
+        #: a gap makes the number negative
+        self._offsets: list[list[int]] = []
         self._lengths: list[list[int]] = []
         bounds = zip(array.fragments.starts, array.fragments.stops, array.shape, strict=True)
+        stride = count = array.fragments.count
         for starts, stops, length in bounds:
+            stride //= max(1, len(starts))
             edges = borders(starts, stops, length)
             edges = edges[edges < max(1, length)]
             numbers = np.full(len(edges), -1)
             numbers[np.searchsorted(edges, starts)] = np.arange(len(starts))
             self.edges.append(edges)
-            self._numbers.append(numbers.tolist())
-            self._lengths.append((stops - starts).tolist())
+            self._offsets.append(np.where(numbers < 0, -1 - count, numbers * stride).tolist())
+            self._lengths.append((stops - starts)[numbers].tolist() if len(starts) else [])
 
     def parts(self, plan: Plan) -> Iterator[tuple[tuple[Any, ...], Part | None]]:
         """Yield where parts go in the result, and the parts; None for what is missing."""
         addresses, axes = self._fragments.addresses, plan.axes
         for position, key, target in plan.tasks():
-            number, shape = 0, []
-            for at, numbers, lengths in zip(position, self._numbers, self._lengths, strict=True):
-                along = numbers[at]
-                if along < 0:
-                    break
-                number = number * len(lengths) + along
-                shape.append(lengths[along])
-            if len(shape) < len(position) or addresses[number] is None:
+            number = sum(map(getitem, self._offsets, position))
+            if number < 0 or addresses[number] is None:
                 yield target, None
                 continue
+            shape = tuple(map(getitem, self._lengths, position))
             if axes is not None:
                 key = tuple(key[axes.index(axis)] for axis in range(len(key)))
             if np.ndarray in map(type, key):
                 key = tuple(i if isinstance(i, slice) else i.reshape(-1) for i in key)
-            yield target, Part(number, tuple(shape), key, target)
+            yield target, Part(number, shape, key, target)
 
 
 # -- values --------------------------------------------------------------------------------------
