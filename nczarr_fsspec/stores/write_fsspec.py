@@ -329,8 +329,11 @@ class FsspecWriter(WritableStore):
         where = meta.endpoint_url, bucket
         if where not in _swapping:
             probe = f"{path}/{temporary_name()}"
-            with self._naming(probe, "written", "put"):
-                _swapping[where] = not await self._put_if(b"", probe, '"0"')
+            try:
+                with self._naming(probe, "written", "put"):
+                    _swapping[where] = not await self._put_if(b"", probe, '"0"')
+            except StoreError:  # it will be said if something is really written
+                return False
             if not _swapping[where]:
                 await self._delete(probe)
         return _swapping[where]
