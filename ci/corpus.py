@@ -280,12 +280,12 @@ def read(
     warnings.simplefilter("ignore")
     item = items[number]
     try:
-        found: Reading | Failed = READERS[item.format][name](os.fspath(item.path))
+        found = pickle.dumps(READERS[item.format][name](os.fspath(item.path)))
     except workers.HangError:
-        found = Failed(f"takes longer than {limits.seconds} s")
-    except Exception as error:  # noqa: BLE001 - any failure is a result
-        found = Failed(f"{type(error).__name__}: {error}")
-    Path(folder, f"{number} {name}").write_bytes(pickle.dumps(found))
+        found = pickle.dumps(Failed(f"takes longer than {limits.seconds} s"))
+    except Exception as error:  # noqa: BLE001 - any failure is a result, as are h5py's references
+        found = pickle.dumps(Failed(f"{type(error).__name__}: {error}"))
+    Path(folder, f"{number} {name}").write_bytes(found)
     return []
 
 
