@@ -197,21 +197,21 @@ def units_of_times(variable: Variable) -> str | None:
     return units
 
 
-def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:
-    """Return the integers that xarray makes of all times that are not missing.
+def time_numbers(times: np.ndarray, units: Mapping[str, Any], dtype: str = "i8") -> np.ndarray:
+    """Return the numbers that xarray makes of all times that are not missing.
 
     Parameters
     ----------
     times
         Of numpy or of cftime, or durations.
     units
-        Their encoding. xarray chooses finer units where these are too coarse.
+        Their encoding. xarray chooses finer units where these are too coarse for integers.
     """
     times = np.atleast_1d(times)
     known = times[~pd.isna(times)]
     if not known.size:
         return np.zeros(0, "i8")
-    plain = Variable(("times",), known, encoding={**units, "dtype": np.dtype("i8")})
+    plain = Variable(("times",), known, encoding={**units, "dtype": np.dtype(dtype)})
     numbers: np.ndarray = encode_for_netcdf(xr.Dataset({"v": plain}))[0]["v"].to_numpy()
     return numbers
 

@@ -10,14 +10,12 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.text import did_you_mean
-from nczarr_xarray.backend.compat import dataarray_to_dataset
+from nczarr_xarray.backend.compat import dataarray_to_dataset, named_as_stored
 from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.encode import Options, encoded
-from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.export.form.numbers import (
-    leave_out,
-)
+from nczarr_xarray.export.form.lacking import EQUAL_MARK, Lacking
+from nczarr_xarray.export.form.numbers import becomes_missing, leave_out
 from nczarr_xarray.export.form.rounding import asked_rounding
 from nczarr_xarray.export.form.storage import (
     QUANTIZE_KEYS,
@@ -93,8 +91,12 @@ class Exporter:
         self.problems += form.problems
         for name, value in form.attributes.items():
             self.attribute(group, group.path, name, value)
+        values = named_as_stored(dataset).variables
         for name, source in form.variables.items():
             explicit = name in options.encoding
+            came = not (explicit or options.encoded)
+            if came and becomes_missing(source, values[name], source.attrs):
+                self.lacking.note(EQUAL_MARK, join(group.path, str(name)))
             given = options.encoding.get(name, source.encoding)
             try:
                 if isinstance(given, Mapping):

@@ -24,6 +24,8 @@ from nczarr_xarray.export.contents import (
 from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.form.existing import StoredForms
+from nczarr_xarray.export.form.lacking import EQUAL_MARK, Lacking
+from nczarr_xarray.export.form.numbers import becomes_missing
 from nczarr_xarray.export.options import RegionLike, WriteRequest
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
@@ -321,7 +323,13 @@ class Placement:
 
     def items(self, dataset: xr.Dataset) -> list[Item]:
         """Return the variables of `dataset`, encoded as the stored ones are."""
-        return [Item(*values) for values in self.forms.encoded(dataset)]
+        found, lacking = self.forms.encoded(dataset), Lacking(netcdf4=False)
+        for variable, source, _ in () if self.problems else found:
+            marks = self.stored.variables[variable.name].encoding
+            if becomes_missing(source, dataset.variables[variable.name], marks):
+                lacking.note(EQUAL_MARK, variable.path)
+        lacking.tell(self.existing.url)
+        return [Item(*values) for values in found]
 
     def start(self, item: Item, region: Region) -> tuple[int, ...]:
         """Return the position of the new values in the variable."""

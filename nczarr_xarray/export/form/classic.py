@@ -99,10 +99,9 @@ def classic_values(values: np.ndarray, before: Variable, after: Variable) -> np.
         new = NC_DEFAULT_FILL[str(after.nc_type)]
         missing = outside & (values == NC_DEFAULT_FILL[str(before.nc_type)])
         if missing.any():
-            told = (
-                f"{before.path}: {values[missing][0]}, netCDF's default fill value, becomes {new}"
-            )
-            warnings.warn(f"{before.path}: {told}", LossWarning, stacklevel=caller_level())
+            told = f"{values[missing][0]}, netCDF's default fill value, becomes {new}"
+            warning = LossWarning(f"{before.path}: {told}", [before.path])
+            warnings.warn(warning, stacklevel=caller_level())
     bad = outside & ~missing
     reason = "which no integer type of CDF-1 and CDF-2 can hold"
     if fill is not None and not bad.any():

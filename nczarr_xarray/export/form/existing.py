@@ -82,7 +82,7 @@ class StoredForms:
         forms = {name: self._form(str(name), v) for name, v in dataset.variables.items()}
         for name in numbers & forms.keys():
             forms[name] = {key: forms[name][key] for key in forms[name].keys() - _UNITS}
-        whole = numbers | {name for name, v in dataset.variables.items() if v.dtype.kind in "iu"}
+        whole = numbers | {name for name, v in dataset.variables.items() if v.dtype.kind in "iumMO"}
         options = Options(forms, whole=whole)
         found = encoded(self.group.path, dataset, options, frozenset())
         self.problems += found.problems

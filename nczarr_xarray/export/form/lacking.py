@@ -71,6 +71,10 @@ MARKS = "the first _FillValue stays one, and missing_value has them all"
 COMPRESSORS = "stored without the compressor of the source, which the format of the copy lacks"
 UNUSED = "left out: unlimited dimensions of no variable, which have no length in netCDF"
 RENAMED = "dimensions keep the names that tell them from others of one name and another length"
+EQUAL_MARK = (
+    "numbers that equal their _FillValue or missing_value are read as missing: write them with "
+    "others (encoding={...: {'_FillValue': ...}})"
+)
 UNMASKED = "the mask of bools, which {} does not have"
 #: Changes without loss: no reader shows the difference, or it can be undone.
 _HARMLESS = frozenset(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_xarray.backend.cf_encoding import read_dtype, time_numbers
-from nczarr_xarray.backend.compat import holds_missing
+from nczarr_xarray.backend.compat import holds_missing, in_memory
 from nczarr_xarray.export.form.attributes import same_value
 from nczarr_xarray.export.form.rounding import inexact, refuse_values
 from nczarr_xarray.export.form.storage import CF_KEYS, netcdf_type
@@ -137,6 +137,23 @@ def without_marks(dataset: xr.Dataset) -> set[Hashable]:
     }
 
 
+def becomes_missing(encoded: xr.Variable, values: xr.Variable, told: Mapping[str, Any]) -> bool:
+    """Tell whether numbers in memory are stored as a mark of missing ones.
+
+    Parameters
+    ----------
+    told
+        Has the marks. Those that are attributes of `values` are numbers of these, too.
+    """
+    keys = {"_FillValue", "missing_value"} & told.keys() - values.attrs.keys()
+    stated = [np.ravel(told[key]) for key in keys]
+    marks = [x for mark in stated if mark.dtype.kind in "iuf" for x in mark[mark == mark]]  # noqa: PLR0124
+    if not marks or encoded.dtype.kind not in "iuf" or not in_memory(values):
+        return False
+    marked = np.any([encoded.values == mark for mark in marks], axis=0)
+    return bool(np.any(marked & ~values.isnull().values))
+
+
 def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
     """Return an encoding without the keys that concern values; None if it has none of them.
 
@@ -162,7 +179,7 @@ def is_packed(variable: xr.Variable) -> bool:
     except TypeError:
         return False  # xarray raises an error for it
     if times:  # int64 holds all times of xarray, and a value for missing ones
-        return dtype.kind in "iu" and dtype != np.int64
+        return (dtype.kind in "iu" and dtype != np.int64) or dtype == np.float32
     # numpy lets float64 hold all integers
     sure = kind == dtype.kind or variable.dtype.itemsize < 8
     exact = sure and np.can_cast(variable.dtype, dtype)
@@ -300,6 +317,11 @@ def _beyond(
     whole: bool,
 ) -> str | None:
     """Say which of the scaled `values` numbers of `dtype` cannot hold; None if they hold all."""
+    if values.dtype.kind in "mMO" and dtype.kind == "f":
+        numbers = time_numbers(values, units, "f8")
+        error = np.abs(numbers - numbers.astype(dtype))
+        rounded = whole and np.any(error > 1e-9 + 1e-12 * np.abs(numbers))
+        return f"holds times that {dtype} would round" if rounded else None
     if values.dtype.kind in "mMO":
         numbers = time_numbers(values, units)
         if numbers.size < values.size and not has_fill:

@@ -1282,3 +1282,51 @@ def test_whole_floats_become_integers_without_a_warning(tmp_path: Path) -> None:
     """xarray warns of values that may be missing, and the tests make errors of warnings."""
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0])})
     assert stored(tmp_path, dataset, dtype="i2", _FillValue=None).dtype == "i2"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "values"),
+    [
+        ({"dtype": "i4", "scale_factor": 0.5, "_FillValue": np.int32(0)}, [0.0, 1.5]),
+        ({"_FillValue": -999.0}, [-999.0, 1.0]),
+        ({"missing_value": -999.0}, [-999.0, np.nan]),
+        ({"_FillValue": np.int16(7)}, np.array([7, 8], "i2")),
+    ],
+)
+def test_numbers_that_become_missing_are_announced(
+    tmp_path: Path, encoding: dict[str, Any], values: Any
+) -> None:
+    """As of ``fillna``, where the number is the _FillValue that the data came with."""
+    ds = xr.Dataset({"v": ("x", np.array(values))})
+    ds["v"].encoding = encoding
+    for write in (ds.nczarr.to_nczarr, ds.nczarr.to_cfa):
+        with pytest.warns(LossWarning, match="read as missing.*/v") as told:
+            write(tmp_path / write.__name__)
+        assert len(told) == 1
+    with pytest.warns(LossWarning, match="read as missing.*/v"):
+        ds.drop_encoding().nczarr.to_nczarr(tmp_path / "to_nczarr", append_dim="x")
+    to_nczarr(ds, tmp_path / "asked", encoding={"v": encoding})  # nothing is said of what is asked
+    marked = opened(tmp_path / "asked").load()
+    marked["v"].encoding = encoding
+    to_nczarr(marked, tmp_path / "missing")  # these are missing already
+
+
+def test_times_are_not_rounded_by_a_type_that_they_came_with(tmp_path: Path) -> None:
+    """An hour since 1850 has a minute and a half between two numbers of float32."""
+    stored = {"units": "hours since 1850-01-01", "dtype": "f4"}
+    coarse = xr.Dataset({"v": ("x", np.array(["1999-05-05", "NaT"], "M8[ns]"))})
+    fine = xr.Dataset({"v": ("x", np.array(["1999-05-05T07:39", "NaT"], "M8[ns]"))})
+    for ds in (coarse, fine):
+        ds["v"].encoding = stored
+    to_nczarr(coarse, tmp_path / "coarse", unlimited_dims=["x"])
+    kept = opened(tmp_path / "coarse")
+    assert kept["v"].encoding["dtype"] == "f4"
+    assert kept.equals(coarse)
+    with pytest.warns(UserWarning, match="floating point"):  # by xarray, of the units
+        to_nczarr(fine, tmp_path / "fine")
+    assert opened(tmp_path / "fine").equals(fine)
+    with pytest.raises(FormatError, match="float32 would round"):
+        to_nczarr(fine.chunk(), tmp_path / "lazy")
+    with pytest.raises(ExportError, match="float32 would round"):
+        to_nczarr(fine.drop_encoding(), tmp_path / "coarse", append_dim="x")
+    to_nczarr(coarse.drop_encoding(), tmp_path / "coarse", append_dim="x")

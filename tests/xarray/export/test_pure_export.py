@@ -63,7 +63,7 @@ def same(found: Any, wanted: Any) -> bool:
     return not isinstance(found, str) and np.array_equal(found, wanted, equal_nan=True)
 
 
-@pytest.mark.filterwarnings("ignore:.*JSON has no such numbers")
+@pytest.mark.filterwarnings("ignore:.*JSON has no such numbers", "ignore:.*read as missing")
 @pytest.mark.parametrize("how", ["export", "consolidated", "copy", "append", "group"])
 def test_everything_is_strict_json_and_comes_back(tmp_path: Path, how: str) -> None:
     ds, target = dataset(), f"file://{tmp_path}/x#mode=zarr"
