@@ -646,6 +646,7 @@ def test_any_region_of_what_netcdf_c_wrote(
         np.testing.assert_array_equal(opened(path, **RAW).v, expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*read as missing")
 @settings(max_examples=examples(40))
 @given(
     case=cases(),
