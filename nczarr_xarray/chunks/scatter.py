@@ -75,7 +75,7 @@ class Scatter:
         them if None.
     """
 
-    __slots__ = ("_array", "_count", "_fields", "_objects", "_small")
+    __slots__ = ("_array", "_count", "_fields", "_objects", "_ordered", "_small")
 
     def __init__(self, decoder: Decoder, planes: int | None = None) -> None:
         self._array = decoder.array
@@ -84,6 +84,8 @@ class Scatter:
         self._small = decoder.in_rows and decoder.nbytes <= SMALL
         #: names of the bytes of an element, if chunks are planes of bytes
         self._fields = [f"f{i}" for i in range(decoder.planes if planes is None else planes)]
+        #: the same in the order of the planes
+        self._ordered = self._fields if self._array.dtype.isnative else self._fields[::-1]
 
     def one(
         self, chunk: Buffer, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray
@@ -177,7 +179,7 @@ class Scatter:
         for out, (segment, low, high) in zip(outs, segments, strict=True):
             out, wanted = self._row(out, segment, high - low)
             out = out.view(bytewise)
-            for i, field in enumerate(self._ordered_fields()):
+            for i, field in enumerate(self._ordered):
                 out[field] = wanted(planes[low:high, i])
         return True
 
@@ -228,10 +230,6 @@ class Scatter:
         shape = (len(chunks), *self._array.chunk_shape)
         return np.frombuffer(stored, self._array.dtype).reshape(shape)
 
-    def _ordered_fields(self) -> list[str]:
-        """Return the bytes of a native element, in the order of the planes."""
-        return self._fields if self._array.dtype.isnative else self._fields[::-1]
-
     def _is_copy(self, task: ChunkTask, axes: tuple[int, ...] | None, out: np.ndarray) -> bool:
         """Tell whether `out`, which `task` fills, has the elements in the order of the chunk."""
         return (
@@ -258,7 +256,7 @@ class Scatter:
         ]
         whole = np.empty(parts[0].shape, result.dtype) if out is None else out
         bytewise = whole.view([(name, np.uint8) for name in self._fields])
-        for name, part in zip(self._ordered_fields(), parts, strict=True):
+        for name, part in zip(self._ordered, parts, strict=True):
             bytewise[name] = part
         if out is None:
             result[task.target] = whole

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -41,6 +41,8 @@ RUN_BYTES = 1 << 18
 RUNS_PER_THREAD = 4
 
 T = TypeVar("T")
+#: Called with the number of objects that were done.
+Done: TypeAlias = Callable[[int], None] | None
 
 
 class Gate:
@@ -219,14 +221,13 @@ class ArrayWriter(Gated, ABC):
     start: tuple[int, ...]
     shared: bool = False
 
-    @abstractmethod
     def write(
         self,
         values: np.ndarray,
         first: tuple[int, ...] | None = None,
         *,
         threads: int | None = None,
-        done: Callable[[int], None] | None = None,
+        done: Done = None,
     ) -> int:
         """Write one block.
 
@@ -250,6 +251,16 @@ class ArrayWriter(Gated, ABC):
         FormatError, StoreError
             If a value cannot be encoded, or an object not be stored.
         """
+        self.check_lasts(self.store.url)
+        if 0 in values.shape:
+            return 0
+        return self.write_block(values, first or (0,) * values.ndim, threads, done)
+
+    @abstractmethod
+    def write_block(
+        self, values: np.ndarray, first: tuple[int, ...], threads: int | None, done: Done
+    ) -> int:
+        """Do what `write` does, with a block that is not empty."""
 
 
 def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -418,15 +429,8 @@ class ChunkWriter(ArrayWriter):
         first += [0] * (values.ndim - len(first))
         self.write(values, tuple(first[: values.ndim]), threads=1)
 
-    def write(
-        self,
-        values: np.ndarray,
-        first: tuple[int, ...] | None = None,
-        *,
-        threads: int | None = None,
-        done: Callable[[int], None] | None = None,
-    ) -> int:
-        self.check_lasts(self.store.url)
+    def check_lasts(self, url: str) -> None:
+        super().check_lasts(url)
         mark = pending_in(self.store) if self._template else None
         if self._template and (mark is None or mark.name != self._template):
             raise StoreError(
@@ -434,8 +438,10 @@ class ChunkWriter(ArrayWriter):
                 "the dataset that these data were to complete is complete already or was replaced; "
                 "export them again",
             )
-        if 0 in values.shape:
-            return 0
+
+    def write_block(
+        self, values: np.ndarray, first: tuple[int, ...], threads: int | None, done: Done
+    ) -> int:
         if self.rounding is not None:
             values = self.rounding(values)
         array = self.array
@@ -453,12 +459,7 @@ class ChunkWriter(ArrayWriter):
         axes = [
             spans(s + f, s + f + size, chunk, length)
             for s, f, size, chunk, length in zip(
-                self.start,
-                first or (0,) * values.ndim,
-                values.shape,
-                array.chunk_shape,
-                array.shape,
-                strict=True,
+                self.start, first, values.shape, array.chunk_shape, array.shape, strict=True
             )
         ]
         threads = min(self.threads(threads), math.prod(map(len, axes)))

@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import FormatError, UsageError
 from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.chunk_writer import ArrayWriter
+from nczarr_xarray.export.chunk_writer import ArrayWriter, Done
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy.classic import as_classic
 from nczarr_xarray.export.copy.request import CopyRequest
@@ -138,17 +138,11 @@ class _LibraryWriter(ArrayWriter):
         self.made = made
         self._variable = variable
 
-    def write(
-        self,
-        values: np.ndarray,
-        first: tuple[int, ...] | None = None,
-        *,
-        threads: int | None = None,
-        done: Callable[[int], None] | None = None,
+    def write_block(
+        self, values: np.ndarray, first: tuple[int, ...], threads: int | None, done: Done
     ) -> int:
-        if values.size:
-            ends = zip(first or self.start, values.shape, strict=True)
-            put(self.made, self._variable, values, tuple(slice(at, at + n) for at, n in ends))
+        ends = zip(first, values.shape, strict=True)
+        put(self.made, self._variable, values, tuple(slice(at, at + n) for at, n in ends))
         return 1
 
 

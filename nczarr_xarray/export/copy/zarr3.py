@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.chunk_writer import ArrayWriter, Gate
+from nczarr_xarray.export.chunk_writer import ArrayWriter, Done, Gate
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.copy.request import CopyRequest
 from nczarr_xarray.export.copy.zarr2 import contents_of, refuse
@@ -210,24 +210,15 @@ class Zarr3Writer(ArrayWriter):
         shape = tuple(metadata["shape"])
         return cls(ZarrArray(path, shape, chunks, dtype, json.dumps(metadata)), store)
 
-    def write(
-        self,
-        values: np.ndarray,
-        first: tuple[int, ...] | None = None,
-        *,
-        threads: int | None = None,
-        done: Callable[[int], None] | None = None,
+    def write_block(
+        self, values: np.ndarray, first: tuple[int, ...], threads: int | None, done: Done
     ) -> int:
         """Write one block, which begins and ends where objects do (or the array).
 
         `threads` is not used: zarr-python has its own setting, ``async.concurrency``.
         """
-        self.check_lasts(self.store.url)
-        if 0 in values.shape:
-            return 0
         from nczarr_xarray.zarr.offered import StoreSink
 
-        first = first or (0,) * values.ndim
         part = tuple(slice(at, at + size) for at, size in zip(first, values.shape, strict=True))
         ends = zip(part, self.array.chunk_shape, self.array.shape, strict=True)
         if any(p.start % c or (p.stop % c and p.stop != n) for p, c, n in ends):

@@ -85,7 +85,11 @@ def decode(
     """
     problems = list(hierarchy.problems)
     hidden = {variable.path for one in aggregations for variable in one.terms.values()}
-    hidden |= {v.path for v in hierarchy.root.all_variables() if _is_private(v)}
+    hidden |= {  # CFA-0.4 marks what is only there to be a fragment
+        variable.path
+        for variable in hierarchy.root.all_variables()
+        if text_in(variable.attributes, "cf_role") == "cfa_private"
+    }
     groups: set[str] = set()
     changed: dict[str, Variable] = {}
     known: dict[str, np.ndarray] = {}
@@ -126,11 +130,6 @@ def _of_data(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
     if text_in(of_data, "Conventions") == "":
         del of_data["Conventions"]
     return of_data
-
-
-def _is_private(variable: Variable) -> bool:
-    """Tell whether a variable is only there to be a fragment, as CFA-0.4 marks it."""
-    return text_in(variable.attributes, "cf_role") == "cfa_private"
 
 
 def _decoded(

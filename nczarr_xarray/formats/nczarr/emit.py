@@ -77,9 +77,9 @@ def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
     }
     if array.separator != ".":
         zarray["dimension_separator"] = array.separator
-    files: dict[str, dict[str, JSON]] = {".zattrs": {}, ".zarray": zarray}
     attributes = _attributes(variable)
-    _put_attributes(files[".zattrs"], attributes, profile)
+    zattrs = {name: values.attribute_value(a, profile) for name, a in attributes.items()}
+    files: dict[str, dict[str, JSON]] = {".zattrs": zattrs, ".zarray": zarray}
     if profile.array_dimensions:
         names: list[JSON] = [dim.name for dim in variable.dimensions]
         files[".zattrs"]["_ARRAY_DIMENSIONS"] = names or (["_scalar_"] if spelling else [])
@@ -101,14 +101,14 @@ def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[
     """
     spelling = profile.spelling
     last = ".zgroup" if spelling is None else spelling.group_file
-    files: dict[str, dict[str, JSON]] = {
-        ".zgroup": {"zarr_format": values.integer(2)},
-        ".zattrs": {},
-    }
     attributes = dict(group.attributes)
     if writer is not None and spelling is not None:
         attributes["_NCProperties"] = Attribute("_NCProperties", "char", writer)
-    _put_attributes(files[".zattrs"], attributes, profile)
+    zattrs = {name: values.attribute_value(a, profile) for name, a in attributes.items()}
+    files: dict[str, dict[str, JSON]] = {
+        ".zgroup": {"zarr_format": values.integer(2)},
+        ".zattrs": zattrs,
+    }
     if spelling is not None:
         files[last][spelling.group] = {
             spelling.dimensions: {d.name: dimension_value(d) for d in group.dimensions.values()},
@@ -166,13 +166,6 @@ def _array_structure(variable: Variable, profile: Profile) -> JSON:
         mark: dict[str, JSON] = {"scalar": values.integer(1)} if scalar else {}
         return structure | mark | {"storage": "chunked"}
     return structure | {"storage": "scalar" if scalar else "chunked"}
-
-
-def _put_attributes(
-    zattrs: dict[str, JSON], attributes: Mapping[str, Attribute], profile: Profile
-) -> None:
-    for name, attribute in attributes.items():
-        zattrs[name] = values.attribute_value(attribute, profile)
 
 
 def _put_types(
