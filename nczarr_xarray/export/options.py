@@ -12,10 +12,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, configuration
 from nczarr_fsspec.text import parse_size
 from nczarr_xarray.export.form.chunk_shapes import balanced_chunk_shape, cut_to
-from nczarr_xarray.model import netcdf_size
-
-if TYPE_CHECKING:
-    from nczarr_xarray.model import CodecConfig
+from nczarr_xarray.model import CodecConfig, netcdf_size
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -234,7 +234,7 @@ FUNCTIONS = [
 def test_every_option_has_an_example_on_the_page_of_options(function: Callable[..., Any]) -> None:
     text, shown = PAGES["docs/options.md"], examples(PAGES["docs/options.md"])
     positional = {"self", "filename_or_obj", "options", "a", "b"}  # or stand for those of xarray
-    given = {"obj", "target", "targets", "source", "output"}  # without their names
+    given = {"obj", "objects", "target", "targets", "source", "output"}  # without their names
     missing = [
         name
         for name in inspect.signature(function).parameters
