@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.concurrency import WaitingThreads
@@ -82,12 +82,10 @@ def check_cmip7(
 def _looked_at(
     files: Sequence[str], storage_options: Mapping[str, Any] | None
 ) -> Iterator[_Looked]:
+    look = partial(_look, storage_options=storage_options)
     with WaitingThreads(_TOGETHER, thread_name_prefix="nczarr-check") as pool:
-        waiting = deque(pool.submit(_look, file, storage_options) for file in files[:_TOGETHER])
-        for file in [*files[_TOGETHER:], *([None] * len(waiting))]:
-            yield waiting.popleft().result()
-            if file is not None:
-                waiting.append(pool.submit(_look, file, storage_options))
+        for at in range(0, len(files), _TOGETHER):
+            yield from pool.map(look, files[at : at + _TOGETHER])
 
 
 def _look(file: str, storage_options: Mapping[str, Any] | None) -> _Looked:
