@@ -27,7 +27,8 @@ from nczarr_xarray.backend.compat import (
     stored_array,
 )
 from nczarr_xarray.dataset.file import loop_of
-from nczarr_xarray.dataset.variable import Selection, VariableReader, read_together
+from nczarr_xarray.dataset.selections import Selection, read_together
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import element_of
 
 #: Of variables that are read with one that is asked for: bytes of their values, and how many.

@@ -11,7 +11,7 @@ import xarray as xr
 from nczarr_fsspec.errors import URLError
 from nczarr_xarray.backend.compat import in_memory, stored_array
 from nczarr_xarray.backend.lazy_array import Loading, NCZarrArray, first_asked
-from nczarr_xarray.dataset.variable import read_selections
+from nczarr_xarray.dataset.selections import read_selections
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T", xr.DataArray, xr.Dataset, xr.DataTree, xr.Variable)

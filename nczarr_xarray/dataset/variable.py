@@ -1,15 +1,14 @@
-"""Read variables, whatever their data are made of.
+"""Read a variable, whatever its data are made of.
 
-A `VariableReader` reads selections of one variable. `read_together` reads those of many remote
-variables at the same time. `StoredChunks` brings chunks as they are stored. `explained` adds to the
-error of a read that failed what has become of the dataset since it was opened.
+A `VariableReader` reads selections of one variable. `explained` adds to the error of a read that
+failed what has become of the dataset since it was opened.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
@@ -18,20 +17,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.forks import cached_property
-from nczarr_fsspec.keystore import KeyStore, LocalStore, OnLoop, WritableStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_fsspec.stores.missing_chunks import CHANGED, Document
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader, SmallRead
-from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.joint import JointPlan, boxes_of
 from nczarr_xarray.chunks.pieces import Index, PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
-from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, source_of
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
-from nczarr_xarray.formats.rounds import caught, collection_paused, together
 from nczarr_xarray.model import ChunkTable, Selections, Variable
 
 if TYPE_CHECKING:
@@ -39,24 +34,12 @@ if TYPE_CHECKING:
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
 MOST_AT_HAND = 1 << 20
-#: Selections that are begun together. Their requests are on the way while the next are begun, ...
-_AT_A_TIME = 64
-#: after so many turns of the event loop.
-_TURNS = 2
 #: An index of all positions along a dimension.
 _ALL = slice(None)
 
 
 #: A key and whether it selects points; see `VariableReader.read`.
 Wanted: TypeAlias = "tuple[tuple[Index, ...] | None, bool]"
-
-
-class Selection(NamedTuple):
-    """What is to be read of a variable; see `VariableReader.read`."""
-
-    reader: VariableReader
-    key: tuple[Index, ...]
-    points: bool
 
 
 class SmallSelection(NamedTuple):
@@ -423,285 +406,3 @@ def _has_changed(reader: VariableReader, store: KeyStore) -> bool:
         # a root that is not there any more may only be out of reach, as the rest is
         return now != before and not (now.root is None and before.root is not None)
     return False
-
-
-# -- many variables --------------------------------------------------------------------------------
-# Selections of many remote variables, read at the same time, the small ones of a file together.
-#
-# A read of its own takes an event loop longer than decoding a small chunk does: tasks, read rounds
-# and futures. So small selections of one file are located in one read round of all, and fetched by
-# one read of data. What cannot be read so is read by itself, which finds out why.
-
-
-def read_together(
-    wanted: Selection, others: Sequence[Selection]
-) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
-    """Read a selection and, at the same time, others of remote stores on the same loop.
-
-    Of the others, errors stand in the place of values.
-
-    Raises
-    ------
-    NCZarrError
-        As `VariableReader.read`, of the first.
-    """
-    remote = loop_of(wanted.reader.store)
-    assert remote is not None
-    reading = _read_all([wanted, *others], remember=in_sequence())
-    with collection_paused():  # what hundreds of variables take stays until all are read
-        values, *of_others = remote.run(reading)
-    if not isinstance(values, BaseException):
-        return values, of_others
-    if isinstance(values, (FormatError, StoreError)):
-        explain(wanted.reader, values)
-    raise values
-
-
-def read_selections(selections: Sequence[Selection]) -> list[np.ndarray]:
-    """Read selections of any datasets: remote ones at the same time, each chunk of a variable once.
-
-    Raises
-    ------
-    NCZarrError
-        Of the first that cannot be read, as `VariableReader.read`.
-    """
-    results: dict[int, np.ndarray | BaseException] = {}
-    remotes: dict[Any, tuple[OnLoop, list[int]]] = {}
-    local: list[int] = []
-    for number, one in enumerate(selections):
-        remote = loop_of(one.reader.store)
-        numbers = local if remote is None else remotes.setdefault(remote.loop, (remote, []))[1]
-        numbers.append(number)
-    for remote, numbers in remotes.values():
-        with collection_paused():
-            reading = _read_all([selections[n] for n in numbers], remember=False)
-            results.update(zip(numbers, remote.run(reading), strict=True))
-    for numbers in _by_reader([selections[n] for n in local]):
-        own = [local[n] for n in numbers]
-        wanted = [(selections[n].key, selections[n].points) for n in own]
-        results.update(zip(own, selections[own[0]].reader.read_jointly(wanted), strict=True))
-    for number, one in enumerate(selections):
-        found = results[number]
-        if isinstance(found, BaseException):
-            if isinstance(found, (FormatError, StoreError)):
-                explain(one.reader, found)
-            raise found
-    return [results[number] for number in range(len(selections))]  # type: ignore[misc]
-
-
-async def _read_all(
-    selections: Sequence[Selection], *, remember: bool
-) -> list[np.ndarray | BaseException]:
-    """Read selections on their loop; errors stand in the place of values."""
-    import asyncio
-
-    results: dict[int, np.ndarray | BaseException | None] = dict.fromkeys(range(len(selections)))
-
-    async def read(number: int) -> None:
-        reader, key, points = selections[number]
-        try:
-            results[number] = await reader.read_remote(key, points=points, remember=remember)
-        except Exception as error:  # noqa: BLE001 - raised by whoever wants this selection
-            results[number] = error
-
-    async def read_small(file: DataFile, small: Mapping[int, SmallSelection]) -> None:
-        first = selections[min(small)].reader
-        with caused_by(first.path), suppress(Exception):  # what is left is read by itself
-            await _read_small(file, [one.read for one in small.values()])
-        for number, one in small.items():
-            with suppress(Exception):
-                values = one.read.values()
-                if values is not None:
-                    results[number] = one.finish(values)
-        for number in small:
-            if results[number] is None:
-                tasks.create_task(read(number))
-
-    async def read_jointly(numbers: Sequence[int]) -> None:
-        wanted = [(selections[n].key, selections[n].points) for n in numbers]
-        with suppress(Exception):  # what is left is read by itself
-            values = await selections[numbers[0]].reader.read_jointly_remote(wanted)
-            results.update(zip(numbers, values, strict=True))
-        for number in numbers:
-            if results[number] is None:
-                tasks.create_task(read(number))
-
-    async with asyncio.TaskGroup() as tasks:
-        alone = []
-        for numbers in _by_reader(selections):
-            if len(numbers) > 1 and selections[numbers[0]].reader.joins():
-                tasks.create_task(read_jointly(numbers))
-            else:
-                alone += numbers
-        for at in range(0, len(alone), _AT_A_TIME):
-            files: dict[DataFile, dict[int, SmallSelection]] = {}
-            for number in alone[at : at + _AT_A_TIME]:
-                reader, key, points = selections[number]
-                store, small = reader.store, None
-                with suppress(Exception):  # its own read raises it again
-                    small = reader.begin_small(key, points=points, remember=remember)
-                if small is not None and isinstance(store, DataFile):
-                    files.setdefault(store, {})[number] = small
-                else:
-                    tasks.create_task(read(number))
-            for file, begun in files.items():
-                tasks.create_task(read_small(file, begun))
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-    return [  # of one that something else has cancelled there is nothing
-        StoreError(one.reader.path, "reading it was cancelled") if values is None else values
-        for one, values in zip(selections, results.values(), strict=True)
-    ]
-
-
-def _by_reader(selections: Sequence[Selection]) -> list[list[int]]:
-    """Return the numbers of the selections of each reader."""
-    numbers: dict[int, list[int]] = {}
-    for number, one in enumerate(selections):
-        numbers.setdefault(id(one.reader), []).append(number)
-    return [*numbers.values()]
-
-
-async def _read_small(file: DataFile, reads: Sequence[SmallRead]) -> None:
-    """Locate the chunks of small reads in one read round, and fetch them by one read."""
-    from nczarr_fsspec.ranges.planner import by_owner  # which only remote files need
-
-    tables = await file.parse_remote(together([caught(one.locating()) for one in reads]))
-    located: list[SmallRead] = []
-    extents: list[tuple[np.ndarray, np.ndarray]] = []
-    for one, table in zip(reads, tables, strict=True):
-        with suppress(NCZarrError):
-            extent = None if isinstance(table, NCZarrError) else one.located(table)
-            if extent is not None:
-                located.append(one)
-                extents.append(extent)
-    if not extents:
-        return
-    starts, stops = map(np.concatenate, zip(*extents, strict=True))
-    first = np.cumsum([0, *(len(starts) for starts, _ in extents)])
-
-    async def receive(numbers: np.ndarray, data: list[memoryview]) -> None:
-        for owner, rows in by_owner(first, numbers):
-            with suppress(NCZarrError):
-                parts = [data[i] for i in rows.tolist()]
-                located[owner].scatter(numbers[rows] - first[owner], parts)
-
-    await file.read_data(starts, stops, receive)
-
-
-# -- stored chunks ---------------------------------------------------------------------------------
-# The chunks of a variable as they are stored, not decoded.
-
-
-#: Chunks that are looked for, at most, to learn what is so of all.
-_SAMPLED = 64
-
-
-class StoredChunks:
-    """Brings the stored bytes of chunks. Safe in threads; every method blocks.
-
-    Parameters
-    ----------
-    reader
-        Of a variable whose array is a grid of chunks.
-
-    Attributes
-    ----------
-    is_local : bool
-        Whether the chunks are at hand.
-    """
-
-    def __init__(self, reader: VariableReader) -> None:
-        reader.prepare()
-        assert reader.array is not None
-        self._reader = reader
-        self._array = reader.array
-        self._grid = Grid(reader.array)
-        self._source = source_of(reader.store, reader.document)
-        self._loop = loop_of(reader.store)
-        self.is_local = self._loop is None
-
-    def locate(self, ids: np.ndarray) -> ChunkTable:
-        """Find chunks (see `Array.locate`).
-
-        Raises
-        ------
-        NCZarrError
-            If their index cannot be read, or one is stated to have more bytes than it can have.
-        """
-        source, locating = self._source, self._array.locate(ids)
-        if isinstance(source, LocalSource):
-            table = source.locate(locating)
-        else:
-            assert self._loop is not None
-            table = self._loop.run(source.locate(locating))
-        self._grid.check_sizes(ids, table.size)
-        return table
-
-    @cached_property
-    def are_longer(self) -> bool:
-        """Whether chunks are longer than they should be (`Array.longer`), as the first there is."""
-        count = math.prod(self._grid.numbers.shape)
-        if self._array.longer > self._grid.nbytes:
-            for number in range(0, count, max(1, -(-count // _SAMPLED))):
-                (data,) = self.fetch(self.locate(np.array([number])))
-                if data is not None:
-                    return self._grid.decoder.beginning(data) is not None
-        return False
-
-    def fetch(self, table: ChunkTable) -> Sequence[EncodedChunk]:
-        """Fetch the chunks of a table, which exist as far as it says; None for a missing key.
-
-        Raises
-        ------
-        NCZarrError
-            Naming the object that cannot be read.
-        """
-        source = self._source
-        with explained(self._reader):
-            if isinstance(source, LocalSource):
-                return source.fetch(table, self._grid.bound)
-            assert self._loop is not None
-            return self._loop.run(self._fetch_remote(table))
-
-    def put(self, table: ChunkTable, keys: Sequence[str], store: WritableStore) -> list[bool]:
-        """Store the chunks of a table as they are; tell which there are.
-
-        What is in files is copied from file to file. Errors are those of `fetch`, and of `store`.
-
-        Parameters
-        ----------
-        keys
-            Where each goes.
-        store
-            Where to.
-        """
-        source, ranges = self._source, None
-        if isinstance(source, LocalSource):
-            ranges = source.ranges(table, self._grid.bound)
-        if ranges is None:
-            return _put(store.put, keys, self.fetch(table))
-        with explained(self._reader):
-            return _put(store.put_range, keys, ranges)
-
-    async def _fetch_remote(self, table: ChunkTable) -> Sequence[EncodedChunk]:
-        source = self._source
-        assert not isinstance(source, LocalSource)
-        chunks: list[EncodedChunk] = [None] * len(table.start)
-
-        async def receive(numbers: Any, data: list[Any]) -> None:
-            for number, stored in zip(numbers, data, strict=True):
-                chunks[number] = stored
-
-        await source.fetch(table, self._grid.bound, receive)
-        return chunks
-
-
-def _put(put: Callable[[str, Any], None], keys: Sequence[str], chunks: Iterable[Any]) -> list[bool]:
-    """Put each of what was found but None under its key; tell which were put."""
-    there = []
-    for key, data in zip(keys, chunks, strict=True):
-        there.append(data is not None)
-        if data is not None:
-            put(key, data)
-    return there

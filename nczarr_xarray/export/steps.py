@@ -37,7 +37,8 @@ from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
 from nczarr_xarray.chunks.threads import processors
 from nczarr_xarray.codecs.shuffle import element_size
 from nczarr_xarray.dataset.file import loop_of
-from nczarr_xarray.dataset.variable import StoredChunks, VariableReader
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES, ArrayWriter, ChunkWriter
 from nczarr_xarray.export.contents import Item, StoredSource, chunk_lengths
 from nczarr_xarray.export.derived import stored_array

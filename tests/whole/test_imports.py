@@ -254,7 +254,7 @@ READING = {
         "nczarr_xarray.chunks",
         "cache decoder engine grid joint pieces plan scatter sources strides threads",
     ),
-    *under("nczarr_xarray.dataset", "replaced_arrays variable"),
+    *under("nczarr_xarray.dataset", "replaced_arrays selections variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],

@@ -10,7 +10,8 @@ from typing import Any
 from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError, UnsupportedError
 from nczarr_xarray.chunks.decoder import LONGER
 from nczarr_xarray.chunks.pieces import Index
-from nczarr_xarray.dataset.variable import StoredChunks, VariableReader
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.contents import StoredSource
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import (

@@ -18,7 +18,7 @@ from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.stores import directory
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.variable import StoredChunks
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from tests.support.builders.trees import read_tree
 
 

@@ -19,7 +19,7 @@ import xarray as xr
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.variable import StoredChunks
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from tests.support.builders.trees import read_tree, write_tree
 from tests.support.servers.httpserver import Server
 from tests.support.servers.s3server import S3Server
