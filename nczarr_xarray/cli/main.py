@@ -236,6 +236,7 @@ _OPTIONS = (
     (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
     ("append=True", "--append"),
+    ("leave out append and refresh", "leave out --append and --refresh"),
     ("leave out append", "leave out --append"),
     ("leave out cfa_version, format", "leave out --cfa-version, --format"),
     ("gaps='allow' takes them", "without --no-gaps they are taken"),

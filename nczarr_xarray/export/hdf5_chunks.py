@@ -40,7 +40,8 @@ def need_h5py(url: str) -> None:
 def chunk_writers(path: str, url: str, root: Group) -> Iterator[dict[str, Written]]:
     """Open a file without values; yield what writes chunks of its variables, by path.
 
-    Other variables have none: texts, data in one piece, those with codecs that only HDF5 has.
+    Other variables have none: texts, data in one piece, those with codecs that only HDF5 has, or
+    with szip, which makes some chunks no smaller: HDF5 stores these without it.
 
     Parameters
     ----------
@@ -54,8 +55,11 @@ def chunk_writers(path: str, url: str, root: Group) -> Iterator[dict[str, Writte
         declared = {v.path: v.array for v in opened.hierarchy.root.all_variables()}
     for variable in sorted(root.all_variables(), key=_nbytes):  # coordinates first
         made = declared[variable.path]
-        if made is not None and made.is_chunked and made.conversion is None:
-            arrays.append((variable, _array(variable, made)))
+        if made is None or not made.is_chunked or made.conversion is not None:
+            continue
+        array = _array(variable, made)
+        if all(config["id"] != "szip" for config in array.codecs):
+            arrays.append((variable, array))
     with _file(path, url, _index_bytes(array for _, array in arrays)) as file:
         _lengthen(file, root)
         writers: dict[str, Written] = {}

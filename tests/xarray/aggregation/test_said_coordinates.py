@@ -38,7 +38,7 @@ def combined(files: Sequence[str], models: Any, numbers: Any) -> xr.Dataset:
 
     def opened(model: str, member: int, time: int) -> xr.Dataset:
         (file,) = (f for f in files if f.endswith(f"_{model}_r{member}i1p1_{time}.nc"))
-        return xr.open_dataset(file, engine="netcdf4")
+        return xr.load_dataset(file, engine="netcdf4")
 
     nested = [[[opened(m, r, t) for t in (0, 2)] for r in (1, 2, 10)] for m in "AB"]
     whole = xr.combine_nested(nested, concat_dim=["model", "member", "time"], data_vars="all")

@@ -138,8 +138,9 @@ def test_datasets_trees_and_variables(target: str) -> None:
 def test_what_is_not_ours(target: str) -> None:
     ds = opened(target, chunks={})
     other = xr.open_dataset(target, engine="netcdf4") if target.endswith(".nc") else made()
-    objects = ds["shuffled"].isel(t=3), other["shuffled"].isel(t=3), ds["packed"] * 2
-    load(*objects)
+    with other:
+        objects = ds["shuffled"].isel(t=3), other["shuffled"].isel(t=3), ds["packed"] * 2
+        load(*objects)
     assert in_memory(*objects)
     assert (objects[0].values == objects[1].values).all()
     assert (objects[2].values == made()["packed"].values * 2).all()

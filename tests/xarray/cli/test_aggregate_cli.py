@@ -241,6 +241,6 @@ def test_references_have_no_version_of_cfa(
             said = "no version of CFA: leave out --cfa-version, --format\n"
             assert capsys.readouterr().err.endswith(said)
     assert main(["aggregate", *files, "-o", target, "--append"]) == 1
-    said = "which grow by being made anew: leave out --append\n"
+    said = "which are made anew: leave out --append and --refresh\n"
     assert capsys.readouterr().err.endswith(said)
     assert not os.path.exists(target)

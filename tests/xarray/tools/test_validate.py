@@ -153,6 +153,8 @@ OTHERS = {
         "fragment-missing",
         "fragment-misfit",
         "fragment-denied",
+        "unlike-attribute",  # of nczarr check, as the next one
+        "unlike-coordinate",
     ),
 }
 
