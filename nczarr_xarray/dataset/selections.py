@@ -84,13 +84,15 @@ def read_selections(selections: Sequence[Selection]) -> list[np.ndarray]:
         own = [local[n] for n in numbers]
         wanted = [(selections[n].key, selections[n].points) for n in own]
         results.update(zip(own, selections[own[0]].reader.read_jointly(wanted), strict=True))
+    values = []
     for number, one in enumerate(selections):
         found = results[number]
         if isinstance(found, BaseException):
             if isinstance(found, (FormatError, StoreError)):
                 explain(one.reader, found)
             raise found
-    return [results[number] for number in range(len(selections))]  # type: ignore[misc]
+        values.append(found)
+    return values
 
 
 async def _read_all(

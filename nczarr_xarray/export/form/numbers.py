@@ -147,11 +147,11 @@ def becomes_missing(encoded: xr.Variable, values: xr.Variable, told: Mapping[str
     """
     keys = {"_FillValue", "missing_value"} & told.keys() - values.attrs.keys()
     stated = [np.ravel(told[key]) for key in keys]
-    marks = [x for mark in stated if mark.dtype.kind in "iuf" for x in mark[mark == mark]]  # noqa: PLR0124
+    marks = [x for mark in stated if mark.dtype.kind in "iuf" for x in mark[~np.isnan(mark)]]
     if not marks or encoded.dtype.kind not in "iuf" or not in_memory(values):
         return False
     marked = np.any([encoded.values == mark for mark in marks], axis=0)
-    return bool(np.any(marked & ~values.isnull().values))
+    return bool(marked.any() and np.any(marked & ~values.isnull().values))
 
 
 def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
