@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.aggregation.many import open_many as open_many
     from nczarr_xarray.backend.data_store import load_dataset as load_dataset
     from nczarr_xarray.backend.data_store import state as state
+    from nczarr_xarray.backend.entrypoint import prefer as prefer
     from nczarr_xarray.backend.loading import iterate as iterate
     from nczarr_xarray.backend.loading import load as load
     from nczarr_xarray.backend.loading import load_async as load_async
@@ -73,6 +74,7 @@ _MODULES = {
     "nczarr_xarray.aggregation.many": ["open_many"],
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.data_store": ["load_dataset", "state"],
+    "nczarr_xarray.backend.entrypoint": ["prefer"],
     "nczarr_xarray.backend.loading": ["iterate", "load", "load_async"],
     "nczarr_xarray.export.api": ["recover", "to_nczarr"],
     "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import wraps
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -56,10 +58,14 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys."""
-        if isinstance(filename_or_obj, (str, os.PathLike)):
-            return is_ours(os.fspath(filename_or_obj))
-        return False
+        """Tell whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys.
+
+        While `nczarr_xarray.prefer` holds, also whether it is remote netCDF or in S3.
+        """
+        if not isinstance(filename_or_obj, (str, os.PathLike)):
+            return False
+        target = os.fspath(filename_or_obj)
+        return is_ours(target) or (bool(_asked_before) and is_remote_netcdf(target))
 
     def open_dataset(
         self,
@@ -235,6 +241,83 @@ def is_ours(target: str) -> bool:
         return False
 
 
+def is_remote_netcdf(target: str) -> bool:
+    """Tell whether a URL names a netCDF or HDF5 file, or something in S3 that is not ``.zarr``.
+
+    False for addresses of OPeNDAP and of catalogues. No network is touched.
+    """
+    place = target.partition("#")[0].partition("?")[0].rstrip("/")
+    ours = r"(?!file:).*://.*\.(nc|nc4|cdf|h5|hdf5|he5)$|s3://(?!.*\.zarr$)"
+    if not re.match(ours, place, re.IGNORECASE):
+        return False
+    from nczarr_fsspec.places.names import hint
+    from nczarr_xarray.formats.opendap import is_dap
+
+    return not is_dap(target) and not hint(target)
+
+
+#: Engines of xarray that are asked before this one, and their `guess_can_open`; empty if this one
+#: is not preferred.
+_asked_before: dict[Any, Callable[..., bool]] = {}
+
+
+def prefer(preferred: bool = True) -> ExitStack:
+    """Let this engine open remote netCDF, S3 URLs and masters where no ``engine=`` is given.
+
+    xarray asks its own engines first, and ``netcdf4`` claims every URL. From now on they say no to
+    what this engine says yes to: to what it reads alone, as ever, to a URL that ends in ``.nc``,
+    ``.nc4``, ``.cdf``, ``.h5``, ``.hdf5`` or ``.he5``, and to an ``s3://`` URL that does not end
+    in ``.zarr``. Local netCDF files and OPeNDAP stay with the engines that they have.
+
+    The same is done for a whole process, such as a worker of dask, by the environment variable
+    ``NCZARR_PREFER=1``.
+
+    Parameters
+    ----------
+    preferred
+        Whether this engine is preferred from now on.
+
+    Returns
+    -------
+    contextlib.ExitStack
+        A context manager at whose end, or ``close()``, all is again as it was before.
+
+    Examples
+    --------
+    >>> nczarr_xarray.prefer()
+    >>> xr.open_dataset("https://server/file.nc")
+    """
+    from xarray import backends
+
+    before = bool(_asked_before)
+    engines: tuple[Any, ...] = (
+        backends.NetCDF4BackendEntrypoint,
+        backends.H5netcdfBackendEntrypoint,
+        backends.ScipyBackendEntrypoint,
+    )
+    if preferred and not before:
+        for engine in engines:
+            _asked_before[engine] = engine.guess_can_open
+            engine.guess_can_open = _but_ours(engine.guess_can_open)
+    while _asked_before and not preferred:
+        engine, guess = _asked_before.popitem()
+        engine.guess_can_open = guess
+    undo = ExitStack()
+    undo.callback(prefer, before)
+    return undo
+
+
+def _but_ours(guess: Callable[..., bool]) -> Callable[..., bool]:
+    """Return a `guess_can_open` that says no to what is this engine's."""
+
+    @wraps(guess)
+    def guess_can_open(self: BackendEntrypoint, filename_or_obj: Any) -> bool:
+        ours = NCZarrBackendEntrypoint().guess_can_open(filename_or_obj)
+        return not ours and guess(self, filename_or_obj)
+
+    return guess_can_open
+
+
 def _leave_out_of_others(arguments: dict[str, Any]) -> None:
     """Take out arguments of other engines that ask for nothing else than what is done here."""
     from nczarr_fsspec.errors import URLError
@@ -247,3 +330,7 @@ def _leave_out_of_others(arguments: dict[str, Any]) -> None:
         if value is not None and value not in _OF_OTHERS[name]:
             reason = f"{value!r:.40} has no meaning for engine 'nczarr'; leave the argument out"
             raise URLError(f"{name}=", reason)
+
+
+if os.environ.get("NCZARR_PREFER", "0") not in ("", "0"):
+    prefer()
