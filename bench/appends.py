@@ -134,4 +134,4 @@ def save(found: Found, options: Options, command: str, folder: Path) -> None:
     document = {"machine": machine(), "command": command, "repeat": options.repeat}
     text = json.dumps({**document, "seconds": found}, indent=1)
     (folder / "appends.json").write_text(text + "\n")
-    insert(folder, "appends", f"{heading(document)}\n\n{table(found)}")
+    insert(folder, "appends", f"{heading('appends', document)}\n\n{table(found)}")

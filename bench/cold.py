@@ -8,7 +8,7 @@ local file with engine netcdf4; a row of its own says what xarray takes to list 
 plugins it sees this package only: what others import (kerchunk: zarr, fsspec, numcodecs) would hide
 what ours does. HTTP is that of a server on this machine, without latency.
 
-The second table has what each process imports, by `python -X importtime`: packages, their modules,
+The numbers also have what each process imports, by `python -X importtime`: packages, their modules,
 and the least time of each module by itself, which importtime makes longer.
 """
 
@@ -169,34 +169,16 @@ def missed(start: Start) -> bool:
 
 
 def table(found: dict[str, Start]) -> str:
-    head = ("start", "nczarr", "base", "beyond the base", "peer", "peer / nczarr", "goal")
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines = [f"| start | {OURS} | {BASE} | peer | its time / ours |", "|---|---|---|---|---|"]
     for label, start in found.items():
-        case, row = start.case, start.row
-        if OURS not in row.times:
-            lines.append(f"| {label} | {row.errors[OURS]} |{' – |' * 5}")
+        if OURS not in start.row.times:
+            lines.append(f"| {label} | {start.row.errors[OURS]} |{' – |' * 3}")
             continue
-        took, base = start.least(OURS), start.least(BASE)
-        cells = [label, seconds(took), seconds(base), seconds(took - base)]
-        name = case.peer[0] if case.peer is not None else ""
-        if name in row.times:
-            peer = start.least(name)
-            cells += [f"{name}: {seconds(peer)}", f"{peer / took:.2f}"]
-        else:
-            cells += [f"{name} {row.errors.get(name, '')}".strip() or "–", "–"]
-        goal = "–" if name != "netcdf4" else "netcdf4 ≥ 0.5"
-        goal = f"≤ {seconds(case.most)}" if case.most is not None else goal
-        goal = f"≤ {seconds(case.beyond)} beyond" if case.beyond is not None else goal
-        cells.append(f"{goal}; **missed**" if missed(start) else goal)
+        took = start.least(OURS)
+        cells = [label, seconds(took), seconds(start.least(BASE)), "–", "–"]
+        if start.case.peer is not None and (name := start.case.peer[0]) in start.row.times:
+            cells[3:] = f"{name}: {seconds(start.least(name))}", f"{start.least(name) / took:.2f}"
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", imported(found)])
-
-
-def imported(found: dict[str, Start]) -> str:
-    lines = ["| start | modules beyond the base, by `-X importtime` |", "|---|---|"]
-    for label, start in found.items():
-        of = [f"{p} {n} ({took * 1e3:.1f} ms)" for p, (n, took) in start.imports.items()]
-        lines.append(f"| {label} | {', '.join(of[:8])}{', …' if len(of) > 8 else ''} |")
     return "\n".join(lines)
 
 
@@ -208,7 +190,7 @@ def save(found: dict[str, Start], options: Options, command: str, folder: Path) 
         numbers["results"][label]["imports"] = start.imports
         numbers["results"][label]["missed"] = missed(start)
     (folder / "cold.json").write_text(json.dumps(numbers, indent=1) + "\n")
-    insert(folder, "cold", f"{heading(numbers)}\n\n{table(found)}")
+    insert(folder, "cold", f"{heading('cold', numbers)}\n\n{table(found)}")
 
 
 def write(folder: Path) -> None:

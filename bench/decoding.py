@@ -188,44 +188,26 @@ def holds_lock(rows: dict[str, Row], name: str, library_: str) -> bool | None:
 
 
 def table(rows: dict[str, Row]) -> str:
-    return "\n\n".join(
-        f"### {name}\n\n{_of_codec(name, codec_, rows)}"
-        for name, codec_ in CODECS.items()
-        if any(f"{name}, {size}" in rows for size in codec_.shapes)
-    )
-
-
-def _of_codec(name: str, codec_: Codec, rows: dict[str, Row]) -> str:
-    """Microseconds of a chunk: median, and best; speed; two threads; the lock."""
-    sizes = [size for size in codec_.shapes if f"{name}, {size}" in rows]
-    head = ["µs per chunk", *sizes, f"MB/s, {sizes[-1]}"]
-    head += [f"2 threads, {size}" for size in dict.fromkeys((sizes[0], sizes[-1]))]
-    lines = [[*head, "lock"], ["---"] * (len(head) + 1)]
-    for library_ in codec_.libraries:
-        cells = [library_]
-        for size in sizes:
-            row = rows[f"{name}, {size}"]
-            if library_ not in row.times:
-                absent = row.errors.get(library_, "").startswith(("ModuleNotFound", "ImportError"))
-                cells.append("not installed" if absent else "fails")
-                continue
-            count = row.megabytes * 1e6 / nbytes(codec_.shapes[size])
-            factor, times = 1e6 / count, row.times[library_]
-            middle, best = factor * statistics.median(times), factor * min(times)
-            cells.append(f"{_short(middle)} ({_short(best)})")
-        last = rows[f"{name}, {sizes[-1]}"]
-        if library_ in last.times:
-            cells.append(f"{last.megabytes / last.median(library_):,.0f}")
-            ends = dict.fromkeys((sizes[0], sizes[-1]))
-            cells += [_gain(rows, f"{name}, {size}", library_) for size in ends]
-            held = holds_lock(rows, name, library_)
-            cells.append("–" if held is None else "**held**" if held else "released")
-        lines.append(cells + [""] * (len(head) + 1 - len(cells)))
+    """Of each codec, what is used and the fastest of the others, for small and large chunks."""
+    head = ["codec", "library", "µs, 16 KB", "MB/s, 2 MiB", "2 threads, 2 MiB", "lock"]
+    lines = [head, ["---"] * len(head)]
+    for name in CODECS:
+        small, large = (rows.get(f"{name}, {size}") for size in ("16 KB", "2 MiB"))
+        if small is None or large is None or OURS not in large.times:
+            continue
+        others = [library for library in large.times if library in small.times and library != OURS]
+        for library in (OURS, *sorted(others, key=small.median)[:1]):
+            micro = 1e6 * small.median(library) * nbytes(CODECS[name].shapes["16 KB"])
+            cells = [
+                name if library == OURS else "",
+                library,
+                f"{micro / small.megabytes / 1e6:.1f}",
+            ]
+            cells.append(f"{large.megabytes / large.median(library):,.0f}")
+            held = holds_lock(rows, name, library)
+            cells += [_gain(rows, f"{name}, 2 MiB", library), "held" if held else "released"]
+            lines.append(cells)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _short(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _gain(rows: dict[str, Row], name: str, library_: str) -> str:
@@ -285,7 +267,7 @@ def save(found: dict[str, Row], options: Options, command: str, folder: Path) ->
     (folder / f"{SECTION}.json").write_text(json.dumps(numbers, indent=1) + "\n")
     lines(found, folder / f"{SECTION}.png")
     picture = f"![The same as curves]({SECTION}.png)"
-    insert(folder, SECTION, f"{heading(numbers)}\n\n{picture}\n\n{table(found)}")
+    insert(folder, SECTION, f"{heading(SECTION, numbers)}\n\n{picture}\n\n{table(found)}")
 
 
 if __name__ == "__main__":  # as `python bench --section decoding`, to look at one codec

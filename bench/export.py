@@ -29,7 +29,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ import psutil
 import xarray as xr
 import zarr
 from data import field, shuffled_zlib
-from harness import insert, machine
+from harness import heading, insert, machine
 
 from nczarr_xarray import to_nczarr
 
@@ -226,13 +225,11 @@ def peaks(scale: float) -> dict[int, float]:
 
 def table(results: dict[str, Any]) -> str:
     peers = list(WRITERS)[1:]
-    head = ["work", "nczarr (min–max)", FILES, *peers, "best peer / nczarr", "size / zlib's"]
+    head = ["work", "nczarr", FILES, *peers, "best peer / ours", "size / zlib's"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, writers in results.items():
         medians = {w: statistics.median(r["times"]) for w, r in writers.items() if r["times"]}
-        own = writers["nczarr"]["times"]
-        cells = [f"{medians['nczarr']:.2f} s ({min(own):.2f}–{max(own):.2f})"]
-        cells.append(f"{medians[FILES]:.2f} s")
+        cells = [f"{medians[name]:.2f} s" for name in ("nczarr", FILES)]
         for writer in peers:
             text = f"{medians[writer]:.2f} s" if writer in medians else "fails"
             wrong = writer in medians and not writers[writer]["right"]
@@ -276,10 +273,10 @@ def save(options: argparse.Namespace, results: dict[str, Any], peak: dict[int, f
     """Write the numbers, the picture, and the table on the page on writing."""
     output = options.output
     output.mkdir(parents=True, exist_ok=True)
-    where = machine()
-    where["versions"]["zarrs"] = version("zarrs")
     document = {
-        "machine": where,
+        "machine": machine(),
+        "command": f"python bench --section export --repeat {options.repeat}"
+        f" --scale {options.scale}",
         "repeat": options.repeat,
         "scale": options.scale,
         "folder": tempfile.gettempdir(),
@@ -288,12 +285,8 @@ def save(options: argparse.Namespace, results: dict[str, Any], peak: dict[int, f
     }
     (output / "export.json").write_text(json.dumps(document, indent=1) + "\n")
     plot(results, output / "export.png")
-    versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
-    command = f"python bench --section export --repeat {options.repeat} --scale {options.scale}"
-    head = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
-    head += f"`{command}`, in {tempfile.gettempdir()}"
-    picture = "![The same numbers as bars](export.png)"
-    insert(output, "export", f"{head}\n\n{table(results)}\n\n{memory_text(peak)}\n\n{picture}")
+    text = f"{heading('export', document)}\n\n{table(results)}\n\n{memory_text(peak)}"
+    insert(output, "export", f"{text}\n\n![The same numbers as bars](export.png)")
 
 
 def main() -> int:

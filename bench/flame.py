@@ -17,7 +17,7 @@ from pathlib import Path
 
 import xarray as xr
 from data import Array
-from harness import Options, document, heading, insert
+from harness import Options, insert
 
 SECONDS, RATE = 15, 500
 WIDTH, ROW = 1000, 17
@@ -129,12 +129,10 @@ def draw(stacks: Stacks) -> str:
     )
 
 
-def save(stacks: Stacks, options: Options, command: str, folder: Path) -> None:
+def save(stacks: Stacks, _options: Options, _command: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "flame.svg").write_text(draw(stacks))
-    text = f"{heading(document({}, options, command))}\n\n{table(stacks)}\n\n"
-    text += "![A flame graph of the small-chunk read](flame.svg)"
-    insert(folder, "flame", text)
+    insert(folder, "flame", f"{table(stacks)}\n\n![The calls of this read](flame.svg)")
 
 
 def main() -> None:

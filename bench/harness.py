@@ -15,9 +15,10 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ import numpy as np
 OURS, LIMIT = "nczarr", "limit"
 #: Seconds from which on one turn of a program is enough: others are measured in the meantime.
 LONG = 20.0
+#: More rows than these are shown as a grid.
+MANY = 25
 PACKAGES = (
     "nczarr-xarray",
     "xarray",
@@ -247,75 +250,48 @@ def machine() -> dict[str, Any]:
 
 
 def table(rows: dict[str, Row]) -> str:
-    """Ours, the limit, the best peer and engine zarr, and whether the goals hold."""
-    head = [
-        "work",
-        "nczarr (min–max)",
-        "limit",
-        "limit / nczarr",
-        "best peer",
-        "best peer / nczarr",
-        "zarr / nczarr",
-        "goals",
-    ]
-    lines = [_line(head), "|" + "---|" * len(head)]
+    """Ours, the limit, the best peer and engine zarr; a grid if there are many rows."""
+    if len(rows) > MANY:
+        return _grid(rows)
+    head = ["work", OURS, LIMIT, "best peer", "its time / ours", "engine zarr / ours"]
+    body = []
     for name, row in rows.items():
         if OURS not in row.times:
-            lines.append(_line([name, row.errors[OURS], *["–"] * 6]))
+            body.append([name, row.errors[OURS], *["–"] * 4])
             continue
         best = row.best_peer()
-        goals, missed = ", ".join(map(str, row.goals)), row.missed()
-        lines.append(
-            _line(
-                [
-                    name,
-                    spread(row.times[OURS]),
-                    seconds(row.median(LIMIT)) if LIMIT in row.times else "–",
-                    _ratio(row.ratio(LIMIT)),
-                    f"{best}: {spread(row.times[best])}" if best else "none",
-                    _ratio(row.ratio("best peer")),
-                    _ratio(row.ratio("zarr")),
-                    f"{goals}{'; **missed: ' + ', '.join(missed) + '**' if missed else ''}" or "–",
-                ]
-            )
-        )
-    return "\n".join(lines)
+        cells = [name, seconds(row.median(OURS))]
+        cells.append(seconds(row.median(LIMIT)) if LIMIT in row.times else "–")
+        cells.append(f"{best}: {seconds(row.median(best))}" if best else "–")
+        body.append([*cells, _ratio(row.ratio("best peer")), _ratio(row.ratio("zarr"))])
+    said = [any(cells[i] != "–" for cells in body) for i in range(len(head))]
+    return _lines(list(compress(cells, said)) for cells in (head, *body))
 
 
-def everybody(rows: dict[str, Row]) -> str:
-    """The medians of all programs, and the spread in percent of them."""
-    names = list(
-        dict.fromkeys(name for row in rows.values() for name in {**row.times, **row.errors})
-    )
-    lines = [_line(["work", *names]), "|" + "---|" * (len(names) + 1)]
-    for work, row in rows.items():
-        cells = [work]
-        for name in names:
-            if name in row.errors:
-                error = row.errors[name]
-                cells.append("wrong values" if error == "wrong values" else "fails")
-            else:
-                cells.append(spread(row.times[name]) if name in row.times else "–")
-        lines.append(_line(cells))
-    return "\n".join(lines)
+def _grid(rows: dict[str, Row]) -> str:
+    """Return rows ``WORK, KIND`` as a line for each work, a column for each kind."""
+    pairs = {tuple(name.split(", ", 1)): row for name, row in rows.items()}
+    kinds = list(dict.fromkeys(kind for _, kind in pairs))
+    body = [["work", *kinds]]
+    for work in dict.fromkeys(work for work, _ in pairs):
+        found = [pairs.get((work, kind)) for kind in kinds]
+        cells = ["–" if row is None or OURS not in row.times else _cell(row) for row in found]
+        body.append([work, *cells])
+    return _lines(body)
 
 
-def spread(times: list[float]) -> str:
-    middle = statistics.median(times)
-    if len(times) == 1:
-        return seconds(middle)
-    unit, factor = ("ms", 1e3) if middle < 0.1 else ("s", 1)
-    digits = 1 if unit == "ms" else 2
-    low, high = (f"{value * factor:.{digits}f}" for value in (min(times), max(times)))
-    return f"{middle * factor:.{digits}f} {unit} ({low}–{high})"
+def _cell(row: Row) -> str:
+    return f"{seconds(row.median(OURS))} ({_ratio(row.ratio('best peer'))})"
 
 
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _lines(body: Iterable[list[str]]) -> str:
+    """Return a table, the head of which comes first."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in body)
+    return "\n".join([first, "|" + "---|" * (first.count(" | ") + 1), *others])
 
 
 def bars(rows: dict[str, Row], path: Path) -> None:
@@ -369,13 +345,12 @@ def document(rows: dict[str, Row], options: Options, command: str) -> dict[str, 
     }
 
 
-def heading(found: dict[str, Any]) -> str:
-    """One line above a table: the machine, the versions, the command."""
+def heading(section: str, found: dict[str, Any]) -> str:
+    """One line above a table: the command, the machine, and where the rest is."""
     where = found["machine"]
-    versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
     return (
-        f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
-        f"`{found['command']}`"
+        f"`{found['command']}`, {where['cores']} cores, {where['cpu']}, Python {where['python']}; "
+        f"[numbers, versions]({section}.json)."
     )
 
 
@@ -385,7 +360,7 @@ def insert(folder: Path, section: str, text: str) -> None:
     Parameters
     ----------
     folder
-        Of pictures. Those that `text` shows are named without it.
+        Of pictures and numbers, which `text` names without it.
     """
     begin, end = (f"<!-- bench {section} {mark} -->" for mark in ("begin", "end"))
     pages = [page for page in folder.parent.rglob("*.md") if begin in page.read_text()]
@@ -393,7 +368,7 @@ def insert(folder: Path, section: str, text: str) -> None:
         print(f"no page beside {folder} has the mark {begin}", file=sys.stderr)
     for page in pages:
         here = os.path.relpath(folder, page.parent)
-        shown = re.sub(r"(!\[[^]]*\]\()", rf"\1{here}/", text)
+        shown = re.sub(r"(?<=\]\()(?=[\w-]+\.(?:json|png|svg)\))", f"{here}/", text)
         before, _, rest = page.read_text().partition(begin)
         page.write_text(f"{before}{begin}\n\n{shown}\n\n{end}{rest.partition(end)[2]}")
 
@@ -404,5 +379,5 @@ def save(section: str, rows: dict[str, Row], options: Options, command: str, fol
     found = document(rows, options, command)
     (folder / f"{section}.json").write_text(json.dumps(found, indent=1) + "\n")
     bars(rows, folder / f"{section}.png")
-    text = f"{heading(found)}\n\n{table(rows)}\n\n![The same as bars]({section}.png)\n\n"
-    insert(folder, section, f"{text}All programs:\n\n{everybody(rows)}")
+    text = f"{heading(section, found)}\n\n{table(rows)}\n\n![The same as bars]({section}.png)"
+    insert(folder, section, text)

@@ -232,4 +232,4 @@ def save(found: list[Job], options: Options, command: str, folder: Path) -> None
     document: dict[str, Any] = {"machine": machine(), "command": command, "scale": options.scale}
     results = [asdict(each) for each in found]
     (folder / "large.json").write_text(json.dumps({**document, "results": results}, indent=1))
-    insert(folder, "large", f"{heading(document)}\n\n{table(found)}")
+    insert(folder, "large", f"{heading('large', document)}\n\n{table(found)}")

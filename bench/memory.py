@@ -207,10 +207,9 @@ def zipped(tree: Path, target: Path) -> None:
 
 
 def table(reads: dict[str, Read]) -> str:
-    """Megabytes, and how many times as large as the result."""
+    """How many times as large as the result the peak is."""
     names = list(dict.fromkeys(name for read in reads.values() for name in read.peaks))
-    lines = ["| " + " | ".join(["read", "result", *names, "goal of ours"]) + " |"]
-    lines.append("|---" * (len(names) + 3) + "|")
+    lines = [f"| read | result | {' | '.join(names)} |", "|---" * (len(names) + 2) + "|"]
     for name, read in reads.items():
         cells = [name, f"{read.result / 1e6:.0f} MB"]
         for program in names:
@@ -218,9 +217,8 @@ def table(reads: dict[str, Read]) -> str:
             if peak is None or peak.error:
                 cells.append("fails" if peak else "–")
             else:
-                cells.append(f"{peak.median / 1e6:.0f} MB ({peak.median / read.result:.2f})")
-        missed = "; **missed**" if read.missed() else ""
-        lines.append(f"| {' | '.join(cells)} | ≤ {read.bound / 1e6:.0f} MB{missed} |")
+                cells.append(f"{peak.median / read.result:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -233,4 +231,4 @@ def save(reads: dict[str, Read], options: Options, command: str, folder: Path) -
         for name, read in reads.items()
     }
     (folder / "memory.json").write_text(json.dumps({**found, "bytes": results}, indent=1) + "\n")
-    insert(folder, "memory", f"{heading(found)}\n\n{table(reads)}")
+    insert(folder, "memory", f"{heading('memory', found)}\n\n{table(reads)}")

@@ -35,10 +35,6 @@ from harness import LONG, OURS, Goal, Options, heading, insert, machine
 from nczarr_xarray import open_hierarchy
 from nczarr_xarray.chunks.threads import processors
 
-ABOUT = (
-    "Copies in bounded memory: maps become points, and compressed chunks are moved. Each program "
-    "is a process of its own, its start included, and is told the same limit."
-)
 #: Bytes that every program may take.
 LIMIT = 400_000_000
 #: Bytes that Python with zarr and its packages takes, of which cubed is to be told.
@@ -356,10 +352,7 @@ def table(found: dict[str, Job]) -> str:
     lines = ["| work | program | time | most memory | times ours |"]
     lines.append("|---" * 5 + "|")
     for title, job in found.items():
-        missed = f"; **missed: {', '.join(job.missed())}**" if job.missed() else ""
-        goals = ", ".join(map(str, job.goals))
-        limit = f"at most {job.limit / 1e6:.0f} MB" if job.limit else goals
-        first = f"{title} ({limit}{missed})"
+        first = f"{title}, at most {job.limit / 1e6:.0f} MB" if job.limit else title
         for name, turns in job.found.items():
             if turns.error:
                 cells = [first, name, turns.error.replace("|", "/"), "–", "–"]
@@ -390,4 +383,4 @@ def save(found: dict[str, Job], options: Options, command: str, folder: Path) ->
     }
     text = json.dumps({**document, "results": results}, indent=1)
     (folder / "rechunk.json").write_text(text + "\n")
-    insert(folder, "rechunk", f"{ABOUT}\n\n{heading(document)}\n\n{table(found)}")
+    insert(folder, "rechunk", f"{heading('rechunk', document)}\n\n{table(found)}")

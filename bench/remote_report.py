@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from harness import insert
+from harness import OURS, heading, insert
 from harness import machine as _machine
 
 PACKAGES = (
@@ -24,7 +24,8 @@ PACKAGES = (
     "scipy",
     "virtualizarr",
 )
-TRAFFIC = "requests, MB, depth, connections"
+MEASURED = "50 ms"
+"""The network of the table and of the picture."""
 INFORMATION = "(no package)"
 """Readers that nobody can install are measured, but are no peers."""
 COLOURS = {"ours": "#1b7837", "peer": "#fdae61", "other": "#a6bddb"}
@@ -44,58 +45,45 @@ def best_peer(row: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
     peers = {
         name: result
         for name, result in row["readers"].items()
-        if name != "nczarr" and INFORMATION not in name and not result["error"]
+        if name != OURS and INFORMATION not in name and not result["error"]
     }
     return min(peers.items(), key=lambda item: item[1]["seconds"]) if peers else None
 
 
 def table(rows: Rows) -> str:
-    """One network: ours, the limit, and the best peer."""
-    head = f"read | nczarr (min–max) | {TRAFFIC} | limit | nczarr / limit | best peer"
-    head += f" | its time; {TRAFFIC} | best peer / nczarr"
-    lines = [f"| {head} |", "|---|---|---|---|---|---|---|---|"]
+    """One network: each file with what is done with it, and what peers do with the same."""
+    files = list(dict.fromkeys(name.split()[0] for name in rows))
+    done = list(dict.fromkeys(name.split()[1] for name in rows))
+    lines = [f"| file | {' | '.join(done)} |", "|---" * (len(done) + 1) + "|"]
+    for file in files:
+        found = (rows.get(f"{file} {what}") for what in done)
+        cells = ["–" if row is None else _ours(row) for row in found]
+        lines.append(f"| {file} | {' | '.join(cells)} |")
+    lines += ["", "| read | nczarr: requests, MB | best peer: requests, MB | its time / ours |"]
+    lines.append("|---|---|---|---|")
     for name, row in rows.items():
-        ours, peer, limit = row["readers"]["nczarr"], best_peer(row), row["limit"]
-        fine = not ours["error"]
-        cells = [name, _time(ours, spread=True) if fine else ours["error"], _traffic(ours)]
-        # Without latency the limit of a small read is next to nothing, and says nothing.
-        comparable = fine and limit >= 0.05
-        cells += [f"{limit:.2f} s", f"{ours['seconds'] / limit:.2f}" if comparable else "–"]
-        if peer is None:
-            cells += ["none" if len(row["readers"]) > 1 else "not asked", "–", "–"]
-        else:
-            ratio = f"{peer[1]['seconds'] / ours['seconds']:.1f}" if fine else "–"
-            cells += [peer[0], f"{_time(peer[1])}; {_traffic(peer[1])}", ratio]
-        lines.append(f"| {' | '.join(cells)} |")
+        ours = row["readers"][OURS]
+        if not ours["error"] and (peer := best_peer(row)):
+            times = peer[1]["seconds"] / ours["seconds"]
+            cells = [f"{_time(ours)}: {_traffic(ours)}"]
+            cells.append(f"{peer[0]}, {_time(peer[1])}: {_traffic(peer[1])}")
+            lines.append(f"| {name} | {' | '.join(cells)} | {times:.1f} |")
     return "\n".join(lines)
 
 
-def others(rows: Rows) -> str:
-    """One network: the medians of all readers."""
-    names = list(dict.fromkeys(name for row in rows.values() for name in row["readers"]))
-    lines = [f"| read | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-    for read, row in rows.items():
-        cells = []
-        for name in names:
-            result = row["readers"].get(name)
-            if result is None:
-                cells.append("–")
-            elif result["error"].startswith("stopped"):
-                cells.append(f"> {result['seconds']:.0f} s")
-            else:
-                cells.append("fails" if result["error"] else _time(result))
-        lines.append(f"| {read} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def _ours(row: dict[str, Any]) -> str:
+    """Our time, and how many times as long as the limit that is."""
+    ours = row["readers"][OURS]
+    times = ours["seconds"] / row["limit"]
+    return "fails" if ours["error"] else f"{_time(ours)} ({times:.2f})"
 
 
-def _time(result: dict[str, Any], *, spread: bool = False) -> str:
-    text = f"{result['seconds']:.2f} s"
-    return f"{text} ({result['min']:.2f}–{result['max']:.2f})" if spread else text
+def _time(result: dict[str, Any]) -> str:
+    return f"{result['seconds']:.2f} s"
 
 
 def _traffic(result: dict[str, Any]) -> str:
-    megabytes = result["bytes"] / 1e6
-    return f"{result['requests']}, {megabytes:.1f}, {result['depth']}, {result['connections']}"
+    return f"{result['requests']}, {result['bytes'] / 1e6:.1f}"
 
 
 def save(document: dict[str, Any], folder: Path) -> None:
@@ -107,18 +95,12 @@ def save(document: dict[str, Any], folder: Path) -> None:
     file = folder / "remote.json"
     document = (json.loads(file.read_text()) if file.exists() else {}) | document
     file.write_text(json.dumps(document, indent=1) + "\n")
-    text = ""
-    for name, run in document.items():
-        where, rows = run["machine"], run["rows"]
-        versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
-        text += f"## Network: {name}\n\n"
-        text += f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
-        text += f"`{run['command']}`\n\n"
-        if name == "50 ms":
-            bars(rows, folder / "remote.png")
-            text += "![These reads as bars](remote.png)\n\n"
-        text += f"{table(rows)}\n\n{others(rows)}\n\n"
-    insert(folder, "remote", text.strip())
+    if MEASURED not in document:
+        return
+    bars(document[MEASURED]["rows"], folder / "remote.png")
+    text = f"{heading('remote', document[MEASURED])}\n\n{table(document[MEASURED]['rows'])}\n\n"
+    text += "![These reads as bars](remote.png)"
+    insert(folder, "remote", text)
 
 
 def bars(rows: Rows, path: Path) -> None:

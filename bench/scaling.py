@@ -287,22 +287,20 @@ def growing(found: list[Found]) -> list[str]:
 
 
 def table(found: list[Found]) -> str:
-    """Of each series the cost of one chunk or variable, from the fewest to the most."""
-    head = ["what", "program", "from – to", "open, first – last", "one element, first – last"]
-    head += ["µs each", "peak bytes each"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for points in series(found).values():
-        first, last = points[0], points[-1]
-        chunked = first.one > 0
-        cells = [first.what, first.program, f"{first.count:,} – {last.count:,}"]
-        cells.append(f"{1e3 * first.opening:.1f} – {1e3 * last.opening:.1f} ms")
-        cells.append(f"{1e3 * first.one:.2f} – {1e3 * last.one:.2f} ms" if chunked else "–")
-        cells.append(", ".join(f"{1e6 * p.everything / p.count:.1f}" for p in points))
-        cells.append(", ".join(f"{p.memory / p.count:.0f}" for p in points))
+    """Of each kind, with the most that were tried: opening, and a chunk or variable."""
+    lines = ["| what | how many | open | each | peer, each |", "|---|---|---|---|---|"]
+    for points in (points for points in series(found).values() if points[0].program == OURS):
+        most = points[-1]
+        theirs = [one for one in found if one.what == most.what and one.program != OURS]
+        cells = [most.what, f"{most.count:,}", f"{1e3 * most.opening:.1f} ms", _each(most)]
+        cells.append(f"{theirs[-1].program}: {_each(theirs[-1])}" if theirs else "–")
         lines.append(f"| {' | '.join(cells)} |")
-    told = growing(found)
-    lines += ["", f"Not linear: {'; '.join(told) or 'nothing'}."]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", f"Not linear: {'; '.join(growing(found)) or 'nothing'}."])
+
+
+def _each(found: Found) -> str:
+    """Return the microseconds of one chunk or variable."""
+    return f"{1e6 * found.everything / found.count:.1f} µs"
 
 
 def plot(found: list[Found], path: Path) -> None:
@@ -354,5 +352,5 @@ def save(found: list[Found], options: Options, command: str, folder: Path) -> No
     (folder / "scaling.json").write_text(json.dumps({**document, "results": results}, indent=1))
     plot(found, folder / "scaling.png")
     picture = "![Cost of a chunk and of a variable](scaling.png)"
-    text = f"{heading(document)}\n\n{table(found)}\n\n{picture}"
+    text = f"{heading('scaling', document)}\n\n{table(found)}\n\n{picture}"
     insert(folder, "scaling", text)

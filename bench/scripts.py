@@ -143,7 +143,7 @@ def over_http(folder: Path, server: Server) -> list[Work]:
     """The same of files on a server."""
     path, count = folder / "far.nc", FAR_FILES
     make(path, 2 * FAR_STEPS, {"zlib": True, "complevel": 1})
-    paths = [folder / f"far {number}.nc" for number in range(count)]
+    paths = [folder / f"far{number}.nc" for number in range(count)]
     for number, one in enumerate(paths):
         small(one, number)
     far, urls = address(server, path), [address(server, one) for one in paths]

@@ -16,19 +16,19 @@ from remote_report import INFORMATION
 
 #: Sections, with their pages and what these are about.
 PAGES = {
-    "read": ("local.md", "local chunks"),
-    "hdf5": ("files.md", "local netCDF-4 files"),
-    "small": ("files.md#small-files", "small local files"),
-    "opening": ("starting.md", "opening 500 variables"),
-    "cold": ("starting.md#starting", "a new process"),
-    "objects": ("network.md", "chunks over a network"),
+    "read": ("#local-chunks", "local chunks"),
+    "hdf5": ("#local-netcdf-4-files", "local netCDF-4 files"),
+    "small": ("#small-files", "small local files"),
+    "cold": ("#starting", "a new process"),
+    "scripts": ("#scripts-for-netcdf4-python", "scripts for netCDF4-python"),
+    "remote": ("network.md#files", "netCDF files over 50 ms"),
+    "objects": ("network.md#chunks", "chunks over a network"),
+    "opening": ("network.md#opening", "opening 500 variables"),
     "loading": ("network.md#many-small-variables", "500 variables over a network"),
-    "remote": ("remote-files.md", "netCDF files over 50 ms"),
-    "aggregations": ("aggregations.md", "aggregations"),
-    "parallel": ("resources.md", "dask"),
+    "aggregations": ("network.md#aggregations", "aggregations"),
     "export": ("writing.md", "writing"),
-    "scripts": ("scripts.md", "scripts for netCDF4-python"),
     "rechunk": ("writing.md#copies-in-bounded-memory", "copies in bounded memory"),
+    "parallel": ("writing.md#processors", "dask"),
 }
 #: Goals of sections that are scripts, for rows that begin so.
 GOALS = {"remote": ("", Goal("async-hdf5", 5)), "export": ("small chunks", Goal("best peer", 1.5))}
@@ -91,12 +91,12 @@ def taken_by(section: str, row: dict[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, statistics.median(times)
 
 
-def summary(folder: Path) -> tuple[str, str]:
-    """Return a table of the pages, and one of the rows that are behind a peer or a goal."""
-    pages = ["| page | rows with a peer | as fast as the best, or faster | its time / ours |"]
-    behind = ["| page | work | best peer | its time / ours | missed goals |"]
+def summary(folder: Path) -> dict[str, str]:
+    """Return tables of the sections, of the rows behind a peer, and of goals that are missed."""
+    pages = ["| what | rows with a peer | as fast as the best, or faster | its time / ours |"]
     pages += ["|---|---|---|---|"]
-    behind += ["|---|---|---|---|---|"]
+    behind = ["| what | work | best peer | its time / ours |", "|---|---|---|---|"]
+    goals: dict[tuple[str, str], list[str]] = {}
     for section, (page, about) in PAGES.items():
         numbers = folder / f"{section}.json"
         if not numbers.exists():  # a folder for some sections only
@@ -109,14 +109,18 @@ def summary(folder: Path) -> tuple[str, str]:
         spread = "{} ({}–{})".format(*shown)
         pages.append(f"| [{about}]({page}) | {len(compared)} | {ahead} | {spread} |")
         for row in rows:
-            if row.missed or (row.peer and row.times < EVEN):
-                cells = [f"[{about}]({page})", row.work, row.peer or "none"]
-                cells += [f"{row.times:.2f}" if row.peer else "–", row.missed or "–"]
+            if row.peer and row.times < EVEN:
+                cells = [f"[{about}]({page})", row.work, row.peer, f"{row.times:.2f}"]
                 behind.append(f"| {' | '.join(cells)} |")
-    return "\n".join(pages), "\n".join(behind)
+            if row.missed:
+                goals.setdefault((about, row.missed), []).append(row.work)
+    missed = ["| what | goal | missed by |", "|---|---|---|"]
+    missed += [f"| {what} | {goal} | {'; '.join(works)} |" for (what, goal), works in goals.items()]
+    tables = {"summary": pages, "behind": behind, "goals": missed}
+    return {section: "\n".join(lines) for section, lines in tables.items()}
 
 
 def save(folder: Path) -> None:
-    """Write both tables on the page that begins the pages on speed."""
-    for section, text in zip(("summary", "behind"), summary(folder), strict=True):
+    """Write the tables on the page that begins the pages on speed."""
+    for section, text in summary(folder).items():
         insert(folder, section, text)
