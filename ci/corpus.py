@@ -496,18 +496,20 @@ def documented(difference: Difference) -> str | None:
 
 
 def table(verdicts: list[Verdict]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown: files of each folder by outcome."""
+    """Yield the lines of a table in Markdown: files by outcome; right folders share one."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for verdict in verdicts:
         counts[verdict.item.group][verdict.outcome] += 1
-        counts["all"][verdict.outcome] += 1
     yield f"| | files | {' | '.join(OUTCOMES)} |"
     yield f"|---|{'---:|' * (len(OUTCOMES) + 1)}"
-    names = sorted((name for name in counts if name != "all"), key=str.lower)
-    for name in [*names, "all"]:
-        row = counts[name]
+    names = sorted(counts, key=str.lower)
+    right = [name for name in names if set(counts[name]) == {"right"}]
+    rows = {", ".join(right): right} if right else {}
+    rows |= {name: [name] for name in names if name not in right} | {"all": names}
+    for title, group in rows.items():
+        row = sum((counts[name] for name in group), collections.Counter())
         cells = (str(row[outcome] or "") for outcome in OUTCOMES)
-        yield f"| {name} | {row.total()} | {' | '.join(cells)} |"
+        yield f"| {title} | {row.total()} | {' | '.join(cells)} |"
 
 
 def main() -> int:

@@ -25,8 +25,8 @@ from tests.support.corpora.stored_forms import SOURCES, Form  # noqa: E402 - the
 from tests.support.oracles.stored_ways import DEFECTS, OUTCOMES, WAYS, forms_of, judge, ways_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "stored-forms.md"
-#: How a cell calls the worst that was found of all sources.
-CELLS = {"equal": "=", "announced": "w", "refused": "e", **dict.fromkeys(DEFECTS, "**!**")}
+#: What the table calls the worst that was found of all sources, if it is not equal.
+SAID = {"announced": "warning", "refused": "error", **dict.fromkeys(DEFECTS, "**defect**")}
 TYPES = {
     "i1": "int8",
     "u1": "uint8",
@@ -40,6 +40,8 @@ TYPES = {
     "f8": "float64",
 }
 
+#: How the names of copies begin.
+COPY = "copy → "
 #: The worst outcome by row and by way.
 Found = Mapping[tuple[str, ...], Mapping[str, str]]
 
@@ -77,18 +79,34 @@ def _row(form: Form) -> tuple[str, ...]:
 
 
 def table(found: Found, names: Sequence[str]) -> list[str]:
-    """Return a table; rows that differ in the first of `names` only become one."""
-    merged: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for (first, *rest), ways in found.items():
-        cells = tuple(CELLS[ways[way]] if way in ways else "" for way in WAYS)
-        merged.setdefault((tuple(rest), cells), []).append(first)
-    lines = [
-        f"| {' | '.join([*names, *WAYS])} |",
-        f"|{'---|' * len(names)}{':-:|' * len(WAYS)}",
-    ]
-    for (rest, cells), firsts in merged.items():
-        lines.append(f"| {' | '.join([_list(firsts), *rest, *cells])} |")
-    return lines
+    """Return a table of what is not equal; rows that differ in one name only become one."""
+    rows = {key: said for key, ways in found.items() if (said := _said(ways))}
+    for position in range(len(names)):
+        merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
+        for key, said in rows.items():
+            rest = (*key[:position], "", *key[position + 1 :])
+            merged.setdefault((rest, said), []).append(key[position])
+        rows = {
+            (*rest[:position], _list(parts), *rest[position + 1 :]): said
+            for (rest, said), parts in merged.items()
+        }
+    lines = [f"| {' | '.join([*names, 'what is not equal'])} |", f"|{'---|' * (len(names) + 1)}"]
+    return lines + [f"| {' | '.join([*key, said])} |" for key, said in rows.items()]
+
+
+def _said(ways: Mapping[str, str]) -> str:
+    """Return which ways warn, refuse or fail; empty if all are equal."""
+    by_word = {word: [way for way in WAYS if SAID.get(ways.get(way, "")) == word]
+               for word in dict.fromkeys(SAID.values())}  # fmt: skip
+    return "; ".join(f"{word}: {_ways(found)}" for word, found in by_word.items() if found)
+
+
+def _ways(found: Sequence[str]) -> str:
+    """Return ways, with the formats of all copies together."""
+    copies = [way.removeprefix(COPY) for way in found if way.startswith(COPY)]
+    others = [way for way in found if not way.startswith(COPY)]
+    names = [f"copy ({', '.join(copies)})"] if copies else []
+    return ", ".join(names + [way.replace(", Zarr 2", " (Zarr 2)") for way in others])
 
 
 def _list(names: Iterable[str]) -> str:
