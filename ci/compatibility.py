@@ -29,7 +29,7 @@ from tests.support.oracles.oracle import differences  # noqa: E402
 
 PAGE = ROOT / "docs" / "compatibility.md"
 OURS, ITSELF = "nczarr-xarray", "the same release"
-READERS = (ITSELF, "4.9.2", "4.10.1", "4.10.2dev", OURS)
+READERS = (ITSELF, "4.9.2", "4.10.1", OURS)
 #: What a reader made of a dataset, from best to worst, and how a cell of the table calls it.
 OUTCOMES = ("right", "values", "opened", "wrong", "fails", "crashes")
 
