@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.chunks.plan import OuterPlan, plan_outer
 from nczarr_xarray.codecs.quantize import Rounding
-from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import Member
 from nczarr_xarray.export.cfa.gradual import GradualAggregation, NewFragment
 from nczarr_xarray.export.cfa.growing_table import GrowingTable, PutFragment, understood
@@ -31,12 +29,9 @@ from nczarr_xarray.model import (
 )
 from nczarr_xarray.netcdf4.growing import GrowingElements, Position
 from nczarr_xarray.netcdf4.indexing import Index
+from nczarr_xarray.netcdf4.types import CLASSIC
 from nczarr_xarray.netcdf4.variable import Dimension
 from nczarr_xarray.netcdf4.writing import Writer
-
-#: Counts how often fragments in memory are used.
-_CLOCK = itertools.count()
-_CLASSIC = ("byte", "char", "short", "int", "float", "double")
 
 
 class MasterWriter(Writer):
@@ -44,51 +39,24 @@ class MasterWriter(Writer):
 
     Parameters
     ----------
-    target
-        A path or URL of the master.
-    mode
-        ``"w"`` replaces, ``"x"`` wants nothing there, ``"a"`` changes what is there, or begins.
-    kind
-        ``"CFA3"`` or ``"CFA4"``; None for what is there.
-    memory
-        Bytes of fragments that may stay in memory.
-    cfa_version, max_object_size, subarray_shape, storage_options
+    target, memory
+        As of `Writer`.
+    most
+        Bytes of the largest new fragment.
+    subarray_shape
         As of `nczarr_xarray.to_cfa`.
     """
 
     target: GradualAggregation
 
     def __init__(
-        self,
-        target: Any,
-        mode: Any,
-        kind: Any,
-        memory: int | None = None,
-        *,
-        cfa_version: str | None = None,
-        max_object_size: int | str | None = None,
-        subarray_shape: Any = None,
-        storage_options: Mapping[str, Any] | None = None,
+        self, target: GradualAggregation, memory: int | None, most: int, subarray_shape: Any
     ) -> None:
-        found = GradualAggregation(
-            target, mode, format=kind, version=cfa_version, storage_options=storage_options
-        )
-        super().__init__(found, memory)
-        self.most = largest_fragment(max_object_size, storage_options)
+        super().__init__(target, memory)
+        self.most = most
         self.subarray_shape = subarray_shape
         #: paths of variables of which chunks were asked for
-        self._chunked: set[str] = set()
-        self._makes_room = False
-
-    @property
-    def is_classic(self) -> bool:
-        """Whether the master is classic netCDF."""
-        return self.target.kind == "netCDF3"
-
-    def check(self) -> None:
-        """Note what the master says now."""
-        if self.opened is not None:
-            self.before = self._documents(self.model())
+        self.chunked: set[str] = set()
 
     # -- variables --------------------------------------------------------------------------------
 
@@ -107,25 +75,23 @@ class MasterWriter(Writer):
         dtype = array.dtype
         text = dtype.kind == "S" and dtype.itemsize > 1
         nc_type = "char" if dtype.kind == "S" else NC_TYPES[dtype.str[1:]]
-        if self.is_classic and (text or nc_type not in _CLASSIC):
+        if self.target.kind == "netCDF3" and (text or nc_type not in CLASSIC):
             raise TypeError(f"{array.path}: classic netCDF has no such type: write format='CFA4'")
-        reader = self._reader(stored)
         if asked.pop("chunked", False):
-            self._chunked.add(array.path)
+            self.chunked.add(array.path)
         name = array.path.rpartition("/")[2]
         made: GrowingElements
         if text or name in ("", *(dimension.name for dimension in dimensions)) or not dimensions:
-            made = GrowingElements(self, array, dimensions, reader, rounding)
+            made = GrowingElements(self, array, dimensions, stored, rounding)
+            made.leaves = False
         else:
             lengths = self._lengths(array, dimensions, stored, **asked)
-            made = FragmentElements(self, array, dimensions, reader, rounding, lengths, stored)
+            made = FragmentElements(self, array, dimensions, stored, rounding, lengths)
         self.elements.append(made)
         return made
 
     def change(self, stored: Variable, dimensions: tuple[Dimension, ...]) -> GrowingElements:
         """Return the elements of a variable that is stored."""
-        if stored.error is not None:
-            raise stored.error
         existing, array = self.target.existing, stored.array
         assert existing is not None
         if isinstance(array, FragmentArray) and array.fragments.values is not None:
@@ -166,36 +132,14 @@ class MasterWriter(Writer):
 
     # -- fragments --------------------------------------------------------------------------------
 
-    def make_room(self, nbytes: int) -> None:
-        """Put fragments until another one of so many bytes has room, and as many more."""
-        if self.taken + nbytes <= self.memory or self._makes_room:
-            return
-        self._makes_room = True  # coordinates are read for fragments
-        divided = [one for one in self.elements if isinstance(one, FragmentElements)]
-        here = sorted(
-            (used, n, position)
-            for n, one in enumerate(divided)
-            for position, used in one.used.items()
-        )
-        chosen, taken = [], self.taken
-        for _, number, position in here:
-            if taken + nbytes <= self.memory // 2:
-                break
-            chosen.append((divided[number], position))
-            taken -= divided[number].chunks_here[position].nbytes
-        self._put(one for one in chosen if one[1] in one[0].changed)
-        for elements, position in chosen:
-            elements.forget(position)
-        self._makes_room = False
-
-    def _put(self, chosen: Iterable[tuple[FragmentElements, Position]]) -> None:
+    def _put(self, chosen: Iterable[tuple[Any, Position]]) -> None:
         """Write fragments."""
         self._begin()
         root = self.model()
         variables = {v.path.strip("/"): v for v in root.all_variables()}
         dealt = [(one, position, variables[one.array.path]) for one, position in chosen]
         new = [
-            one.new_fragment(position, variable, chunked=one.array.path in self._chunked)
+            one.new_fragment(position, variable, one.chunks_here[position])
             for one, position, variable in dealt
         ]
         done = self.target.put(new, root.attributes, self._held(variables))
@@ -212,7 +156,7 @@ class MasterWriter(Writer):
             if 0 not in (variable := variables[one.array.path]).shape
             for positions in one.table.missing(variable.shape)
         ]
-        new = [one.missing_fragment(same[0], variable) for one, same, variable in lacking]
+        new = [one.new_fragment(same[0], variable) for one, same, variable in lacking]
         done = self.target.put(new, self.model().attributes, ())
         for (one, positions, variable), put in zip(lacking, done, strict=True):
             for position in positions:
@@ -225,7 +169,7 @@ class MasterWriter(Writer):
             variable = variables[one.array.path]
             if not isinstance(one, FragmentElements) or 0 in variable.shape:
                 values = one.read((slice(None),) * len(variable.shape))
-                members.append(Member(variable, values, one.array.path in self._chunked))
+                members.append(Member(variable, values, one.array.path in self.chunked))
         return members
 
     # -- the end ----------------------------------------------------------------------------------
@@ -258,13 +202,6 @@ class FragmentElements(GrowingElements):
         As of `GrowingElements`; the chunks of `array` are those within fragments.
     lengths
         Of fragments that are not there yet, per dimension.
-    before
-        The variable that is stored; None for a new one.
-
-    Attributes
-    ----------
-    used
-        By position, when a fragment in memory was used last.
     """
 
     writer: MasterWriter
@@ -274,19 +211,17 @@ class FragmentElements(GrowingElements):
         writer: MasterWriter,
         array: ChunkedArray,
         dimensions: tuple[Dimension, ...],
-        stored: VariableReader | None,
+        stored: Variable | None,
         rounding: Rounding | None,
         lengths: tuple[int, ...],
-        before: Variable | None,
     ) -> None:
         super().__init__(writer, array, dimensions, stored, rounding)
-        self.used: dict[Position, int] = {}
-        aggregated = None if before is None else before.array
+        aggregated = None if stored is None else stored.array
         aggregated = aggregated if isinstance(aggregated, FragmentArray) else None
         self.kind, ours = writer.target.fragments_of(aggregated)
         self.table = GrowingTable(
             None if aggregated is None else aggregated.fragments,
-            None if before is None else understood(before),
+            None if stored is None else understood(stored),
             self._shape(),
             lengths,
             closed=not ours,
@@ -311,13 +246,13 @@ class FragmentElements(GrowingElements):
         chunk = super()._chunk(position, fetched=fetched)
         wanted = tuple(own.stop - own.start for own in self._extent(position))
         if any(a < b for a, b in zip(chunk.shape, wanted, strict=True)):
-            self.used.pop(position, None)  # it must not leave to make room for itself
+            self.writer.recent.pop((self, position), None)  # it makes no room for itself
             larger = self._empty(position)
             kept = tuple(map(slice, np.minimum(chunk.shape, wanted)))
             larger[kept] = chunk[kept]
             self.writer.taken -= chunk.nbytes
             chunk = self.chunks_here[position] = larger
-        self.used[position] = next(_CLOCK)
+            self.writer.note_use(self, position)
         return chunk
 
     def _fetch(self, position: Position, chunk: np.ndarray) -> None:
@@ -329,8 +264,7 @@ class FragmentElements(GrowingElements):
 
     def forget(self, position: Position) -> None:
         """Forget a fragment that is put; what comes behind it becomes another one."""
-        del self.used[position]
-        self.writer.taken -= self.chunks_here.pop(position).nbytes
+        super().forget(position)
         grows = [dimension.isunlimited() for dimension in self.dimensions]
         self.table.end_at(position, self._shape(), grows)
 
@@ -340,24 +274,28 @@ class FragmentElements(GrowingElements):
             self._chunk(position)
             self.changed.add(position)
 
-    def new_fragment(self, position: Position, variable: Variable, *, chunked: bool) -> NewFragment:
-        """Return a fragment in memory as it is to be written, of a variable as it is now."""
+    def new_fragment(
+        self, position: Position, variable: Variable, chunk: np.ndarray | None = None
+    ) -> NewFragment:
+        """Return a fragment as it is to be written, of a variable as it is now.
+
+        Parameters
+        ----------
+        chunk
+            Its values, and more; None if nothing was written in it.
+        """
         extent = self.table.extent(position, self._shape())
-        lengths = tuple(own.stop - own.start for own in extent)
-        values = self.chunks_here[position][tuple(map(slice, lengths))]
+        start, lengths = zip(*((own.start, own.stop - own.start) for own in extent), strict=True)
+        if chunk is None:
+            nothing = np.broadcast_to(np.zeros((), self.dtype), lengths)
+            return NewFragment(variable, position, start, nothing, self.kind, False, missing=True)
+        values = chunk[tuple(map(slice, lengths))]
         if values.shape != lengths:  # another variable has made the dimension longer
             fill = 0 if self.array.fill is None else self.array.fill
             missing = [(0, a - b) for a, b in zip(lengths, values.shape, strict=True)]
             values = np.pad(values, missing, constant_values=fill)
-        start = tuple(own.start for own in extent)
+        chunked = self.array.path in self.writer.chunked
         return NewFragment(variable, position, start, values, self.kind, chunked)
-
-    def missing_fragment(self, position: Position, variable: Variable) -> NewFragment:
-        """Return a fragment in which nothing was written."""
-        extent = self.table.extent(position, self._shape())
-        values = np.broadcast_to(np.zeros((), self.dtype), [one.stop - one.start for one in extent])
-        start = tuple(own.start for own in extent)
-        return NewFragment(variable, position, start, values, self.kind, False, missing=True)
 
     def note(self, position: Position, put: PutFragment, variable: Variable) -> None:
         """Note that a fragment in memory is put."""

@@ -159,6 +159,8 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
             self.dimensions[shown_name(dimension.name)] = self._dimension(dimension)
         self.variables: dict[str, Variable] = {}
         for variable in stored.variables.values():
+            if file.writer is not None and variable.error is not None:
+                raise variable.error
             name = shown_name(variable.name)
             along = tuple(self._dimension(one) for one in variable.dimensions)
             self.variables[name] = Variable(
@@ -410,16 +412,12 @@ def _dataset(filename: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
         (several,) = OF_SEVERAL_FILES
         return several(filename, **named)
     if mode not in ("r", "rs"):
-        from nczarr_xarray.netcdf4.through_netcdf4 import (
-            changes_aggregation,
-            open_to_write,
-            writes_tree,
-        )
+        from nczarr_xarray.netcdf4 import through_netcdf4 as files
 
         kind = args[1] if len(args) > 1 else named.get("format", "NETCDF4")
-        ours = kind.startswith("CFA") or writes_tree(filename, kind)
-        if not (ours or changes_aggregation(filename, mode, named.get("storage_options"))):
-            return open_to_write(filename, mode, *args, **named)
+        ours = kind.startswith("CFA") or files.writes_tree(filename, kind)
+        if not (ours or files.changes_aggregation(filename, mode, named.get("storage_options"))):
+            return files.open_to_write(filename, mode, *args, **named)
     return type.__call__(Dataset, filename, mode, *args, **named)
 
 

@@ -126,24 +126,21 @@ class Declares(HasAttributes):
             one if isinstance(one, Dimension) else nearest_dimension(group, one)
             for one in dimensions
         )
-        encoding: dict[str, Any] = {
+        compression = (compression or ("zlib" if zlib else None)) if complevel != 0 else None
+        encoding = {
+            "compression": compression,
+            "complevel": complevel,
+            "shuffle": compression == "zlib" and bool(shuffle),
+            "blosc_shuffle": blosc_shuffle,
+            "szip_coding": szip_coding,
+            "szip_pixels_per_block": szip_pixels_per_block,
             "fletcher32": bool(fletcher32),
             "contiguous": bool(contiguous),
+            "chunksizes": None if chunksizes is None else tuple(chunksizes),
             "endian": endian,
             "significant_digits": significant_digits,
             "quantize_mode": quantize_mode,
         }
-        compression = compression or ("zlib" if zlib else None)
-        if compression is not None and complevel != 0:
-            encoding |= {"compression": compression, "complevel": complevel}
-            encoding["shuffle"] = compression == "zlib" and bool(shuffle)
-            if compression.startswith("blosc"):
-                encoding["blosc_shuffle"] = blosc_shuffle
-            if compression == "szip":
-                encoding["szip_coding"] = szip_coding
-                encoding["szip_pixels_per_block"] = szip_pixels_per_block
-        if chunksizes is not None:
-            encoding["chunksizes"] = tuple(chunksizes)
         if fill_value is None and not self._file.fills:
             fill_value = False
         fragments = {

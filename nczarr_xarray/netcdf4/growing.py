@@ -19,7 +19,7 @@ from nczarr_xarray.netcdf4.indexing import Index
 from nczarr_xarray.netcdf4.variable import Elements
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.variable import VariableReader
+    from nczarr_xarray.model import Variable
     from nczarr_xarray.netcdf4.variable import Dimension
     from nczarr_xarray.netcdf4.writing import TreeWriter, Writer
 
@@ -41,7 +41,7 @@ class GrowingElements(Elements):
     dimensions
         Have the present lengths.
     stored
-        Reads the elements of the last commit; None if there is none.
+        The variable of the last commit; None for a new one.
     rounding
         A function that rounds values before they are stored.
     """
@@ -51,21 +51,23 @@ class GrowingElements(Elements):
         writer: Writer,
         array: ChunkedArray,
         dimensions: tuple[Dimension, ...],
-        stored: VariableReader | None = None,
+        stored: Variable | None = None,
         rounding: Rounding | None = None,
     ) -> None:
         super().__init__(array)
         self.writer = writer
-        self.stored = stored
+        self.stored = writer.reader(stored)
         self.rounding = rounding
         self.dimensions = dimensions
-        #: those in memory, the longest unused first
+        #: those in memory
         self.chunks_here: dict[Position, np.ndarray] = {}
         #: those in memory that differ from what is put
         self.changed: set[Position] = set()
         #: those that are put and not committed yet
         self.put: set[Position] = set()
         self.is_text = array.dtype.kind == "S" and array.dtype.itemsize > 1
+        #: whether chunks may leave memory before the commit, where text gets its length
+        self.leaves = not self.is_text
         self._encoder: Encoder | None = None
 
     @property
@@ -83,8 +85,8 @@ class GrowingElements(Elements):
         """Return an orthogonal selection; dimensions that integers index are left out."""
         with self.writer.lock:
             stored = self.stored
-            as_stored = stored is not None and stored.shape == self._shape()
-            if stored is not None and as_stored and not (self.changed or self.put):
+            as_stored = not (self.changed or self.put)
+            if stored is not None and as_stored and stored.shape == self._shape():
                 return stored.read(key)
             plan = self._plan(key)
             result = np.empty(plan.shape, self.dtype)
@@ -128,12 +130,13 @@ class GrowingElements(Elements):
 
     def _chunk(self, position: Position, *, fetched: bool = True) -> np.ndarray:
         """Return a whole chunk, in memory from now on; `fetched` with what it holds."""
-        chunk = self.chunks_here.pop(position, None)
+        chunk = self.chunks_here.get(position)
         if chunk is None:
             chunk = self._empty(position)
             if fetched:
                 self._fetch(position, chunk)
-        self.chunks_here[position] = chunk  # the last one used
+            self.chunks_here[position] = chunk
+        self.writer.note_use(self, position)
         return chunk
 
     def _empty(self, position: Position) -> np.ndarray:
@@ -156,6 +159,10 @@ class GrowingElements(Elements):
         if all(one.start < one.stop for one in part):
             values = self.stored.read(part)
             chunk[tuple(map(slice, values.shape)) or ...] = values
+
+    def forget(self, position: Position) -> None:
+        """Forget a chunk that is put."""
+        self.writer.taken -= self.chunks_here.pop(position).nbytes
 
     def settle(self) -> None:
         """Prepare the commit: the array gets its present shape.
@@ -181,11 +188,11 @@ class GrowingElements(Elements):
         """Give the array another path."""
         self.array = replace(self.array, path=path)
 
-    def committed(self, stored: VariableReader) -> None:
+    def committed(self, stored: Variable) -> None:
         """Note that all that was written is stored now."""
         self.changed.clear()
         self.put.clear()
-        self.stored = stored
+        self.stored = self.writer.reader(stored)
 
 
 class TreeElements(GrowingElements):
@@ -205,20 +212,6 @@ class TreeElements(GrowingElements):
             chunk.ravel()[:] = list(map(text_of, values.ravel().tolist()))
         else:
             chunk[...] = values
-
-    def release_some(self) -> bool:
-        """Put the longest unused chunk, and forget it; tell whether there was one to forget.
-
-        Texts stay: how many bytes they need is known at the end.
-        """
-        if self.is_text or not self.chunks_here:
-            return False
-        position = next(iter(self.chunks_here))
-        if position in self.changed:
-            self._store([(position, self.chunks_here[position])])
-            self.changed.discard(position)
-        self.writer.taken -= self.chunks_here.pop(position).nbytes
-        return True
 
     def _replace(self, tasks: Iterable[ChunkTask], values: np.ndarray) -> None:
         """Put complete chunks, and values into others.
@@ -253,10 +246,11 @@ class TreeElements(GrowingElements):
         else:
             store(chunks)
 
-    def put_changed(self) -> None:
-        """Put all chunks that have changed."""
-        self._store([(position, self.chunks_here[position]) for position in sorted(self.changed)])
-        self.changed.clear()
+    def put_changed(self, positions: Iterable[Position]) -> None:
+        """Put chunks that have changed."""
+        chosen = [(position, self.chunks_here[position]) for position in sorted(positions)]
+        self._store(chosen)
+        self.changed.difference_update(position for position, _ in chosen)
 
     def rename(self, path: str) -> None:
         """Give the array another path; all its chunks are written anew there."""

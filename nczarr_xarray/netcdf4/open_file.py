@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import Variable as StoredVariable
 from nczarr_xarray.netcdf4.indexing import Index
+from nczarr_xarray.netcdf4.loops import LoopReader
 from nczarr_xarray.netcdf4.variable import Dimension, Elements
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.variable import VariableReader
     from nczarr_xarray.netcdf4.aggregating import MasterWriter
-    from nczarr_xarray.netcdf4.loops import LoopReader
     from nczarr_xarray.netcdf4.writing import TreeWriter
 
 #: netCDF4-python's names of the formats of files.
@@ -77,9 +78,8 @@ class OpenFile:
     def _of_generation(self, generation: str) -> None:
         """Note netCDF4-python's words for a format."""
         self.data_model = _CLASSIC.get(generation, "NETCDF4")
-        self.disk_format = "HDF5" if generation == "hdf5" else "NCZARR"
-        if generation in _CLASSIC:
-            self.disk_format = "NETCDF3"
+        formats = {"hdf5": "HDF5", **dict.fromkeys(_CLASSIC, "NETCDF3")}
+        self.disk_format = formats.get(generation, "NCZARR")
 
     def _writer(self, mode: Any, kind: str) -> TreeWriter | MasterWriter:
         """Return what writes the dataset."""
@@ -87,13 +87,17 @@ class OpenFile:
 
         options = dict(self.options)
         memory = options.pop("memory_limit", None)
-        asked = {name: options.pop(name, None) for name in _OF_AGGREGATIONS}
+        version, most, shape = (options.pop(name, None) for name in _OF_AGGREGATIONS)
         if kind.startswith("CFA") or not writes_tree(self.target, kind):
+            from nczarr_xarray.export.cfa.gradual import GradualAggregation
+            from nczarr_xarray.export.options import largest_fragment
             from nczarr_xarray.netcdf4.aggregating import MasterWriter
 
             found: Any = {"CFA3": "CFA3", "CFA4": "CFA4"}.get(kind)
-            master = MasterWriter(self.target, mode, found, memory, **asked, **options)
-            self._of_generation("CDF-1" if master.is_classic else "hdf5")
+            made = GradualAggregation(self.target, mode, format=found, version=version, **options)
+            largest = largest_fragment(most, options.get("storage_options"))
+            master = MasterWriter(made, memory, largest, shape)
+            self._of_generation("CDF-1" if made.kind == "netCDF3" else "hdf5")
             return master
         from nczarr_xarray.export.gradual_tree import GradualTree
         from nczarr_xarray.netcdf4.writing import TreeWriter
@@ -162,7 +166,11 @@ class StoredElements(Elements):
         self.classic = opened.hierarchy.generation.startswith("CDF-")
         self.opened = opened
         self.variable = variable
-        self._reader: VariableReader | LoopReader | None = None
+
+    @cached_property
+    def _reader(self) -> VariableReader | LoopReader:
+        reader = self.opened.reader(self.variable)
+        return reader if loop_of(self.opened.store) is None else LoopReader(reader)
 
     @property
     def filled(self) -> bool:
@@ -171,12 +179,4 @@ class StoredElements(Elements):
 
     def read(self, key: tuple[Index, ...]) -> np.ndarray:
         """Return an orthogonal selection; dimensions that integers index are left out."""
-        if self._reader is None:
-            reader = self.opened.reader(self.variable)
-            if loop_of(self.opened.store) is None:
-                self._reader = reader
-            else:
-                from nczarr_xarray.netcdf4.loops import LoopReader
-
-                self._reader = LoopReader(reader)
         return self._reader.read(key)

@@ -7,11 +7,11 @@ import os
 import shutil
 import tempfile
 from contextlib import closing, suppress
-from functools import partial
-from typing import Any, Self
+from functools import cache, partial
+from typing import Any
 
 from nczarr_fsspec.destination import FilePlace
-from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.errors import NCZarrError, on_error
 from nczarr_fsspec.places.names import TREES, says_file
 from nczarr_fsspec.places.url import is_url, parse_url
 from nczarr_xarray.dataset.open import open_with
@@ -71,7 +71,7 @@ def open_to_write(filename: Any, mode: str, *given: Any, **arguments: Any) -> An
         raise ValueError(f"{filename}: cfa_version={version!r} needs netCDF-4")
     if not (isinstance(filename, (str, os.PathLike)) and is_url(os.fsdecode(filename))):
         return netCDF4.Dataset(filename, mode, *given, **arguments)
-    return RemoteFile(netCDF4, os.fsdecode(filename), mode, options, **arguments)
+    return _remote_file(netCDF4.Dataset)(os.fsdecode(filename), mode, options, **arguments)
 
 
 def netcdf4_python(filename: Any) -> Any:
@@ -86,74 +86,54 @@ def netcdf4_python(filename: Any) -> Any:
     return netCDF4
 
 
-class RemoteFile:
-    """A dataset of netCDF4-python in a temporary file, which `close` puts to its URL.
+@cache
+def _remote_file(dataset: Any) -> Any:
+    """Return the class of datasets in temporary files, made of netCDF4-python's."""
 
-    An exception in ``with`` leaves what is there.
-    """
+    class RemoteFile(dataset):  # type: ignore[misc]
+        """A dataset of netCDF4-python in a temporary file, which `close` puts to its URL.
 
-    __slots__ = ("_dataset", "_folder", "_place", "_url")
+        An exception in ``with`` leaves what is there.
+        """
 
-    def __init__(self, netcdf4: Any, url: str, mode: str, options: Any, **arguments: Any) -> None:
-        place = FilePlace.find(url, options, "mode='w' replaces it")
-        folder = tempfile.mkdtemp(prefix="nczarr-")
-        path = os.path.join(folder, os.path.basename(place.name) or "dataset.nc")
-        if mode == "w" and not arguments.get("clobber", True):
-            mode = "x"
-        try:
-            _prepare(place, path, mode)
-            dataset = netcdf4.Dataset(path, "w" if mode == "x" else mode, **arguments)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        for name, value in zip(self.__slots__, (dataset, folder, place, url), strict=True):
-            object.__setattr__(self, name, value)
-        atexit.register(self.close)  # netCDF4-python stores what a program has not closed
+        __slots__ = ("_place", "_url")
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """What `isinstance` goes by."""
-        return type(self._dataset)
+        def __init__(self, url: str, mode: str, options: Any, **arguments: Any) -> None:
+            place = FilePlace.find(url, options, "mode='w' replaces it")
+            folder = tempfile.mkdtemp(prefix="nczarr-")
+            path = os.path.join(folder, os.path.basename(place.name) or "dataset.nc")
+            if mode == "w" and not arguments.get("clobber", True):
+                mode = "x"
+            with on_error(lambda: shutil.rmtree(folder, ignore_errors=True)):
+                _prepare(place, path, mode)
+                super().__init__(path, "w" if mode == "x" else mode, **arguments)
+            RemoteFile._place.__set__(self, place)  # what is assigned would be an attribute
+            RemoteFile._url.__set__(self, url)
+            atexit.register(self.close)  # netCDF4-python stores what a program has not closed
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
+        def filepath(self, encoding: str | None = None) -> str:
+            """Return the URL."""
+            return str(self._url)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)
+        def close(self) -> None:
+            """Put the file to its URL."""
+            self._end(put=True)
 
-    def __delattr__(self, name: str) -> None:
-        delattr(self._dataset, name)
+        def __exit__(self, kind: object, *_: object) -> None:
+            self._end(put=kind is None)
 
-    def __getitem__(self, elem: str) -> Any:
-        return self._dataset[elem]
+        def _end(self, *, put: bool) -> None:
+            atexit.unregister(self.close)
+            path = super().filepath()
+            try:
+                super().close()
+                if put:
+                    self._place.write(partial(shutil.copyfile, path), overwrite=True)
+            finally:
+                shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+                self._place.store.close()
 
-    def __repr__(self) -> str:
-        return repr(self._dataset)
-
-    def filepath(self, encoding: str | None = None) -> str:
-        """Return the URL."""
-        return str(self._url)
-
-    def close(self) -> None:
-        """Put the file to its URL."""
-        self._end(put=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._end(put=kind is None)
-
-    def _end(self, *, put: bool) -> None:
-        atexit.unregister(self.close)
-        path = self._dataset.filepath()
-        try:
-            self._dataset.close()
-            if put:
-                self._place.write(partial(shutil.copyfile, path), overwrite=True)
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._place.store.close()
+    return RemoteFile
 
 
 def _prepare(place: Any, path: str, mode: str) -> None:

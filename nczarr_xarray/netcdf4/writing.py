@@ -9,7 +9,7 @@ import atexit
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from nczarr_xarray.formats.nczarr.emit import documents
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, Group, Variable
 from nczarr_xarray.netcdf4.creating import model_of
-from nczarr_xarray.netcdf4.growing import GrowingElements, TreeElements
+from nczarr_xarray.netcdf4.growing import GrowingElements, Position, TreeElements
 
 if TYPE_CHECKING:
     from nczarr_xarray.codecs.quantize import Rounding
@@ -59,6 +59,9 @@ class Writer(ABC):
         self.lock = threading.RLock()
         self.memory = MEMORY if memory is None else memory
         self.taken = 0
+        #: the chunks in memory that may leave it, the longest unused first
+        self.recent: dict[tuple[GrowingElements, Position], None] = {}
+        self._makes_room = False
         self.elements: list[GrowingElements] = []
         #: the documents of the last commit, as they are made of the model
         self.before: dict[str, bytes] = {}
@@ -98,19 +101,45 @@ class Writer(ABC):
 
     # -- variables --------------------------------------------------------------------------------
 
-    def _reader(self, stored: Variable | None) -> VariableReader | None:
+    def reader(self, stored: Variable | None) -> VariableReader | None:
+        """Return what reads the elements of a variable of the last commit; None for a new one."""
         if stored is None or self.opened is None:
             return None
         return self.opened.reader(stored).exactly()
 
-    @abstractmethod
+    def note_use(self, elements: GrowingElements, position: Position) -> None:
+        """Note that a chunk in memory is used."""
+        if elements.leaves:
+            self.recent.pop((elements, position), None)
+            self.recent[elements, position] = None
+
     def make_room(self, nbytes: int) -> None:
-        """Put chunks until another one of so many bytes has room."""
+        """Put chunks until another one of so many bytes has room, and as many more."""
+        if self.taken + nbytes <= self.memory or self._makes_room:
+            return
+        self._makes_room = True  # coordinates are read for fragments
+        chosen, taken = [], self.taken
+        for elements, position in self.recent:
+            if taken + nbytes <= self.memory // 2:
+                break
+            chosen.append((elements, position))
+            taken -= elements.chunks_here[position].nbytes
+        self._put(one for one in chosen if one[1] in one[0].changed)
+        for elements, position in chosen:
+            del self.recent[elements, position]
+            elements.forget(position)
+        self._makes_room = False
+
+    @abstractmethod
+    def _put(self, chosen: Iterable[tuple[Any, Position]]) -> None:
+        """Put chunks that have changed, of any elements."""
 
     # -- the end ----------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise `ExportError` if what is stored would change by being written again as it is."""
+        """Note what is stored; `ExportError` if it would change by being written again as it is."""
+        if self.opened is not None:
+            self.before = self._documents(self.model())
 
     def commit(self) -> None:
         """Make everything valid that was written, in one step.
@@ -154,9 +183,7 @@ class Writer(ABC):
         """Have elements read what is committed now."""
         stored = {v.path.strip("/"): v for v in self.root.all_variables()}
         for elements in self.elements:
-            reader = self._reader(stored[elements.array.path])
-            assert reader is not None
-            elements.committed(reader)
+            elements.committed(stored[elements.array.path])
 
     def abort(self) -> None:
         """Drop what was not committed."""
@@ -186,13 +213,12 @@ class TreeWriter(Writer):
     target: GradualTree
 
     def check(self) -> None:
-        """Raise `ExportError` if what is stored would change by being written again as it is."""
-        if self.opened is not None:
-            self.before = self._documents(self.root)
-            if self._documents(self.model()) != self.before:
-                self.abort()
-                reason = "has names or types that would change: use to_nczarr, or change a copy"
-                raise ExportError(self.target.url, f"{reason} of it")
+        """Note what is stored; `ExportError` if it would change by being written again as it is."""
+        super().check()
+        if self.opened is not None and self._documents(self.root) != self.before:
+            self.abort()
+            reason = "has names or types that would change: use to_nczarr, or change a copy"
+            raise ExportError(self.target.url, f"{reason} of it")
 
     def add(
         self,
@@ -215,25 +241,20 @@ class TreeWriter(Writer):
         **asked
             What only aggregations have.
         """
-        made = TreeElements(self, array, dimensions, self._reader(stored), rounding)
+        made = TreeElements(self, array, dimensions, stored, rounding)
         self.elements.append(made)
         return made
 
     def change(self, stored: Variable, dimensions: tuple[Dimension, ...]) -> GrowingElements:
         """Return the elements of a variable that is stored."""
-        if stored.error is not None:
-            raise stored.error
         if not isinstance(stored.array, ChunkedArray) or stored.nc_type is None:
             reason = f"is of a type that netCDF lacks ({stored.dtype}): nothing here is changed"
             raise URLError(stored.path, reason)
         return self.add(stored.array, dimensions, stored)
 
-    def make_room(self, nbytes: int) -> None:
-        """Put chunks until another one of so many bytes has room."""
-        while self.taken + nbytes > self.memory:
-            trees = (one for one in self.elements if isinstance(one, TreeElements))
-            if not any(one.release_some() for one in trees):
-                return
+    def _put(self, chosen: Iterable[tuple[Any, Position]]) -> None:
+        for elements, position in chosen:
+            elements.put_changed([position])
 
     def put(self, key: str, data: memoryview) -> None:
         """Put an object where no reader looks before it is committed."""
@@ -245,5 +266,5 @@ class TreeWriter(Writer):
     def _commit(self, root: Group, made: Mapping[str, bytes]) -> None:
         for elements in self.elements:
             assert isinstance(elements, TreeElements)
-            elements.put_changed()
+            elements.put_changed(elements.changed)
         self.target.commit(root, made, self.before)
