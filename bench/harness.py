@@ -346,11 +346,11 @@ def document(rows: dict[str, Row], options: Options, command: str) -> dict[str, 
 
 
 def heading(section: str, found: dict[str, Any]) -> str:
-    """One line above a table: the command, the machine, and where the rest is."""
+    """One line above a table: the command, the machine, and where all numbers and versions are."""
     where = found["machine"]
     return (
         f"`{found['command']}`, {where['cores']} cores, {where['cpu']}, Python {where['python']}; "
-        f"[numbers, versions]({section}.json)."
+        f"[numbers]({section}.json)."
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import LIMIT, OURS, Goal, insert
+from harness import LIMIT, OURS, insert
 from remote_report import INFORMATION
 
 #: Sections, with their pages and what these are about.
@@ -30,8 +30,6 @@ PAGES = {
     "rechunk": ("writing.md#copies-in-bounded-memory", "copies in bounded memory"),
     "parallel": ("writing.md#processors", "dask"),
 }
-#: Goals of sections that are scripts, for rows that begin so.
-GOALS = {"remote": ("", Goal("async-hdf5", 5)), "export": ("small chunks", Goal("best peer", 1.5))}
 #: Rows that are no programs: what a process takes in any case, and what the file system does.
 _NO_PEERS = frozenset({LIMIT, "base", "the files alone"})
 #: As good as a peer: by less, two turns of one program differ.
@@ -47,14 +45,11 @@ class Measured(NamedTuple):
         The name of the fastest peer; None if none did the work.
     times
         How many times as long as ours that takes.
-    missed
-        Goals that do not hold.
     """
 
     work: str
     peer: str | None
     times: float
-    missed: str
 
 
 def measured(section: str, found: dict[str, Any]) -> Iterator[Measured]:
@@ -65,16 +60,11 @@ def measured(section: str, found: dict[str, Any]) -> Iterator[Measured]:
         peers = {name: taken for name, taken in every.items() if not name.startswith(OURS)}
         best = min(peers, key=peers.__getitem__, default=None)
         times = peers[best] / ours if best else 0.0
-        missed = ["its goal"] if row.get("missed") is True else row.get("missed") or []
-        begin, goal = GOALS.get(section, ("", None))
-        if goal is not None and work.startswith(begin):
-            taken = peers.get(best if goal.program == "best peer" else goal.program)
-            missed = [str(goal)] if taken is not None and taken < goal.at_least * ours else []
-        yield Measured(work, best, times, ", ".join(missed))
+        yield Measured(work, best, times)
 
 
 def taken_by(section: str, row: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the programs of a row that did the work, with the median of their seconds."""
+    """Yield the programs of a row that did the work, with the seconds that their table has."""
     if section == "remote":
         for name, one in row["readers"].items():
             if not one["error"] and INFORMATION not in name:
@@ -87,40 +77,38 @@ def taken_by(section: str, row: dict[str, Any]) -> Iterator[tuple[str, float]]:
         for name, one in row.items():
             yield name, statistics.median(one["times"])
     else:
+        middle = min if section == "cold" else statistics.median
         for name, times in row["seconds"].items():
-            yield name, statistics.median(times)
+            yield name, middle(times)
 
 
-def summary(folder: Path) -> dict[str, str]:
-    """Return tables of the sections, of the rows behind a peer, and of goals that are missed."""
-    pages = ["| what | rows with a peer | as fast as the best, or faster | its time / ours |"]
-    pages += ["|---|---|---|---|"]
+def summary(folder: Path) -> tuple[str, str]:
+    """Return a table of the sections, and one of the rows in which a peer is faster."""
+    sections = ["| what | as fast as the best, or faster | its time / ours |", "|---|---|---|"]
     behind = ["| what | work | best peer | its time / ours |", "|---|---|---|---|"]
-    goals: dict[tuple[str, str], list[str]] = {}
     for section, (page, about) in PAGES.items():
         numbers = folder / f"{section}.json"
         if not numbers.exists():  # a folder for some sections only
             continue
-        rows = list(measured(section, json.loads(numbers.read_text())))
-        compared = [row.times for row in rows if row.peer]
-        ahead = sum(times >= EVEN for times in compared)
-        some = statistics.median(compared), min(compared), max(compared)
-        shown = (f"{round(times)}" if times >= 100 else f"{times:.2g}" for times in some)
+        rows = [row for row in measured(section, json.loads(numbers.read_text())) if row.peer]
+        times = [row.times for row in rows]
+        ahead = sum(one >= EVEN for one in times)
+        shown = (_short(one) for one in (statistics.median(times), min(times), max(times)))
         spread = "{} ({}–{})".format(*shown)
-        pages.append(f"| [{about}]({page}) | {len(compared)} | {ahead} | {spread} |")
-        for row in rows:
-            if row.peer and row.times < EVEN:
-                cells = [f"[{about}]({page})", row.work, row.peer, f"{row.times:.2f}"]
-                behind.append(f"| {' | '.join(cells)} |")
-            if row.missed:
-                goals.setdefault((about, row.missed), []).append(row.work)
-    missed = ["| what | goal | missed by |", "|---|---|---|"]
-    missed += [f"| {what} | {goal} | {'; '.join(works)} |" for (what, goal), works in goals.items()]
-    tables = {"summary": pages, "behind": behind, "goals": missed}
-    return {section: "\n".join(lines) for section, lines in tables.items()}
+        sections.append(f"| [{about}]({page}) | {ahead} of {len(rows)} | {spread} |")
+        behind += [
+            f"| {about} | {row.work} | {row.peer} | {row.times:.2f} |"
+            for row in rows
+            if row.times < EVEN
+        ]
+    return "\n".join(sections), "\n".join(behind)
+
+
+def _short(times: float) -> str:
+    return f"{round(times)}" if times >= 100 else f"{times:.2g}"
 
 
 def save(folder: Path) -> None:
-    """Write the tables on the page that begins the pages on speed."""
-    for section, text in summary(folder).items():
+    """Write both tables on the page that begins the pages on speed."""
+    for section, text in zip(("summary", "behind"), summary(folder), strict=True):
         insert(folder, section, text)

@@ -500,16 +500,16 @@ def table(verdicts: list[Verdict]) -> Iterator[str]:
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for verdict in verdicts:
         counts[verdict.item.group][verdict.outcome] += 1
-    yield f"| | files | {' | '.join(OUTCOMES)} |"
-    yield f"|---|{'---:|' * (len(OUTCOMES) + 1)}"
+    yield "| | files | right | other outcomes |"
+    yield "|---|---:|---:|---|"
     names = sorted(counts, key=str.lower)
     right = [name for name in names if set(counts[name]) == {"right"}]
     rows = {", ".join(right): right} if right else {}
     rows |= {name: [name] for name in names if name not in right} | {"all": names}
     for title, group in rows.items():
         row = sum((counts[name] for name in group), collections.Counter())
-        cells = (str(row[outcome] or "") for outcome in OUTCOMES)
-        yield f"| {title} | {row.total()} | {' | '.join(cells)} |"
+        others = (f"{row[outcome]} {outcome}" for outcome in OUTCOMES[1:] if row[outcome])
+        yield f"| {title} | {row.total()} | {row['right']} | {', '.join(others)} |"
 
 
 def main() -> int:
