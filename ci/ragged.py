@@ -3,7 +3,7 @@
 
     python ci/ragged.py FOLDER
 
-It prints the table of docs/aggregations.md, and writes to standard error why a way fails. It
+It prints the table of docs/masters-for-others.md, and writes to standard error why a way fails. It
 needs the newest icechunk, zarr and VirtualiZarr, and so Python 3.12 or later. Values are compared
 with those that netCDF4 reads from each file; 1 is returned if one of ours differs.
 """

@@ -125,7 +125,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             what they begin with instead, ``{"/old/folder": "https://server/new"}``.
         allow : list, dict or bool, optional
             Of an aggregation or of references: what the addresses of fragments may begin with,
-            besides those that it may name anyway (see ``docs/addresses.md``); a dict has the
+            besides those that it may name anyway (see ``docs/aggregations.md``); a dict has the
             storage options for each, True allows everything.
         **others
             Arguments of other engines for netCDF and Zarr, such as ``phony_dims="sort"`` and

@@ -42,7 +42,7 @@ BLOCK = re.compile(
 #: Pages whose examples take seconds.
 SLOW = {
     f"docs/{name}.md"
-    for name in ("append", "cluster", "convert", "faq", "neighbours", "options", "tour")
+    for name in ("convert", "faq", "neighbours", "options", "tour", "write")
 }
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
