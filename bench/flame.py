@@ -118,9 +118,10 @@ def draw(stacks: Stacks) -> str:
     rows = {str(depth): height - (depth + 1) * ROW for depth in range(deepest + 1)}
     for depth, y in rows.items():
         boxes = [box.replace(f"{{{depth}}}", str(y), 1) for box in boxes]
+    part = shares(stacks)
     legend = "".join(
         f'<rect x="{i * 190}" y="{height + 8}" width="12" height="12" fill="{colour}"/>'
-        f'<text x="{i * 190 + 16}" y="{height + 18}">{name}</text>'
+        f'<text x="{i * 190 + 16}" y="{height + 18}">{name}: {100 * part[name]:.0f} %</text>'
         for i, (name, colour) in enumerate(colours.items())
     )
     return (
@@ -132,7 +133,7 @@ def draw(stacks: Stacks) -> str:
 def save(stacks: Stacks, _options: Options, _command: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "flame.svg").write_text(draw(stacks))
-    insert(folder, "flame", f"{table(stacks)}\n\n![The calls of this read](flame.svg)")
+    insert(folder, "flame", "![The calls of this read](flame.svg)")
 
 
 def main() -> None:

@@ -287,10 +287,11 @@ def growing(found: list[Found]) -> list[str]:
 
 
 def table(found: list[Found]) -> str:
-    """Of each kind, with the most that were tried: opening, and a chunk or variable."""
+    """Of each kind in one dimension, with the most that were tried: opening, and one of them."""
     lines = ["| what | how many | open | each | peer, each |", "|---|---|---|---|---|"]
-    for points in (points for points in series(found).values() if points[0].program == OURS):
-        most = points[-1]
+    for most in (points[-1] for points in series(found).values()):
+        if most.program != OURS or most.what.endswith("2-D"):
+            continue
         theirs = [one for one in found if one.what == most.what and one.program != OURS]
         cells = [most.what, f"{most.count:,}", f"{1e3 * most.opening:.1f} ms", _each(most)]
         cells.append(f"{theirs[-1].program}: {_each(theirs[-1])}" if theirs else "–")
