@@ -59,15 +59,14 @@ def table(rows: Rows) -> str:
         found = (rows.get(f"{file} {what}") for what in done)
         cells = ["–" if row is None else _ours(row) for row in found]
         lines.append(f"| {file} | {' | '.join(cells)} |")
-    lines += ["", "| read | nczarr: requests, MB | best peer: requests, MB | its time / ours |"]
-    lines.append("|---|---|---|---|")
+    lines += ["", "| read | nczarr | requests, MB | best peer | requests, MB | its time / ours |"]
+    lines.append("|---|---|---|---|---|---|")
     for name, row in rows.items():
         ours = row["readers"][OURS]
         if not ours["error"] and (peer := best_peer(row)):
-            times = peer[1]["seconds"] / ours["seconds"]
-            cells = [f"{_time(ours)}: {_traffic(ours)}"]
-            cells.append(f"{peer[0]}, {_time(peer[1])}: {_traffic(peer[1])}")
-            lines.append(f"| {name} | {' | '.join(cells)} | {times:.1f} |")
+            cells = [name, _time(ours), _traffic(ours), f"{peer[0]}: {_time(peer[1])}"]
+            cells += [_traffic(peer[1]), f"{peer[1]['seconds'] / ours['seconds']:.1f}"]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
