@@ -1,4 +1,4 @@
-"""``nczarr demo``: open the embedded dataset, compute with dask, export, draw two pictures."""
+"""``nczarr demo``: open the embedded dataset, compute, export, draw, read from far away."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 #: Real observations, written by netCDF-C; their sources are in ``demo_data/SOURCES.md``.
 DATASET = Path(__file__).parent.parent / "demo_data" / "ocean_climate.nczarr"
 
+#: Packages of the extra ``demo``.
+_NEEDED = ("aiohttp", "dask", "h5netcdf", "matplotlib")
+
+#: Years of monthly data in the remote file.
+_YEARS = 70
+
 #: Months of data that a place needs for a yearly mean.
 MONTHS_NEEDED = 6
 
@@ -29,7 +35,9 @@ def add_demo(new: NewParser) -> None:
             "nczarr demo --output pictures",
         ],
         description="Open the NCZarr dataset that ships with this package, print it, compute a "
-        "mean with dask, write it to year.nczarr, and draw map.png and series.png.",
+        "mean with dask, write it to year.nczarr, and draw map.png and series.png. Then read a "
+        "series from a netCDF-4 file on a server 50 ms away (it is in this process), with this "
+        "package and with h5netcdf, and draw the requests of both as requests.png.",
     )
     parser.add_argument(
         "--output",
@@ -42,10 +50,10 @@ def add_demo(new: NewParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; return the exit status (1 if a package for drawing is missing)."""
-    missing = [name for name in ("dask", "matplotlib") if find_spec(name) is None]
+    """Run the demo; return the exit status (1 if a package is missing)."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        needed = " and ".join(missing)
+        needed = ", ".join(missing)
         raise ImportError(f"demo: needs {needed}; try: pip install 'nczarr-xarray[demo]'")
     import xarray as xr
 
@@ -68,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
         xr.open_dataset(DATASET, engine="nczarr", group="mauna_loa") as mauna_loa,
     ):
         draw_series(nino["sst"], mauna_loa["co2"], args.output / "series.png")
+    read_from_far_away(args.output / "requests.png")
     print("Written:")
-    for name in ("year.nczarr", "map.png", "series.png"):
+    for name in ("year.nczarr", "map.png", "series.png", "requests.png"):
         print(f"  {(args.output / name).resolve()}")
     return 0
 
@@ -79,6 +88,29 @@ def export(year: xr.Dataset, path: Path) -> None:
     encoding = {name: {"zlib": True, "complevel": 4} for name in year.data_vars}
     print(f'year.nczarr.to_nczarr("{path}", mode="w", encoding=...)')
     year.nczarr.to_nczarr(path, mode="w", encoding=encoding)
+
+
+def read_from_far_away(picture: Path) -> None:
+    """Serve a file, read a series from it with two libraries, print and draw what that takes."""
+    import xarray as xr
+
+    from nczarr_xarray.cli import demo_remote
+
+    with xr.open_dataset(DATASET, engine="nczarr") as climate:
+        files = {
+            "sst.nc": demo_remote.netcdf4(climate, _YEARS),
+            "first.nc": demo_remote.netcdf4(climate, 1),
+        }
+    about = (
+        f"{_YEARS * 12} months at one place, from a file of {len(files['sst.nc']) / 1e6:.1f} MB\n"
+        f"on a server {demo_remote.LATENCY * 1e3:.0f} ms away that sends "
+        f"{demo_remote.BANDWIDTH * 8e-6:.0f} Mbit/s"
+    )
+    reads = demo_remote.measure(files)
+    print(f"{about}:".replace("\n", " "))
+    for read in reads:
+        print(f"  {read.reader}: {read}")
+    demo_remote.draw_requests(reads, about, picture)
 
 
 def global_mean(field: xr.DataArray) -> float:
