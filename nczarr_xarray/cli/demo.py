@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DATASET = Path(__file__).parent.parent / "demo_data" / "ocean_climate.nczarr"
 
 #: Packages of the extra ``demo``.
-_NEEDED = ("aiohttp", "dask", "h5netcdf", "matplotlib")
+_NEEDED = ("aiohttp", "dask", "h5netcdf", "h5py", "matplotlib")
 
 #: Years of monthly data in the remote file.
 _YEARS = 70

@@ -180,7 +180,7 @@ def test_demo_says_what_it_misses(
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert main(["demo", "--output", str(tmp_path)]) == 1
     captured = capsys.readouterr()
-    assert "aiohttp, dask, h5netcdf, matplotlib" in captured.err
+    assert "aiohttp, dask, h5netcdf, h5py, matplotlib" in captured.err
     assert captured.out == ""
 
 
