@@ -42,7 +42,7 @@ BLOCK = re.compile(
 #: Pages whose examples take seconds.
 SLOW = {
     f"docs/{name}.md"
-    for name in ("convert", "faq", "neighbours", "options", "tour", "write")
+    for name in ("convert", "neighbours", "options", "tour", "write")
 }
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 

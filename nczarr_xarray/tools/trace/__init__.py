@@ -37,7 +37,7 @@ class Trace:
         return summarize(self.records, self.seconds)
 
     def json(self) -> str:
-        """Return the trace as a document, which docs/tracing.md describes."""
+        """Return the trace as a document, which docs/doctor.md describes."""
         head = {"format": "nczarr-trace", "version": 1, "seconds": self.seconds}
         return json.dumps({**head, "requests": list(map(asdict, self.records))}, indent=1)
 
