@@ -347,13 +347,10 @@ class _Run(NamedTuple):
 def read_alike(
     array: FragmentArray,
     stack: AlikeStack,
-    result: np.ndarray,
     parts: Sequence[Part],
     file: Callable[[Part], StackedFile],
-    *,
-    points: bool,
 ) -> list[Part]:
-    """Read parts of fragments that are alike into the result of a selection.
+    """Read parts of fragments that are alike, of which one selection wants something.
 
     Parameters
     ----------
@@ -363,19 +360,18 @@ def read_alike(
         Reads the files.
     file
         Returns the file of a part's fragment; None if it cannot be read here.
-    points
-        As of `nczarr_xarray.model.Selections.read`.
 
     Returns
     -------
-    Parts that have to be read one by one: of other files, and where something is wrong.
+    Parts that have to be read one by one: of other files, for several selections, and where
+    something is wrong.
     """
     left: list[Part] = []
-    runs = list(_runs(array, stack, parts, left, points=points))
+    runs = list(_runs(array, stack, parts, left))
 
     def read(some: list[_Run]) -> None:
         for run in some:
-            left.extend(_read_run(stack, result, run, file))
+            left.extend(_read_run(stack, run, file))
 
     count = max(1, len(runs))
     nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
@@ -385,18 +381,13 @@ def read_alike(
 
 
 def _runs(
-    array: FragmentArray,
-    stack: AlikeStack,
-    parts: Sequence[Part],
-    left: list[Part],
-    *,
-    points: bool,
+    array: FragmentArray, stack: AlikeStack, parts: Sequence[Part], left: list[Part]
 ) -> Iterator[_Run]:
     """Divide parts into runs; put those that cannot be in one into `left`."""
     mappings, names = array.fragments.mappings, array.fragments.names
     groups: list[list[Part]] = []
     for part in parts:
-        if names[part.number] != stack.name:
+        if names[part.number] != stack.name or len(part.shares) > 1:
             left.append(part)
         elif groups and _same(groups[-1][0], part, mappings):
             groups[-1].append(part)
@@ -406,7 +397,8 @@ def _runs(
         first = group[0]
         try:
             reading = reading_of(array, first.number, stack.variable)
-            request = reading.request(first.key, points=points)
+            share = first.shares[0]
+            request = reading.request(share.key, points=share.points)
         except NCZarrError:
             left += group
             continue
@@ -425,7 +417,8 @@ def _same(one: Part, other: Part, mappings: Mapping[int, FragmentMapping]) -> bo
         return False
     if mappings and mappings.get(one.number) != mappings.get(other.number):
         return False
-    return all(map(_equal, one.key, other.key))
+    wanted, of_other = one.shares[0], other.shares[0]
+    return wanted.result is of_other.result and all(map(_equal, wanted.key, of_other.key))
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -435,7 +428,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _axis(parts: Sequence[Part]) -> int | None:
     """Return along which dimension of the result parts follow each other; None if they do not."""
-    targets = [part.target for part in parts]
+    targets = [part.shares[0].target for part in parts]
     if any(np.ndarray in map(type, target) for target in targets):
         return None
     first, last = targets[0], targets[-1]
@@ -453,18 +446,17 @@ def _axis(parts: Sequence[Part]) -> int | None:
     return axis
 
 
-def _join(result: np.ndarray, parts: Sequence[Part], axis: int, values: np.ndarray) -> None:
+def _join(parts: Sequence[Part], axis: int, values: np.ndarray) -> None:
     """Put parts of one shape, which follow each other along a dimension, into the result."""
-    target = list(parts[0].target)
-    target[axis] = slice(target[axis].start, parts[-1].target[axis].stop)
-    out = result[tuple(target)]
+    first, last = parts[0].shares[0], parts[-1].shares[0]
+    target = list(first.target)
+    target[axis] = slice(target[axis].start, last.target[axis].stop)
+    out = first.result[tuple(target)]
     out = out.reshape(*out.shape[:axis], len(parts), -1, *out.shape[axis + 1 :])  # a view
     out[...] = np.moveaxis(values, 0, axis)
 
 
-def _read_run(
-    stack: AlikeStack, result: np.ndarray, run: _Run, file: Callable[[Part], StackedFile]
-) -> list[Part]:
+def _read_run(stack: AlikeStack, run: _Run, file: Callable[[Part], StackedFile]) -> list[Part]:
     """Read a run; return what is left of it."""
     request, parts = run.request, run.parts
     try:
@@ -475,9 +467,10 @@ def _read_run(
         return parts  # in which one it is shows when each is read by itself
     axis = _axis(parts) if len(members) == len(parts) and request.arranged is as_it_is else None
     if axis is not None:
-        _join(result, parts, axis, values)
+        _join(parts, axis, values)
         return []
     for member, of_member in zip(members, values, strict=True):
-        result[parts[member].target] = request.arranged(of_member)
+        share = parts[member].shares[0]
+        share.result[share.target] = request.arranged(of_member)
     there = set(members)
     return [part for number, part in enumerate(parts) if number not in there]

@@ -38,8 +38,29 @@ from nczarr_xarray.model import (
 _AS_IT_IS = FragmentMapping()
 
 
+class Share(NamedTuple):
+    """What one selection wants of a fragment.
+
+    Attributes
+    ----------
+    key
+        Per dimension of the aggregation, what is wanted, relative to the begin of the fragment.
+    points
+        As of `nczarr_xarray.model.Selections.read`.
+    result
+        The values of the selection, ...
+    target
+        and where these go there, as a key of numpy.
+    """
+
+    key: tuple[Any, ...]
+    points: bool
+    result: np.ndarray
+    target: tuple[Any, ...]
+
+
 class Part(NamedTuple):
-    """What a selection wants of one fragment.
+    """What selections want of one fragment.
 
     Attributes
     ----------
@@ -47,16 +68,13 @@ class Part(NamedTuple):
         Of the fragment.
     shape
         Of its part of the aggregation.
-    key
-        Per dimension of the aggregation, what is wanted, relative to the begin of the fragment.
-    target
-        Where it goes in the result, as a key of numpy.
+    shares
+        One of each selection.
     """
 
     number: int
     shape: tuple[int, ...]
-    key: tuple[Any, ...]
-    target: tuple[Any, ...]
+    shares: list[Share]
 
 
 class FragmentGrid:
@@ -87,7 +105,9 @@ class FragmentGrid:
             self._offsets.append(np.where(numbers < 0, -1 - count, numbers * stride).tolist())
             self._lengths.append((stops - starts)[numbers].tolist() if len(starts) else [])
 
-    def parts(self, plan: Plan) -> Iterator[tuple[tuple[Any, ...], Part | None]]:
+    def parts(
+        self, plan: Plan, result: np.ndarray, *, points: bool
+    ) -> Iterator[tuple[tuple[Any, ...], Part | None]]:
         """Yield where parts go in the result, and the parts; None for what is missing."""
         addresses, axes = self._fragments.addresses, plan.axes
         for position, key, target in plan.tasks():
@@ -100,7 +120,7 @@ class FragmentGrid:
                 key = tuple(key[axes.index(axis)] for axis in range(len(key)))
             if np.ndarray in map(type, key):
                 key = tuple(i if isinstance(i, slice) else i.reshape(-1) for i in key)
-            yield target, Part(number, shape, key, target)
+            yield target, Part(number, shape, [Share(key, points, result, target)])
 
 
 # -- values --------------------------------------------------------------------------------------
@@ -123,6 +143,11 @@ class FragmentRequest(NamedTuple):
     points: bool
     values: Callable[[np.ndarray], np.ndarray]
     arranged: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def wanted(self) -> tuple[tuple[Any, ...], bool]:
+        """What `VariableReader.read_jointly` takes."""
+        return self.key, self.points
 
     def finish(self, data: np.ndarray) -> np.ndarray:
         """Return the part of the aggregation, from what was read of the fragment."""

@@ -47,10 +47,12 @@ from nczarr_xarray.dataset.fragment_datasets import (
 from nczarr_xarray.dataset.fragment_parts import (
     FragmentGrid,
     FragmentReading,
+    FragmentRequest,
     Part,
     needs_names,
     reading_of,
 )
+from nczarr_xarray.dataset.selections import read_remote
 from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.dialect import aggregated, is_master
 from nczarr_xarray.formats.registry import OpenOptions
@@ -190,20 +192,30 @@ class FragmentReader:
         NCZarrError
             Naming the fragment that cannot be opened or read.
         """
-        plan = (plan_points if points else plan_outer)(key, self.array.shape, self._grid.edges)
-        result = allocate(self.array, plan.shape)
-        reading = PartsRead(self, result, points)
-        with collection_paused():  # parts are objects that stay, and so is each opened fragment
-            parts = reading.local(self._parts(plan, result))
-            far = reading.near(reading.remote(parts)) if parts else []
-        reading.far(far)
-        return plan.finish(result)
+        return self.read_jointly([(key, points)])[0]
 
-    def _parts(self, plan: Plan, result: np.ndarray) -> list[Part]:
-        """Return the parts that have to be read; put the others into the result."""
+    def read_jointly(self, wanted: Sequence[tuple[tuple[Any, ...], bool]]) -> list[np.ndarray]:
+        """Read several selections, each a key and whether it is of points: see `read`."""
+        parts: dict[int, Part] = {}
+        plans: list[tuple[Plan, np.ndarray]] = []
+        reading = PartsRead(self)
+        with collection_paused():  # parts are objects that stay, and so is each opened fragment
+            for key, points in wanted:
+                planned = plan_points if points else plan_outer
+                plan = planned(key, self.array.shape, self._grid.edges)
+                plans.append((plan, allocate(self.array, plan.shape)))
+                self._add_parts(*plans[-1], parts, points=points)
+            others = reading.local([*parts.values()])
+            far = reading.near(reading.remote(others)) if others else []
+        reading.far(far)
+        return [plan.finish(result) for plan, result in plans]
+
+    def _add_parts(
+        self, plan: Plan, result: np.ndarray, parts: dict[int, Part], *, points: bool
+    ) -> None:
+        """Add what has to be read, by number; put the rest into the result."""
         array, values = self.array, self.array.fragments.values
-        parts: list[Part] = []
-        for target, part in self._grid.parts(plan):
+        for target, part in self._grid.parts(plan, result, points=points):
             if part is None:
                 result[target] = array.fill
                 if not self._warned:
@@ -212,9 +224,8 @@ class FragmentReader:
                     warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
             elif values is not None:
                 result[target] = values[part.number]
-            else:
-                parts.append(part)
-        return parts
+            elif parts.setdefault(part.number, part) is not part:
+                parts[part.number].shares.extend(part.shares)
 
     def open(self, number: int, place: FragmentPlace) -> tuple[Opening, FragmentReading]:
         """Open a fragment, and find out how it is read.
@@ -277,7 +288,7 @@ class FragmentReader:
 
 @dataclass(frozen=True, slots=True)
 class PartsRead:
-    """One read of parts of fragments into the result of a selection.
+    """One read of parts of fragments into the results of selections.
 
     Each method reads what it can, and returns the other parts.
 
@@ -285,15 +296,9 @@ class PartsRead:
     ----------
     reader
         Of the aggregation.
-    result
-        Where parts go.
-    points
-        As of `FragmentReader.read`.
     """
 
     reader: FragmentReader
-    result: np.ndarray
-    points: bool
     #: by number: all bytes of small files that are alike, which are read together
     _whole: dict[int, bytes] = field(default_factory=dict)
 
@@ -373,7 +378,7 @@ class PartsRead:
         What comes is not more than the fragment; values are read, and then made those of the
         aggregation.
         """
-        wanted = math.prod(map(count_of, part.key, part.shape))
+        wanted = sum(math.prod(map(count_of, one.key, part.shape)) for one in part.shares)
         return (math.prod(part.shape) + 2 * wanted) * self.reader.array.dtype.itemsize
 
     def _place(self, part: Part) -> FragmentPlace:
@@ -397,9 +402,9 @@ class PartsRead:
         for place in places:
             try:
                 opening, reading = reader.open(number, place)
-                request = reading.request(part.key, points=self.points)
-                data = opening.reader.read(request.key, points=request.points)
-                self.result[part.target] = request.finish(data)
+                requests = _requests(reading, part)
+                found = opening.reader.read_jointly([one.wanted for one in requests])
+                _finish(part, requests, found)
             except TooDeepError:
                 raise
             except NCZarrError as error:
@@ -429,9 +434,9 @@ class PartsRead:
                     self._whole[part.number] = data
                     return False
             reading = reading_of(reader.array, part.number, opening.variable)
-            request = reading.request(part.key, points=self.points)
-            values = await opening.reader.read_remote(request.key, points=request.points)
-            self.result[part.target] = request.finish(values)
+            requests = _requests(reading, part)
+            found = await read_remote(opening.reader, [one.wanted for one in requests])
+            _finish(part, requests, found)
         except NCZarrError:
             return False  # which is found again, and explained, or there are other places
         return True
@@ -445,7 +450,18 @@ class PartsRead:
     def _read_alike(self, parts: list[Part], file: Callable[[Part], StackedFile]) -> list[Part]:
         array, stack = self.reader.array, self.reader.alike.stack
         assert stack is not None
-        return read_alike(array, stack, self.result, parts, file, points=self.points)
+        return read_alike(array, stack, parts, file)
+
+
+def _requests(reading: FragmentReading, part: Part) -> list[FragmentRequest]:
+    """Return what is to be read of a fragment, one request for each share."""
+    return [reading.request(one.key, points=one.points) for one in part.shares]
+
+
+def _finish(part: Part, requests: list[FragmentRequest], found: list[np.ndarray]) -> None:
+    """Put what was read for requests into the results."""
+    for share, request, data in zip(part.shares, requests, found, strict=True):
+        share.result[share.target] = request.finish(data)
 
 
 def read_on_loop(

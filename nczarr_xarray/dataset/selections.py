@@ -20,7 +20,13 @@ from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import SmallRead
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.dataset.file import DataFile, loop_of
-from nczarr_xarray.dataset.variable import SmallSelection, VariableReader, explain, in_sequence
+from nczarr_xarray.dataset.variable import (
+    SmallSelection,
+    VariableReader,
+    Wanted,
+    explain,
+    in_sequence,
+)
 from nczarr_xarray.formats.rounds import caught, collection_paused, together
 
 #: Selections that are begun together. Their requests are on the way while the next are begun, ...
@@ -33,7 +39,7 @@ class Selection(NamedTuple):
     """What is to be read of a variable; see `VariableReader.read`."""
 
     reader: VariableReader
-    key: tuple[Index, ...]
+    key: tuple[Index, ...] | None
     points: bool
 
 
@@ -95,6 +101,19 @@ def read_selections(selections: Sequence[Selection]) -> list[np.ndarray]:
     return values
 
 
+async def read_remote(reader: VariableReader, wanted: Sequence[Wanted]) -> list[np.ndarray]:
+    """Read selections of one variable on its loop; errors are as of `VariableReader.read`."""
+    if len(wanted) == 1:
+        key, points = wanted[0]
+        return [await reader.read_remote(key, points=points)]
+    values = []
+    for found in await _read_all([Selection(reader, *one) for one in wanted], remember=False):
+        if isinstance(found, BaseException):
+            raise found
+        values.append(found)
+    return values
+
+
 async def _read_all(
     selections: Sequence[Selection], *, remember: bool
 ) -> list[np.ndarray | BaseException]:
@@ -135,7 +154,7 @@ async def _read_all(
     async with asyncio.TaskGroup() as tasks:
         alone = []
         for numbers in _by_reader(selections):
-            if len(numbers) > 1 and selections[numbers[0]].reader.joins():
+            if len(numbers) > 1 and await selections[numbers[0]].reader.joins():
                 tasks.create_task(read_jointly(numbers))
             else:
                 alone += numbers

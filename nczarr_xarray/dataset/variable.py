@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
-from nczarr_xarray.model import ChunkTable, Selections, Variable
+from nczarr_xarray.model import ChunkTable, JointSelections, Selections, Variable
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.replaced_arrays import AsOpened
@@ -143,16 +143,16 @@ class VariableReader:
         """
         with explained(self):
             reader = self.prepare()
+            remote = loop_of(self.store)
+            if remote is not None and isinstance(reader, ChunkReader):
+                remember = in_sequence()
+                return remote.run(self.read_remote(key, points=points, remember=remember))
+            boxes = boxes_of(key) if points and key is not None and _joins(reader) else None
+            if boxes is not None:
+                return boxes.joined(self.read_jointly([(box, False) for box in boxes.keys]))
             if not isinstance(reader, ChunkReader):
                 padded = self._padded(key, points)
                 return padded.finish(reader.read(padded.key, points=points))
-            remote = loop_of(self.store)
-            if remote is not None:
-                remember = in_sequence()
-                return remote.run(self.read_remote(key, points=points, remember=remember))
-            boxes = boxes_of(key) if points and key is not None else None
-            if boxes is not None:
-                return boxes.joined(self.read_jointly([(box, False) for box in boxes.keys]))
             if self._is_whole and not points:
                 block = reader.read_block(key, remember=in_sequence())
                 if block is not None:
@@ -165,16 +165,25 @@ class VariableReader:
         """Read several selections of what is at hand, each chunk once; errors are as of `read`."""
         with explained(self):
             reader = self.prepare()
-            if isinstance(reader, ChunkReader) and reader.joins and len(wanted) > 1:
-                padded, plan = self._joint_plan(wanted)
-                found = map(self._converted, reader.read_jointly(plan))
+            if len(wanted) > 1 and _joins(reader):
+                padded, stored = self._all_padded(wanted)
+                found: Iterable[np.ndarray]
+                if isinstance(reader, ChunkReader):
+                    found = map(self._converted, reader.read_jointly(self._joint_plan(stored)))
+                else:
+                    found = reader.read_jointly(stored)
                 return [one.finish(data) for one, data in zip(padded, found, strict=True)]
         return [self.read(key, points=points) for key, points in wanted]
 
-    def _joint_plan(self, wanted: Sequence[Wanted]) -> tuple[list[PaddedSelection], JointPlan]:
+    def _all_padded(
+        self, wanted: Sequence[Wanted]
+    ) -> tuple[list[PaddedSelection], list[tuple[tuple[Index, ...], bool]]]:
         padded = [self._padded(key, points) for key, points in wanted]
         of_all = zip(padded, wanted, strict=True)
-        return padded, JointPlan([self._plan(one.key, points) for one, (_, points) in of_all])
+        return padded, [(one.key, points) for one, (_, points) in of_all]
+
+    def _joint_plan(self, stored: Sequence[tuple[tuple[Index, ...], bool]]) -> JointPlan:
+        return JointPlan([self._plan(key, points) for key, points in stored])
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""
@@ -214,15 +223,14 @@ class VariableReader:
                     return here.read(key, points=points)
             reader = self.prepare()
             if not isinstance(reader, ChunkReader):
-                padded = self._padded(key, points)
-                read = partial(reader.read, padded.key, points=points)
                 # not a thread of the loop's own, which may need those to find a host
-                return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
+                in_thread = in_own_thread if reader.has_readers else in_pool
+                return await in_thread(partial(self.read, key, points=points))
             everything = key is None or all(isinstance(i, slice) and i == _ALL for i in key)
             reading = reader.reading_whole() if self._is_whole and everything else None
             if reading is not None:
                 return self._values(await reading)
-            boxes = boxes_of(key) if points and key is not None and reader.joins else None
+            boxes = boxes_of(key) if points and key is not None and _joins(reader) else None
             if boxes is not None:
                 return boxes.joined(
                     await self.read_jointly_remote([(box, False) for box in boxes.keys])
@@ -242,23 +250,25 @@ class VariableReader:
             return await in_pool(store.parse, conversion(data))
         return await store.parse_remote(conversion(data))
 
-    def joins(self) -> bool:
-        """Tell whether `read_jointly_remote` can read it."""
+    async def joins(self) -> bool:
+        """Tell whether `read_jointly_remote` reads several selections with less work."""
         array = self.array
-        if self.error is not None or array is None or array.reads_itself:
+        if self.error is not None or array is None:
             return False
         with suppress(NCZarrError):  # which its read raises again
-            reader = None if need_libhdf5(array.codecs) else self.prepare()
-            return isinstance(reader, ChunkReader) and reader.joins
+            if array.reads_itself:
+                return _joins(await in_pool(self.prepare))
+            return not need_libhdf5(array.codecs) and _joins(self.prepare())
         return False
 
     async def read_jointly_remote(self, wanted: Sequence[Wanted]) -> list[np.ndarray]:
         """Do as `read_jointly` does, on the remote store's loop; only of what `joins`."""
         with caused_by(self.path):
             reader = self.prepare()
-            assert isinstance(reader, ChunkReader)
-            padded, plan = self._joint_plan(wanted)
-            found = await reader.read_jointly_remote(plan)
+            if not isinstance(reader, ChunkReader):
+                return await in_own_thread(partial(self.read_jointly, wanted))
+            padded, stored = self._all_padded(wanted)
+            found = await reader.read_jointly_remote(self._joint_plan(stored))
             values = [await self._converted_remote(data) for data in found]
             return [one.finish(data) for one, data in zip(padded, values, strict=True)]
 
@@ -344,6 +354,11 @@ class VariableReader:
         errors = "surrogateescape" if self.exact else "replace"
         values[:] = [text.decode("utf-8", errors) for text in texts]
         return values.reshape(data.shape)
+
+
+def _joins(reader: ChunkReader | Selections) -> TypeGuard[ChunkReader | JointSelections]:
+    """Tell whether several selections are read with less work than one by one."""
+    return reader.joins if isinstance(reader, ChunkReader) else isinstance(reader, JointSelections)
 
 
 def in_sequence() -> bool:

@@ -24,6 +24,7 @@ from nczarr_xarray.model.arrays import CodecConfig as CodecConfig
 from nczarr_xarray.model.arrays import Conversion as Conversion
 from nczarr_xarray.model.arrays import FileChunks as FileChunks
 from nczarr_xarray.model.arrays import FileStrides as FileStrides
+from nczarr_xarray.model.arrays import JointSelections as JointSelections
 from nczarr_xarray.model.arrays import LibraryArray as LibraryArray
 from nczarr_xarray.model.arrays import Selections as Selections
 from nczarr_xarray.model.arrays import box_of as box_of

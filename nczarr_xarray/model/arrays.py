@@ -5,10 +5,19 @@ Nothing here does I/O or knows the metadata of a format.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -92,6 +101,14 @@ class Selections(Protocol):
             Whether arrays select single points together, which then run along the first
             dimensions of the result (numpy's ``vindex``).
         """
+
+
+@runtime_checkable
+class JointSelections(Selections, Protocol):
+    """Reads several selections together, with less work or fewer requests than one by one."""
+
+    def read_jointly(self, wanted: Sequence[tuple[tuple[Any, ...], bool]]) -> list[np.ndarray]:
+        """Read selections, each a key and whether it is of points: see `read`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.directory import DirectoryStore
@@ -96,11 +98,12 @@ class Aggregation(VariableStorage):
         grid = FragmentGrid(array)
         known: dict[str, list[Round]] = {}
         reads = []
-        for _, part in grid.parts(plan_outer(key, array.shape, grid.edges)):
+        plan = plan_outer(key, array.shape, grid.edges)
+        for _, part in grid.parts(plan, np.empty(0), points=False):
             if part is None:
                 continue
             reading = reading_of(array, part.number, sample.variable)
-            own = reading.request(part.key, points=False).key
+            own = reading.request(part.shares[0].key, points=False).key
             if repr(own) not in known:
                 known[repr(own)] = sample.rounds(own, network)
             reads.append(known[repr(own)])

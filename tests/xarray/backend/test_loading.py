@@ -49,7 +49,7 @@ SELECTIONS: list[dict[str, Any]] = [
     {"x": slice(5, 5)},
     {},
 ]
-KINDS = ["d.nc", "d.nczarr"]
+KINDS = ["d.nc", "d.nczarr", "d.nca"]
 
 
 def made() -> xr.Dataset:
@@ -67,6 +67,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made().to_netcdf(folder / "d.nc", engine="netcdf4", encoding=STORED)
     encoding = {name: {**one} for name, one in STORED.items()}
     made().nczarr.to_nczarr(folder / "d.nczarr", encoding=encoding)
+    for start in (0, 5, 7):
+        part = made().isel(t=slice(start, {0: 5, 5: 7, 7: 12}[start]))
+        part.to_netcdf(folder / f"from{start}.nc", encoding={"t": {"dtype": "f8"}})
+    nczarr_xarray.aggregate(sorted(folder.glob("from*.nc")), folder / "d.nca")
     return folder
 
 
@@ -168,7 +172,34 @@ def test_all_are_one_round(url: str) -> None:
                 for n in range(9)
             )
         )
-    assert trace.summary.rounds <= 2  # the index of chunks of a file, and these
+    # the index of chunks of a file, and these; files of an aggregation are opened before
+    assert trace.summary.rounds <= (6 if url.endswith(".nca") else 2)
+
+
+def test_fragments_are_read_once(tmp_path: Path) -> None:
+    """However many selections want something of them."""
+    values = np.random.default_rng(2).random((6, 200, 300))
+    for n in range(6):
+        ds = xr.Dataset({"v": (("t", "y", "x"), values[n : n + 1])}, {"t": [n]})
+        encoding = {"v": {"zlib": True, "chunksizes": (1, 50, 50)}}
+        ds.to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4", encoding=encoding)
+    nczarr_xarray.aggregate(sorted(tmp_path.glob("*.nc")), tmp_path / "d.nca")
+    with Server(read_tree(tmp_path, "/")) as server:
+        boxes = [
+            {"t": slice(n % 5, n % 5 + 2), "y": slice(n, n + 64), "x": slice(2 * n, 2 * n + 64)}
+            for n in range(64)
+        ]
+        ds = opened(f"{server.url}/d.nca")
+        with nczarr_xarray.trace() as trace:
+            found = load(*(ds["v"].isel(box) for box in boxes))
+        sent = Counter[str]()
+        for one in server.requests:
+            sent[one.path] += one.sent
+    for box, one in zip(boxes, found, strict=True):
+        assert (one.values == values[box["t"], box["y"], box["x"]]).all()
+    assert trace.summary.rounds <= 4  # beginnings and ends of files, and chunks
+    for n in range(6):  # the server answers a request of several ranges with the whole file
+        assert sent[f"/{n}.nc"] <= 2 * (tmp_path / f"{n}.nc").stat().st_size
 
 
 def test_what_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:

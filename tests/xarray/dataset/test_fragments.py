@@ -87,8 +87,12 @@ class Read:
     data: np.ndarray[Any, Any]
     store: MappingStore = field(default_factory=lambda: MappingStore({}))
 
-    def read(self, key: tuple[Any, ...], *, points: bool = False) -> np.ndarray[Any, Any]:
-        return pointwise(self.data, key) if points else outer(self.data, key)
+    def read_jointly(
+        self, wanted: list[tuple[tuple[Any, ...], bool]]
+    ) -> list[np.ndarray[Any, Any]]:
+        return [
+            pointwise(self.data, key) if points else outer(self.data, key) for key, points in wanted
+        ]
 
 
 def objects(values: list[Any]) -> np.ndarray[Any, Any]:
