@@ -9,11 +9,13 @@ is read by itself, which finds out why.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.transport.recording import caused_by
@@ -28,6 +30,7 @@ from nczarr_xarray.dataset.variable import (
     in_sequence,
 )
 from nczarr_xarray.formats.rounds import caught, collection_paused, together
+from nczarr_xarray.model import FragmentArray
 
 #: Selections that are begun together. Their requests are on the way while the next are begun, ...
 _AT_A_TIME = 64
@@ -86,10 +89,19 @@ def read_selections(selections: Sequence[Selection]) -> list[np.ndarray]:
         with collection_paused():
             reading = _read_all([selections[n] for n in numbers], remember=False)
             results.update(zip(numbers, remote.run(reading), strict=True))
-    for numbers in _by_reader([selections[n] for n in local]):
-        own = [local[n] for n in numbers]
-        wanted = [(selections[n].key, selections[n].points) for n in own]
-        results.update(zip(own, selections[own[0]].reader.read_jointly(wanted), strict=True))
+    # fragments of aggregations may have to be waited for; what is at hand keeps processors busy
+    with WaitingThreads(_AT_A_TIME, thread_name_prefix="nczarr-load") as pool:
+        waiting: list[tuple[list[int], Future[list[np.ndarray]]]] = []
+        for numbers in _by_reader([selections[n] for n in local]):
+            own = [local[n] for n in numbers]
+            reader = selections[own[0]].reader
+            wanted = [(selections[n].key, selections[n].points) for n in own]
+            if isinstance(reader.array, FragmentArray):
+                waiting.append((own, pool.submit(reader.read_jointly, wanted)))
+            else:
+                results.update(zip(own, reader.read_jointly(wanted), strict=True))
+        for own, reading in waiting:
+            results.update(zip(own, reading.result(), strict=True))
     values = []
     for number, one in enumerate(selections):
         found = results[number]
