@@ -100,8 +100,8 @@ def read_selections(selections: Sequence[Selection]) -> list[np.ndarray]:
                 waiting.append((own, pool.submit(reader.read_jointly, wanted)))
             else:
                 results.update(zip(own, reader.read_jointly(wanted), strict=True))
-        for own, reading in waiting:
-            results.update(zip(own, reading.result(), strict=True))
+        for own, future in waiting:
+            results.update(zip(own, future.result(), strict=True))
     values = []
     for number, one in enumerate(selections):
         found = results[number]
