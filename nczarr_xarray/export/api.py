@@ -25,7 +25,14 @@ from nczarr_xarray.export.dataset import Exportable, asked_groups
 from nczarr_xarray.export.form.encode import Options, without_extension_types
 from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
-from nczarr_xarray.export.options import Mode, RegionLike, WriteOptions, WriteRequest, mode_of
+from nczarr_xarray.export.options import (
+    Labels,
+    Mode,
+    RegionLike,
+    WriteOptions,
+    WriteRequest,
+    mode_of,
+)
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_target import decide
@@ -45,6 +52,7 @@ def to_nczarr(
     compute: bool = True,
     *,
     append_dim: Hashable | None = None,
+    labels: Labels = "any",
     create: bool = False,
     region: RegionLike | None = None,
     consolidated: bool = False,
@@ -93,6 +101,10 @@ def to_nczarr(
         are kept out.
     append_dim
         Append along this dimension.
+    labels
+        What becomes of labels of `append_dim` that are there already: ``"any"`` (default): they are
+        not looked at, and appended again; ``"error"``: they are refused; ``"new"``: they are left
+        out, and what is there stays.
     create
         With `append_dim`: write a new dataset, or group, where there is none. What `encoding` and
         `unlimited_dims` say is for that.
@@ -160,6 +172,7 @@ def to_nczarr(
         mode=mode,
         compute=compute,
         append_dim=append_dim,
+        labels=labels,
         create=create,
         region=region,
         consolidated=consolidated,
@@ -218,7 +231,8 @@ def plan_groups(
         reason = "create=True goes with append_dim: give it, or leave create out"
         raise ExportError(write_target.url, reason)
     new: tuple[Mode, ...] = ("w-", "w", "a", "r+")
-    how = mode_of(write_target.url, options.mode, new, options.append_dim, options.region)
+    asked = options.append_dim, options.region, options.labels
+    how = mode_of(write_target.url, options.mode, new, *asked)
     plain = {}
     for name, (dataset, asked) in groups.items():
         plain[name] = without_extension_types(write_target.url, dataset), asked

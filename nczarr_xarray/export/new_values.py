@@ -26,7 +26,7 @@ from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.form.existing import StoredForms
 from nczarr_xarray.export.form.lacking import EQUAL_MARK, Lacking
 from nczarr_xarray.export.form.numbers import becomes_missing
-from nczarr_xarray.export.options import RegionLike, WriteRequest
+from nczarr_xarray.export.options import Labels, RegionLike, WriteRequest
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import emit
@@ -72,7 +72,7 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
     with existing.opened:
         path, dataset = _one_group(request)
         update = Placement(existing, path, dataset)
-        dimension, items, starts = update.growth(append_dim)
+        dimension, items, starts = update.growth(append_dim, request.options.labels)
         items = _ready(update, items, starts, request)
         if existing.pending:
             update.problems.append("the dataset is not complete yet; nothing is appended to it")
@@ -364,7 +364,7 @@ class Placement:
 
     # -- appending -------------------------------------------------------------
 
-    def growth(self, name: Hashable) -> Growth:
+    def growth(self, name: Hashable, labels: Labels) -> Growth:
         """Return what is appended along a dimension; notes what else keeps it from that.
 
         Raises
@@ -372,10 +372,12 @@ class Placement:
         ExportError
             If that is no dimension of the new values, or of any variable there.
         """
-        dataset = self.dataset
-        if name not in dataset.dims:
+        if name not in self.dataset.dims:
             reason = f"append_dim {name!r} is not a dimension of the new values"
             raise ExportError(self.existing.url, reason)
+        if labels != "any":
+            self._leave_out_known(name, labels)
+        dataset = self.dataset
         dimension = self._grown(name)
         self.check()
         assert dimension is not None
@@ -390,6 +392,27 @@ class Placement:
         items = self.items(dataset.drop_vars(others))
         region = {name: slice(dimension.size - dataset.sizes[name], dimension.size)}
         return Growth(dimension, items, [self.start(item, region) for item in items])
+
+    def _leave_out_known(self, name: Hashable, labels: Labels) -> None:
+        """Leave out, or note, labels that are there already, or given before."""
+        new, stored = (one.variables.get(name) for one in (self.dataset, self.stored))
+        if new is None or stored is None or new.dims != stored.dims:
+            reason = f"labels is {labels!r}, but {name!r} has none to compare; leave labels out"
+            raise ExportError(self.existing.url, reason)
+        both = [new, stored]
+        if new.dtype.kind in "iufmM":  # labels that become the same are the same
+            both = self._as_stored(name, *both) or both
+        index, there = (pd.Index(one.values) for one in both)
+        known = index.isin(there) | index.duplicated()
+        if not known.any():
+            return
+        if labels == "error":
+            some = ", ".join(map(str, self.dataset.indexes[name][known][:3]))
+            self.problems.append(
+                f"append: {known.sum():,} labels of {name!r} are there already: {some}; "
+                "labels='new' leaves them out"
+            )
+        self.dataset = self.dataset.isel({name: np.flatnonzero(~known)})
 
     def _grown(self, name: Hashable) -> Dimension | None:
         """Return the dimension to append along, with its new length; None if that is impossible."""
@@ -433,13 +456,18 @@ class Placement:
         """
         if new.equals(stored):
             return True
+        encoded = self._as_stored(name, new, stored)
+        return bool(encoded) and encoded[0].equals(encoded[1])
+
+    def _as_stored(self, name: Hashable, *variables: xr.Variable) -> list[xr.Variable]:
+        """Return values of a variable as they are stored; none if they cannot be."""
         forms = StoredForms(self.group, self.stored, self.existing.array)
         encoded = [
             xr.Variable(item.source.dims, (item.rounding or np.asarray)(item.source.to_numpy()))
-            for variable in (new, stored)
+            for variable in variables
             for item in forms.encoded(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
         ]
-        return not forms.problems and encoded[0].equals(encoded[1])
+        return [] if forms.problems else encoded
 
 
 def _in_stored_order(dataset: xr.Dataset, stored: xr.Dataset) -> xr.Dataset:

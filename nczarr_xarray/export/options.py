@@ -43,6 +43,9 @@ RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 
 Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
+#: What becomes of appended labels that are there already: see `to_nczarr`.
+Labels: TypeAlias = Literal["any", "error", "new"]
+
 _SWITCHES = (
     "compute", "create", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks",
     "portable",
@@ -59,6 +62,7 @@ class WriteOptions:
     mode: str | None = None
     compute: bool = True
     append_dim: Hashable | None = None
+    labels: Labels = "any"
     create: bool = False
     region: RegionLike | None = None
     consolidated: bool = False
@@ -91,6 +95,7 @@ def mode_of(
     new: tuple[Mode, ...],
     append_dim: Hashable | None,
     region: RegionLike | None,
+    labels: Labels = "any",
 ) -> Mode:
     """Return the mode that is asked for, or the first that has a meaning here.
 
@@ -106,6 +111,9 @@ def mode_of(
     """
     if append_dim is not None and region is not None:
         raise ExportError(url, "append_dim and region exclude each other: give one of them")
+    if labels not in ("any", "error", "new") or (labels != "any" and append_dim is None):
+        goes = "'any', 'error' or 'new', which go with append_dim"
+        raise ExportError(url, f"labels is {labels!r}; it is {goes}")
     allowed, given = new, ""
     if append_dim is not None:
         allowed, given = ("a",), "with append_dim "
@@ -186,6 +194,7 @@ class CfaOptions:
     subarray_shape: SubarrayShape | None = None
     fragment_format: FragmentFormat | None = None
     append_dim: Hashable | None = None
+    labels: Labels = "any"
     region: RegionLike | None = None
     relative: bool | None = None
 
@@ -204,7 +213,7 @@ class CfaOptions:
             if value not in words:
                 said = ", ".join(word for word in words if word)
                 raise ExportError(url, f"{option} is {value!r}; it is one of {said}")
-        mode_of(url, self.mode, ("w-", "w"), self.append_dim, self.region)
+        mode_of(url, self.mode, ("w-", "w"), self.append_dim, self.region, self.labels)
         check_classic(url, self.format, self.version)
         if self.format == "CFA3" and self.fragment_format == "netCDF4":
             raise ExportError(url, "CFA3 has no netCDF-4 fragments: write format='CFA4'")

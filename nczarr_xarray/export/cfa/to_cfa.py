@@ -28,6 +28,7 @@ from nczarr_xarray.export.options import (
     CfaOptions,
     FileKind,
     FragmentFormat,
+    Labels,
     Mode,
     RegionLike,
     SubarrayShape,
@@ -64,6 +65,7 @@ def to_cfa(
     subarray_path: str | os.PathLike[str] | None = None,
     relative: bool | None = None,
     create: bool = False,
+    labels: Labels = "any",
     callback: Callback | None = None,
 ) -> Any:
     """Write a dataset, an array or a tree as an aggregation: a master, and fragments beside it.
@@ -126,6 +128,8 @@ def to_cfa(
     create
         With `append_dim`: write a new aggregation where there is none. What `encoding` and
         `unlimited_dims` say is for that.
+    labels
+        As of `nczarr_xarray.to_nczarr`.
 
     Returns
     -------
@@ -166,7 +170,8 @@ def to_cfa(
     if create and place.exists():
         groups = {path: (groups[path][0], Options({}))}
     elif create:
-        append_dim, mode, changes = None, None if mode == "a" else mode, False
+        append_dim, labels, changes = None, "any", False
+        mode = None if mode == "a" else mode
     request = CfaOptions(
         format=format,
         version=cfa_version,
@@ -175,6 +180,7 @@ def to_cfa(
         fragment_format=fragment_format,
         mode=mode or None,
         append_dim=append_dim,
+        labels=labels,
         region=region,
         relative=relative,
     )

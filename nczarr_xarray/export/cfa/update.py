@@ -115,7 +115,7 @@ class Change:
         """Add the new values behind those that are there."""
         update, name = self.update, self.request.append_dim
         assert name is not None
-        self.grown, items, starts = update.growth(name)
+        self.grown, items, starts = update.growth(name, self.request.labels)
         update.check()
         for item, start in zip(items, starts, strict=True):
             member = self.members.get(item.variable.path)

@@ -1061,3 +1061,68 @@ def test_only_times_that_grow_get_finer_units() -> None:
     to_nczarr(dataset, objects, mode="w")
     with opened_raw(objects) as found:
         assert found["time"].attrs["units"] == "days since 2000-01-01 00:00:00"
+
+
+# -- labels that are there already ---------------------------------------------------------------
+
+
+def extended(stored: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
+    """What pandas makes of both: of each label the first row."""
+    both = xr.concat([stored, new], "day", data_vars="minimal", coords="minimal", join="outer")
+    return both.isel(day=np.flatnonzero(~both.indexes["day"].duplicated()))
+
+
+@pytest.mark.parametrize("write", [to_nczarr, to_cfa])
+@pytest.mark.parametrize("chunks", [None, 4])
+def test_known_labels_are_left_out(write: Any, chunks: int | None, tmp_path: Path) -> None:
+    target = tmp_path / ("x.nca" if write is to_cfa else "x.nczarr")
+    expected = days(0, 8)
+    write(expected, target, encoding={"day": ENCODING["day"]})
+    for first, count in ((6, 6), (6, 6), (2, 3), (20, 4), (14, 12)):
+        new = days(first, count)
+        new["value"] += 0.5  # what is there stays
+        expected = extended(expected, new)
+        new = new if chunks is None else new.chunk(day=chunks)
+        options = {"align_chunks": True} if write is to_nczarr else {}
+        write(new, target, append_dim="day", labels="new", **options)
+        with xr.open_dataset(target, engine="nczarr") as found:
+            xr.testing.assert_equal(found.drop_encoding(), expected)
+
+
+@pytest.mark.parametrize("write", [to_nczarr, to_cfa])
+def test_known_labels_are_refused(write: Any, tmp_path: Path) -> None:
+    target = tmp_path / ("x.nca" if write is to_cfa else "x.nczarr")
+    write(days(0, 8), target)
+    wanted = "2 labels of 'day' are there already: 2000-01-07.*labels='new' leaves them out"
+    with pytest.raises(ExportError, match=wanted):
+        write(days(6, 4), target, append_dim="day", labels="error")
+    twice = xr.concat([days(8, 1)] * 2, "day", data_vars="minimal", coords="minimal")
+    with pytest.raises(ExportError, match="1 labels of 'day'"):
+        write(twice, target, append_dim="day", labels="error")
+    write(days(8, 4), target, append_dim="day", labels="error")
+    write(days(11, 2), target, append_dim="day")  # the default
+    with xr.open_dataset(target, engine="nczarr") as found:
+        assert found["count"].to_numpy().tolist() == [*range(12), 11, 12]
+
+
+def test_labels_that_are_stored_rounded_are_known(tmp_path: Path) -> None:
+    target = tmp_path / "x.nczarr"
+    packed = {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}
+    table = xr.Dataset({"v": ("x", [1.0, 2.0])}, {"x": [0.33, 0.71]})
+    to_nczarr(table, target, encoding={"x": packed}, unlimited_dims=["x"])
+    more = xr.Dataset({"v": ("x", [3.0, 4.0])}, {"x": [0.71, 1.1]})
+    to_nczarr(more, target, append_dim="x", labels="new")
+    with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as nc:
+        assert nc["v"][:].tolist() == [1, 2, 4]
+
+
+def test_labels_have_to_be_there_and_to_be_asked_for_right(tmp_path: Path) -> None:
+    target = tmp_path / "x.nczarr"
+    table = xr.Dataset({"v": ("x", [1.0, 2.0])})
+    to_nczarr(table, target)
+    with pytest.raises(ExportError, match="'x' has none to compare; leave labels out"):
+        to_nczarr(table, target, append_dim="x", labels="new")
+    wrong: list[tuple[Any, Any]] = [("old", "x"), ("new", None)]
+    for labels, append_dim in wrong:
+        with pytest.raises(ExportError, match="'any', 'error' or 'new', which go with append_dim"):
+            to_nczarr(table, target, append_dim=append_dim, labels=labels)
