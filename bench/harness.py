@@ -349,7 +349,7 @@ def heading(section: str, found: dict[str, Any]) -> str:
     """One line above a table: the command, the machine, and where all numbers and versions are."""
     where = found["machine"]
     return (
-        f"`{found['command']}`, {where['cores']} cores, {where['cpu']}, Python {where['python']}; "
+        f"`{found['command']}`, {where['cores']} × {where['cpu']}, Python {where['python']}; "
         f"[numbers]({section}.json)."
     )
 

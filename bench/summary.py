@@ -18,9 +18,9 @@ from remote_report import INFORMATION
 PAGES = {
     "read": ("#local-chunks", "local chunks"),
     "hdf5": ("#local-netcdf-4-files", "local netCDF-4 files"),
-    "small": ("#small-files", "small local files"),
-    "cold": ("#starting", "a new process"),
-    "scripts": ("#scripts-for-netcdf4-python", "scripts for netCDF4-python"),
+    "small": ("#small-files", "small files"),
+    "cold": ("#starting", "starting"),
+    "scripts": ("#scripts-for-netcdf4-python", "netCDF4 scripts"),
     "remote": ("network.md#files", "netCDF files over 50 ms"),
     "objects": ("network.md#chunks", "chunks over a network"),
     "opening": ("network.md#opening", "opening 500 variables"),
