@@ -28,6 +28,8 @@ MEASURED = "50 ms"
 """The network of the table and of the picture."""
 INFORMATION = "(no package)"
 """Readers that nobody can install are measured, but are no peers."""
+USUAL = "xarray + h5netcdf"
+"""What most people use."""
 COLOURS = {"ours": "#1b7837", "peer": "#fdae61", "other": "#a6bddb"}
 
 Rows = dict[str, Any]
@@ -59,12 +61,17 @@ def table(rows: Rows) -> str:
         found = (rows.get(f"{file} {what}") for what in done)
         cells = ["–" if row is None else _ours(row) for row in found]
         lines.append(f"| {file} | {' | '.join(cells)} |")
-    lines += ["", "| read | nczarr | requests, MB | best peer | requests, MB | its time / ours |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines += [
+        "",
+        f"| read | {OURS} | requests, MB | {USUAL} | best peer | requests, MB | its time / ours |",
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
     for name, row in rows.items():
         ours = row["readers"][OURS]
         if not ours["error"] and (peer := best_peer(row)):
-            cells = [name, _time(ours), _traffic(ours), f"{peer[0]}: {_time(peer[1])}"]
+            usual = row["readers"].get(USUAL, {"error": "not asked"})
+            cells = [name, _time(ours), _traffic(ours), "–" if usual["error"] else _time(usual)]
+            cells.append(f"{peer[0]}: {_time(peer[1])}")
             cells += [_traffic(peer[1]), f"{peer[1]['seconds'] / ours['seconds']:.1f}"]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
