@@ -40,10 +40,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 #: Pages whose examples take seconds.
-SLOW = {
-    f"docs/{name}.md"
-    for name in ("convert", "neighbours", "options", "tour", "write")
-}
+SLOW = {f"docs/{name}.md" for name in ("convert", "neighbours", "options", "tour", "write")}
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 

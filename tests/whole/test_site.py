@@ -27,6 +27,16 @@ def test_every_public_name_has_its_place_in_the_reference() -> None:
     assert named == {*nczarr_xarray.__all__, *nczarr_fsspec.__all__}
 
 
+def test_the_pages_are_few_and_short() -> None:
+    """Five groups of at most eight pages, and 45,000 words in all."""
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("\nnav:\n")[1]
+    groups = re.split(r"^  - .+:\n", menu, flags=re.MULTILINE)[1:]
+    assert len(groups) == 5
+    assert max(group.count(".md\n") for group in groups) <= 8
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= 45_000
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, which are built here only: a warning is an error."""
