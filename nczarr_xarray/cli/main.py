@@ -50,7 +50,7 @@ COMMANDS = {
     "trace": ("trace", "record the requests of a command or script, to see why it is slow"),
     "recover": ("upkeep", "remove what a writer left that died on another machine"),
     "upgrade": ("upkeep", "write the metadata of a dataset anew, for another release of netCDF-C"),
-    "demo": ("demo", "open a small dataset, write a mean of it, draw it, and the requests of a remote read"),
+    "demo": ("demo", "show a small dataset, and the requests of a read of a remote file"),
 }
 
 
