@@ -15,7 +15,16 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.keystore import ZARR_METADATA, child_names, chunk_number
-from nczarr_fsspec.stores.referenceformat import CONSOLIDATED, Found, Part, References, Row, part
+from nczarr_fsspec.stores.referenceformat import (
+    CONSOLIDATED,
+    Found,
+    Part,
+    References,
+    Row,
+    part,
+    versions_in,
+)
+from nczarr_fsspec.transport.request import Stamp
 
 #: Bytes of one file of references at most, as it is and unpacked.
 MAX_FILE = 1 << 26
@@ -177,12 +186,17 @@ class FolderReferences(References):
         References per file.
     shown
         How messages name the folder.
+    versions
+        As of `References`.
     """
 
     __slots__ = ("_children", "_grids", "_record", "_shown", "documents")
 
-    def __init__(self, documents: Mapping[str, Any], record: int, shown: str) -> None:
+    def __init__(
+        self, documents: Mapping[str, Any], record: int, shown: str, versions: Mapping[str, Stamp]
+    ) -> None:
         self.documents = documents
+        self.versions = versions
         self._record = record
         self._shown = shown
         self._grids: dict[str, _Grid] = {}
@@ -201,7 +215,7 @@ class FolderReferences(References):
             raise FormatError(f"{shown}: {CONSOLIDATED}", f"record_size is {record!r:.40}")
         if not isinstance(documents, dict):
             raise FormatError(f"{shown}: {CONSOLIDATED}", "'metadata' is not an object")
-        return cls(documents, record, shown)
+        return cls(documents, record, shown, versions_in(document, shown))
 
     def find(self, key: str) -> Found:
         if key == CONSOLIDATED:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.keystore import ZARR_METADATA
+from nczarr_fsspec.transport.request import Stamp
 
 #: The document at the root of a folder of references in Parquet.
 CONSOLIDATED = ".zmetadata"
@@ -31,6 +32,8 @@ _TEMPLATE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 #: No file is as long as this.
 _BEYOND = 1 << 63
 _BASE64 = "base64:"
+#: A key beside those of kerchunk, by address the size and the number of a `Stamp`.
+VERSIONS = "nczarr_versions"
 
 
 class Part(NamedTuple):
@@ -65,9 +68,17 @@ Found: TypeAlias = bytes | Part | Row | None
 
 
 class References(ABC):
-    """Finds what keys refer to. Shared by the stores of one set of references; never changed."""
+    """Finds what keys refer to. Shared by the stores of one set of references; never changed.
 
-    __slots__ = ("__weakref__",)
+    Attributes
+    ----------
+    versions
+        Which versions of files are meant, by address, as far as that is known.
+    """
+
+    __slots__ = ("__weakref__", "versions")
+
+    versions: Mapping[str, Stamp]
 
     @abstractmethod
     def find(self, key: str) -> Found:
@@ -103,12 +114,21 @@ class JSONReferences(References):
         For the addresses.
     shown
         How messages name the references.
+    versions
+        As of `References`.
     """
 
     __slots__ = ("_addresses", "_shown", "_sorted", "_templates", "refs")
 
-    def __init__(self, refs: Mapping[str, Any], templates: Mapping[str, str], shown: str) -> None:
+    def __init__(
+        self,
+        refs: Mapping[str, Any],
+        templates: Mapping[str, str],
+        shown: str,
+        versions: Mapping[str, Stamp],
+    ) -> None:
         self.refs = refs
+        self.versions = versions
         self._templates = templates
         self._shown = shown
         self._sorted: list[str] | None = None
@@ -138,7 +158,7 @@ class JSONReferences(References):
         if "refs" not in document and "version" not in document:
             if not is_version_0(document):
                 raise _no_references(shown)
-            return cls(document, {}, shown)
+            return cls(document, {}, shown, {})
         version = document.get("version", 1)
         if version != 1 or isinstance(version, bool):
             raise UnsupportedError(
@@ -159,7 +179,7 @@ class JSONReferences(References):
                 "have generators ('gen'), which are not read: fsspec makes references of them "
                 "(fsspec.filesystem('reference', fo=...).references), and that can be opened",
             )
-        return cls(refs, texts, shown)
+        return cls(refs, texts, shown, versions_in(document, shown))
 
     def find(self, key: str) -> bytes | Part | None:
         value = self.refs.get(key)
@@ -235,6 +255,15 @@ def is_version_0(document: Mapping[Any, Any]) -> bool:
     """Tell whether a mapping has a root document of Zarr as text."""
     root = ZARR_METADATA.intersection(document)
     return bool(root) and all(isinstance(document.get(key), (str, Mapping)) for key in root)
+
+
+def versions_in(document: Mapping[str, Any], shown: str) -> dict[str, Stamp]:
+    """Return which versions of files a document of references is about; `FormatError` if none."""
+    try:
+        stated = document.get(VERSIONS, {}).items()
+        return {str(file): Stamp(int(size), int(number)) for file, (size, number) in stated}
+    except (AttributeError, TypeError, ValueError):
+        raise FormatError(shown, f"{VERSIONS!r} has to be an object of [size, number]") from None
 
 
 def part(address: object, offset: object = 0, size: object = None) -> Part:

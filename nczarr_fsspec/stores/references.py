@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from nczarr_fsspec.concurrency import Once, at_once, gather_or_cancel
-from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
+from nczarr_fsspec.errors import ChangedError, NCZarrError, StoreError, too_large
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, StoreAtHand, check_key
 from nczarr_fsspec.ranges.local import CHANGED
@@ -140,6 +140,8 @@ class _Keys(KeyStore):
                 return file
         opened = self._opener.open(address)
         here = isinstance(opened, LocalBytes)
+        if here:
+            self._check_version(address, opened)
         with self._lock:
             if here and self._versions.setdefault(address, opened.validator) != opened.validator:
                 raise StoreError(opened.url, CHANGED)
@@ -148,6 +150,11 @@ class _Keys(KeyStore):
             while len(self._files) > (OPEN_HERE if here else OPEN_ELSEWHERE):
                 self._files.popitem(last=False)
         return file
+
+    def _check_version(self, address: str, file: File) -> None:
+        """Raise `ChangedError` if a file that was read is not the one that references are about."""
+        if self._references is not None and address in self._references.versions:
+            self._references.versions[address].check(file.stamp, file.url)
 
     async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         found = await self._find(key)
@@ -164,7 +171,9 @@ class _Keys(KeyStore):
                 if most is not None and part == ALL and stop - start > most:
                     raise too_large(file.url, most)
                 return bytes(file.read(start, stop))
-            return await self._read_part(file, found, part, most)
+            data = await self._read_part(file, found, part, most)
+            self._check_version(found.address, file)
+            return data
         except NCZarrError as error:
             raise self._explained(error, key) from error
 
@@ -248,7 +257,8 @@ class _Keys(KeyStore):
     def _explained(self, error: NCZarrError, key: str) -> StoreError:
         """Return an error that also names the reference."""
         kind = type(error) if isinstance(error, StoreError) else StoreError
-        return kind(error.object, f"{error.reason} (reference {key!r} of {self.url})")
+        advice = "; make these anew" if isinstance(error, ChangedError) else ""
+        return kind(error.object, f"{error.reason} (reference {key!r} of {self.url}{advice})")
 
 
 class LocalReferences(_Keys, StoreAtHand):

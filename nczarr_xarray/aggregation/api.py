@@ -28,14 +28,13 @@ from nczarr_xarray.aggregation.kerchunk import write_references
 from nczarr_xarray.aggregation.masters import (
     Replaced,
     content,
-    policy_of,
     read_aggregation,
     read_master,
 )
-from nczarr_xarray.aggregation.refresh import refreshed
+from nczarr_xarray.aggregation.refresh import refreshed, sources_of
 from nczarr_xarray.aggregation.report import Report
 from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types
-from nczarr_xarray.aggregation.sources import datasets_of
+from nczarr_xarray.aggregation.sources import found_in
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import MasterPlace, address_of, dialect_called, escaped
 from nczarr_xarray.export.cfa.task import CfaTask, Draft, swap
@@ -85,7 +84,7 @@ def aggregate(
     targets
         Paths or URLs of datasets of any format, or a single one; folders, patterns and lists: see
         `nczarr_xarray.aggregation.sources.datasets_of`. With `refresh`, None for those that the
-        aggregation has.
+        aggregation has, and what is new in the folders, patterns and lists that it was made of.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
         a tree. ``.json``, ``.parq`` and ``.parquet`` are kerchunk references instead: for
@@ -191,7 +190,9 @@ def aggregate(
     if append + refresh + overwrite > 1:
         reason = "replaces the master, append adds to it, refresh reads what changed: give one"
         raise URLError("overwrite", reason)
-    files = [] if refresh and targets is None else datasets_of(targets or (), storage_options)
+    named = [] if refresh and targets is None else found_in(targets or (), storage_options)
+    files = [file for _, found in named for file in found]
+    sources = [source for source, found in named if found != [source]]
     refs = says_references(os.fsdecode(output))
     advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
     if output_options is None and is_url(os.fsdecode(output)):
@@ -221,7 +222,7 @@ def aggregate(
     def draft() -> Draft:
         dialect = dialect_called(cfa_version or NEWEST, place.url)
         addresses = [address_of(place, file, dialect, relative=relative) for file in files]
-        made = content(read(files, addresses), dialect, place)
+        made = content(read(files, addresses), dialect, place, sources)
         return Draft(kind, lambda: made)
 
     def draft_of_more() -> Draft:
@@ -230,7 +231,7 @@ def aggregate(
         alike = _are_relative(there, place) if relative is None else relative
         left: Aggregated | None = before
         if refresh:
-            targets, left = refreshed(files, before, policy_of(place), storage_options)
+            targets, left = refreshed(files, before, place.policy, storage_options)
         else:
             targets = [
                 f for f in files if address_of(place, f, dialect, relative=alike) not in there
@@ -239,7 +240,8 @@ def aggregate(
             raise _NothingNewError
         addresses = [address_of(place, file, dialect, relative=alike) for file in targets]
         made = left if left and not targets else read(targets, addresses, left, before)
-        found = content(made, dialect, place)
+        kept = () if refresh and files else sources_of(before.tables.values())
+        found = content(made, dialect, place, [*dict.fromkeys([*kept, *sources])])
         return Draft(existing.kind, lambda: found, version=existing.version)
 
     planned = draft_of_more if append or refresh else draft

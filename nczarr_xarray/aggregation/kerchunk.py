@@ -23,8 +23,9 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import chunk_number
 from nczarr_fsspec.local_files import exchange
-from nczarr_fsspec.stores.referenceformat import inline_bytes
+from nczarr_fsspec.stores.referenceformat import VERSIONS, inline_bytes
 from nczarr_fsspec.stores.write_directory import DirectoryWriter
+from nczarr_fsspec.transport.request import Stamp
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.as_zarr3 import as_zarr3
 from nczarr_xarray.aggregation.chunk_references import Combination, References
@@ -93,16 +94,36 @@ def write_references(
     if is_folder:
         _check_folder(place, replaces=replaces)
     regular = "which Parquet, as Zarr 2, cannot have: write FILE.json" if is_folder else ""
-    references = combined_references(read(), resolve, options, place.url, regular=regular)
+    found = read()
+    references = combined_references(found, resolve, options, place.url, regular=regular)
+    versions = _versions(found, resolve)
     if is_folder:
-        write_parquet(place, references, replaces=replaces)
+        write_parquet(place, references, versions, replaces=replaces)
     else:
-        text = json.dumps({"version": 1, "refs": references}, separators=(",", ":"))
+        document = {"version": 1, VERSIONS: versions, "refs": references}
+        text = json.dumps(document, separators=(",", ":"))
         place.put(text.encode(), replaces=replaces)
 
 
-def write_parquet(place: MasterPlace, references: References, *, replaces: bool) -> None:
+def _versions(found: Aggregated, resolve: Callable[[str], str]) -> dict[str, Stamp]:
+    """Return the versions of the files of an aggregation that are known."""
+    stamps: dict[str, Stamp] = {}
+    for table in found.tables.values():
+        for number, address in enumerate(table.addresses.tolist() if table.record else ()):
+            if address and address not in stamps:
+                stamps[address] = table.places(number)[0].stamp
+    return {resolve(address): stamp for address, stamp in stamps.items() if stamp.size >= 0}
+
+
+def write_parquet(
+    place: MasterPlace, references: References, versions: Mapping[str, Stamp], *, replaces: bool
+) -> None:
     """Write references as a folder of Parquet.
+
+    Parameters
+    ----------
+    versions
+        Which versions of files they are about, by address.
 
     Raises
     ------
@@ -114,7 +135,7 @@ def write_parquet(place: MasterPlace, references: References, *, replaces: bool)
         If they cannot be written.
     """
     _check_folder(place, replaces=replaces)
-    _put_folder(place, dict(parquet(references)), replaces=replaces)
+    _put_folder(place, dict(parquet(references, versions)), replaces=replaces)
 
 
 def combined_references(
@@ -186,15 +207,16 @@ def _tell(shown: str, what: str) -> None:
     warnings.warn(f"{shown}: {what}", NCZarrWarning, stacklevel=caller_level())
 
 
-def parquet(references: References) -> Iterator[tuple[str, bytes]]:
-    """Yield the objects of a folder of Parquet files.
+def parquet(references: References, versions: Mapping[str, Stamp]) -> Iterator[tuple[str, bytes]]:
+    """Yield the objects of a folder of Parquet files; `versions` as of `write_parquet`.
 
     Raises
     ------
     ImportError
         If pyarrow is not installed.
     """
-    metadata = {**json.loads(str(references[".zmetadata"])), "record_size": _RECORD}
+    more = {"record_size": _RECORD, VERSIONS: versions}
+    metadata = {**json.loads(str(references[".zmetadata"])), **more}
     grids = {
         key.rpartition("/")[0]: grid_of(document["shape"], document["chunks"])
         for key, document in metadata["metadata"].items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -222,13 +222,20 @@ def _packed(array: FragmentArray, number: int) -> bool:
     return bool(packing_of(array.opener.open(last).variable))
 
 
-def content(found: Aggregated, dialect: WritableDialect, place: MasterPlace) -> Content:
+def content(
+    found: Aggregated,
+    dialect: WritableDialect,
+    place: MasterPlace,
+    sources: Sequence[str] | None = None,
+) -> Content:
     """Return what a master holds of an aggregation.
 
     Parameters
     ----------
     place
         Where it is written.
+    sources
+        As of `Record`; None for those that it has.
 
     Raises
     ------
@@ -241,7 +248,7 @@ def content(found: Aggregated, dialect: WritableDialect, place: MasterPlace) -> 
     dimensions = held_dimensions((d for g in root.walk() for d in g.dimensions.values()), data)
     members: list[Member] = []
     others: list[tuple[Variable, Fragments]] = []
-    where = policy_of(place).place
+    where = place.policy.place
     keeps = found.packing == "after" or (found.packing == "equal" and dialect.keeps_packing)
     for variable in found.variables():
         held = tuple(dimensions[d.path] for d in variable.dimensions)
@@ -251,17 +258,14 @@ def content(found: Aggregated, dialect: WritableDialect, place: MasterPlace) -> 
             members.append(in_one_chunk(variable, found.values[variable.path]))
         else:
             if table.record is not None:
-                table = replace(table, record=replace(table.record, place=where))
+                told = table.record.sources if sources is None else (*sources,)
+                record = replace(table.record, place=where, sources=told)
+                table = replace(table, record=record)
             own = variable if keeps else unpacked(variable)
             members += aggregation(own, table, dialect, others)
             others.append((own, table))
     attributes = conventions(root.attributes, dialect)
     return Content(attributes, members, list(dimensions.values()), found.group_attributes())
-
-
-def policy_of(place: MasterPlace) -> AddressPolicy:
-    """Return what the addresses in a master mean where it is written."""
-    return OpenOptions(storage_options=place.storage_options).policy(place.target)
 
 
 def unmarked(variable: Variable) -> Variable:

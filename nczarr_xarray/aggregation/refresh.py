@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +10,10 @@ import numpy as np
 
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.place import find_remote_file
-from nczarr_fsspec.places.names import names_url
-from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.transport.request import UNKNOWN, Stamp
+from nczarr_fsspec.transport.request import Stamp
+from nczarr_fsspec.versions import stamps_of
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.reading import AT_A_TIME
+from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.aggregation.summary import describe
 from nczarr_xarray.model import Dimension, Fragments, Group, assembled
 
@@ -34,7 +29,7 @@ def refreshed(
     Parameters
     ----------
     files
-        Those that it is to be of; none for those that it is of.
+        Those that it is to be of; none for those that it is of, and those of its `sources`.
     policy
         What its addresses mean.
     storage_options
@@ -64,9 +59,11 @@ def refreshed(
             if address is not None and address not in targets:
                 where = targets[address] = policy.resolve(address)
                 known[where] = table.places(number)[0].stamp
-    files = files or [*dict.fromkeys(targets.values())]
+    if not files:
+        new = new_files(before.tables.values(), policy, storage_options)
+        files = [*dict.fromkeys([*targets.values(), *new])]
     there = [file for file in files if file in known and known[file].number]
-    stamps = dict(zip(there, _stamps_of(there, storage_options), strict=True))
+    stamps = dict(zip(there, stamps_of(there, storage_options), strict=True))
     again = [file for file in files if file not in stamps or stamps[file] != known[file]]
     gone = {*known} - ({*files} - {*again})
     if not gone:
@@ -80,34 +77,30 @@ def refreshed(
     return again, _without_first(left) if again[:1] == files[:1] else left
 
 
-def _stamps_of(files: Sequence[str], storage_options: Mapping[str, Any] | None) -> list[Stamp]:
-    """Ask which versions files are of now; `UNKNOWN` is what reading has to find out."""
-    stamps = [UNKNOWN if names_url(file) else _local_stamp(file) for file in files]
-    remote: list[tuple[int, RemoteFileBytes]] = []
-    for number, file in enumerate(files):
-        found = find_remote_file(file, storage_options) if names_url(file) else None
-        if found is not None:
-            remote.append((number, found[0]))
+def new_files(
+    tables: Iterable[Fragments], policy: AddressPolicy, storage_options: Mapping[str, Any] | None
+) -> list[str]:
+    """Return what is in the sources of an aggregation (`Record.sources`), but not in that.
 
-    async def ask(sources: Sequence[RemoteFileBytes]) -> list[Stamp | BaseException]:
-        return await asyncio.gather(*(one.ask() for one in sources), return_exceptions=True)
-
-    for at in range(0, len(remote), AT_A_TIME):
-        numbers, sources = zip(*remote[at : at + AT_A_TIME], strict=True)
-        for number, source, stamp in zip(
-            numbers, sources, sources[0].run(ask(sources)), strict=True
-        ):
-            source.close()
-            stamps[number] = stamp if isinstance(stamp, Stamp) else UNKNOWN
-    return stamps
+    Raises
+    ------
+    NCZarrError
+        If it must not name one, or that cannot be listed.
+    """
+    tables = [*tables]
+    sources = sources_of(tables)
+    if not sources:
+        return []
+    there = {address for table in tables for address in table.addresses.tolist() if address}
+    known = {*map(policy.resolve, there), policy.resolve(policy.shown.rpartition("/")[2])}
+    found = datasets_of(map(policy.resolve, sources), storage_options)
+    return [one for one in found if one not in known]
 
 
-def _local_stamp(path: str) -> Stamp:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return UNKNOWN
-    return Stamp(status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else UNKNOWN
+def sources_of(tables: Iterable[Fragments]) -> list[str]:
+    """Return the sources of which all files are wanted."""
+    records = (table.record for table in tables if table.record is not None)
+    return [*dict.fromkeys(source for record in records for source in record.sources)]
 
 
 def _without_first(left: Aggregated) -> Aggregated:

@@ -87,10 +87,18 @@ def datasets_of(
     FormatError
         If a list names itself, or a catalogue is none.
     """
+    return [one for _, found in found_in(sources, storage_options) for one in found]
+
+
+def found_in(
+    sources: Iterable[Source] | Source, storage_options: Mapping[str, Any] | None
+) -> list[tuple[str, list[str]]]:
+    """Find the datasets that each source names, as `datasets_of`; return them with its address."""
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]  # a text would be taken for one source a letter
-    found = [one for source in sources for one in _datasets(_absolute(source), storage_options)]
-    if not found:
+    places = map(_absolute, sources)
+    found = [(source, [*_datasets(source, storage_options)]) for source in places]
+    if not any(files for _, files in found):
         raise URLError("sources", "there is no file to aggregate")
     return found
 

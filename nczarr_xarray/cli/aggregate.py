@@ -49,8 +49,8 @@ def add_aggregate(new: NewParser) -> None:
     if_there.add_argument(
         "--refresh",
         action="store_true",
-        help="write MASTER anew, as of the files now (without FILE: those that it has), but read "
-        "only those that are new or have changed",
+        help="write MASTER anew, as of the files now (without FILE: those that it has, and what is "
+        "new where they are), but read only those that are new or have changed",
     )
     if_there.add_argument("--overwrite", action="store_true", help="replace MASTER")
     parser.repeated(

@@ -61,7 +61,7 @@ def run_refs(args: argparse.Namespace) -> int:
         from nczarr_xarray.export.cfa.master import MasterPlace
 
         place = MasterPlace.find(args.file, None)
-        write_parquet(place, found.references["refs"], replaces=True)
+        write_parquet(place, found.references["refs"], {}, replaces=True)
     else:
         write_report(args.file, text)
     for problem in found.problems:

@@ -75,16 +75,19 @@ class Record:
     place
         What tells the folder of the master where it was made from others: the same file has
         another number elsewhere.
+    sources
+        The folders, patterns and lists of which all files are wanted, those that come later, too.
     """
 
     sizes: np.ndarray
     numbers: np.ndarray
     place: str = ""
+    sources: tuple[str, ...] = ()
 
     @classmethod
-    def unknown(cls, count: int, place: str = "") -> Record:
-        """Return a record that tells nothing."""
-        return cls(np.full(count, -1, np.int64), np.zeros(count, np.int64), place)
+    def unknown(cls, count: int, place: str = "", sources: tuple[str, ...] = ()) -> Record:
+        """Return a record that tells nothing of fragments."""
+        return cls(np.full(count, -1, np.int64), np.zeros(count, np.int64), place, sources)
 
     def stamp(self, number: int) -> Stamp:
         """Return what there is of a fragment."""
@@ -212,7 +215,10 @@ def assembled(
     others: dict[int, tuple[FragmentPlace, ...]] = {}
     parts = [*parts]
     known = [table.record for table, _ in parts if table.record is not None]
-    record = Record.unknown(count, max(one.place for one in known)) if known else None
+    record = None
+    if known:
+        sources = dict.fromkeys(source for one in known for source in one.sources)
+        record = Record.unknown(count, max(one.place for one in known), (*sources,))
     for table, places in parts:
         assert table.values is None
         is_there = [address is not None for address in table.addresses.tolist()]

@@ -12,6 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import WritableStore
+from nczarr_fsspec.versions import stamps_of
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import (
@@ -38,6 +39,7 @@ from nczarr_xarray.model import (
     ChunkedArray,
     Dimension,
     Fragments,
+    Record,
     Variable,
     is_below,
 )
@@ -253,11 +255,15 @@ class Flow:
     ----------
     missing
         The numbers of those of which nothing is written.
+    record
+        Which versions of the files of fragments are meant: see `note_versions`.
     """
 
     divided: Divided
     writer: FragmentWriter
+    keeps_versions: bool
     missing: set[int] = field(default_factory=set)
+    record: Record | None = None
     _addresses: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -293,7 +299,19 @@ class Flow:
                 for key in self.new
             }
         writer, addresses = self.writer, [self._addresses[key] for key in self.keys]
-        return table(self.divided.edges, addresses, writer.variable.name, writer.kind)
+        made = table(self.divided.edges, addresses, writer.variable.name, writer.kind)
+        return replace(made, record=self.record)
+
+
+def note_versions(place: MasterPlace, flows: Iterable[Flow]) -> None:
+    """Have tables say which versions of the fragments are meant, which are written now."""
+    flows = [flow for flow in flows if flow.keeps_versions]
+    keys = [*dict.fromkeys(key for flow in flows for key in flow.keys)]
+    found = stamps_of([place.folder + key for key in keys], place.storage_options)
+    stamps = dict(zip(keys, found, strict=True))
+    for flow in flows:
+        sizes, numbers = np.array([stamps[key] for key in flow.keys], np.int64).T
+        flow.record = Record(sizes, numbers, place.policy.place)
 
 
 def flow_of(
@@ -332,7 +350,7 @@ def flow_of(
     owner = Attribute(OWNER, "char", place.name_in_fragments)
     told = [*plain_conventions(attributes).values(), owner]
     writer = FragmentWriter(place.store, own, names.kind, keys, missing, told, around, old)
-    return Flow(divided, writer)
+    return Flow(divided, writer, dialect.keeps_versions and names.kind != "NCZarr")
 
 
 def _in_root(variable: Variable) -> Variable:

@@ -16,7 +16,7 @@ from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.export.cfa.content import Member, as_classic
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, removable_keys
-from nczarr_xarray.export.cfa.fragment_writer import flow_of
+from nczarr_xarray.export.cfa.fragment_writer import flow_of, note_versions
 from nczarr_xarray.export.cfa.growing_table import PutFragment
 from nczarr_xarray.export.cfa.master import (
     MasterPlace,
@@ -231,6 +231,7 @@ class GradualAggregation:
         for flow, one in zip(flows, new, strict=True):
             flow.missing |= {0} if one.missing else set()
             flow.put_missing()
+        note_versions(self.place, flows)
         self._put = [*before, *(key for flow in flows for key in flow.keys)]
         tables = [flow.table(self.place, self.dialect, relative=None) for flow in flows]
         return [PutFragment(flow.keys[0], own) for flow, own in zip(flows, tables, strict=True)]

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.destination import FilePlace
 from nczarr_fsspec.errors import ConflictError, ExportError
 from nczarr_fsspec.places.address import is_absolute
@@ -34,6 +35,7 @@ from nczarr_xarray.formats.cfa.dialect import (
     text_in,
 )
 from nczarr_xarray.formats.nczarr.attributes import as_flags
+from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -348,6 +350,11 @@ class MasterPlace(FilePlace):
         """Whether the master is NCZarr or Zarr."""
         words = {"nczarr", "zarr", "zip"}
         return bool(self.mode & words) or _TREES.search(self.name) is not None
+
+    @property
+    def policy(self) -> AddressPolicy:
+        """What the addresses in the master mean."""
+        return OpenOptions(storage_options=self.storage_options).policy(self.target)
 
     @property
     def stem(self) -> str:

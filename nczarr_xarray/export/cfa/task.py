@@ -19,7 +19,7 @@ from nczarr_fsspec.errors import ConflictError, NCZarrError, StoreError, on_erro
 from nczarr_fsspec.stores.ownership import AT_WORK, Owner, parse_json
 from nczarr_xarray.export.cfa.content import Content, file_bytes, items
 from nczarr_xarray.export.cfa.existing_master import referred_keys
-from nczarr_xarray.export.cfa.fragment_writer import Flow
+from nczarr_xarray.export.cfa.fragment_writer import Flow, note_versions
 from nczarr_xarray.export.cfa.master import MasterPlace
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
 from nczarr_xarray.export.options import FileKind, WriteOptions
@@ -147,9 +147,10 @@ class CfaTask:
             data = None if place.is_tree else file_bytes(content, draft.kind, place.url)
             write_flows([flow for flow in draft.flows if not flow.divided.item.is_lazy], progress)
             self._write_lazy(progress)
-            if any(flow.missing for flow in draft.flows):
+            if any(flow.missing or flow.keeps_versions for flow in draft.flows):
                 for flow in draft.flows:
                     flow.put_missing()
+                note_versions(place, draft.flows)
                 content = draft.master()
                 data = data and file_bytes(content, draft.kind, place.url)
             if self.before is not None:

@@ -273,6 +273,8 @@ def record_terms(
     for key, known, nothing in (("sizes", record.sizes, -1), ("versions", record.numbers, 0)):
         values = np.where(lacking, nothing, known[grid.numbers]).reshape(shape)
         attributes = {"long_name": _MEANING[key], "place": record.place}
+        if record.sources:
+            attributes["sources"] = "\n".join(record.sources)
         terms.append(Term(f"{name}_fragment_{key}", grid.dimensions, values, attributes))
     return {_RECORD: f"sizes: {terms[0].path} versions: {terms[1].path}"}, terms
 
@@ -286,8 +288,10 @@ def with_record(
     sizes, numbers = (np.asarray(values[key]) for key in ("sizes", "versions"))
     if {sizes.shape, numbers.shape} != {fragments.grid} or {sizes.dtype, numbers.dtype} != {_INT64}:
         return fragments, (f"{terms['versions'].path} is not of its fragments, and is not used",)
-    place = text_in(terms["versions"].attributes, "place") or ""
-    return replace(fragments, record=Record(sizes.reshape(-1), numbers.reshape(-1), place)), ()
+    said = (text_in(terms["versions"].attributes, name) or "" for name in ("place", "sources"))
+    place, sources = said
+    record = Record(sizes.reshape(-1), numbers.reshape(-1), place, (*sources.splitlines(),))
+    return replace(fragments, record=record), ()
 
 
 # -- partitions --------------------------------------------------------------------------------

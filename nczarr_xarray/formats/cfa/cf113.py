@@ -64,6 +64,7 @@ class Cf113:
     text_terms = frozenset({"uris", "identifiers"})
     plain_addresses = False
     keeps_packing = False
+    keeps_versions = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``aggregated_data``."""

@@ -48,6 +48,7 @@ class Cfa04:
     text_terms: frozenset[str] = frozenset()
     plain_addresses = True
     keeps_packing = True
+    keeps_versions = False
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by its attribute ``cfa_array``."""

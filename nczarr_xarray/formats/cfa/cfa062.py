@@ -51,6 +51,7 @@ class Cfa062:
     text_terms = frozenset({"file", "format", "address"})
     plain_addresses = False
     keeps_packing = False
+    keeps_versions = True
 
     def recognizes(self, variable: Variable) -> bool:
         """Tell an aggregation variable by the keywords of its terms."""

@@ -202,10 +202,13 @@ class WritableDialect(Dialect, Protocol):
         for relative ones in the working directory. Others are URIs, and relative where they can be.
     keeps_packing
         Whether fragments are aggregated as they are packed; or else unpacked first.
+    keeps_versions
+        Whether its tables can say which versions of the files of fragments are meant.
     """
 
     plain_addresses: bool
     keeps_packing: bool
+    keeps_versions: bool
 
     def encode(
         self,

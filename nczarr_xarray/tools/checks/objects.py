@@ -16,7 +16,9 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
+from nczarr_xarray.aggregation.refresh import new_files
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.nczarr import spellings
@@ -185,6 +187,25 @@ def fragments(subject: Subject) -> Iterator[Finding]:
     """Open all fragments of aggregations, and find those that are missing or do not fit."""
     if subject.opened is not None:
         yield from fragment_faults(subject.opened.hierarchy)
+        yield from _new_fragments(subject, subject.opened.hierarchy)
+
+
+def _new_fragments(subject: Subject, hierarchy: Hierarchy) -> Iterator[Finding]:
+    """Find files in the sources of an aggregation that it lacks."""
+    arrays = [array for _, array in aggregated(hierarchy)]
+    opener = arrays[0].opener if arrays else None
+    if not isinstance(opener, FragmentDatasets):
+        return
+    advice = "nczarr aggregate --refresh adds them"
+    try:
+        tables = (array.fragments for array in arrays)
+        new = new_files(tables, opener.policy, subject.storage_options)
+    except NCZarrError as error:
+        yield Finding("note", "fragment-new", "/", f"cannot be looked for: {error}", advice)
+        return
+    if new:
+        text = f"{len(new)} files are new where the others are: {some(new)}"
+        yield Finding("note", "fragment-new", "/", text, advice)
 
 
 def fragment_faults(hierarchy: Hierarchy) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import shutil
@@ -10,20 +11,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
 import s3fs
 import xarray as xr
+from fsspec.implementations.reference import LazyReferenceMapper
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nczarr_xarray
-from nczarr_fsspec.errors import ChangedError, DatasetNotFoundError, ExportError, URLError
+from nczarr_fsspec.errors import (
+    ChangedError,
+    DatasetNotFoundError,
+    ExportError,
+    FormatError,
+    URLError,
+)
 from nczarr_fsspec.ranges.index_memory import memory
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.netcdf4 import Dataset
 from tests.support.builders.manyfiles import field, step, write
 from tests.support.examples import examples
 from tests.support.servers.httpserver import Server
@@ -232,6 +242,57 @@ def test_files_of_a_bucket(tmp_path: Path, s3_server: S3Server) -> None:
 # -- what stays ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["r.json", "r.parq"])
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_references_know_the_versions_of_files(tmp_path: Path, name: str, is_remote: bool) -> None:
+    """By a key of ours, at which neither fsspec nor VirtualiZarr looks."""
+    if name == "r.parq":
+        pytest.importorskip("pyarrow", reason="NO REFERENCES IN PARQUET TESTED: see pyarrow")
+    folder, references = tmp_path / "f", str(tmp_path / name)
+    folder.mkdir()
+
+    def put(number: int, add: float, **more: Any) -> Path:
+        wide = np.full((1, 500), number + add, "f4")
+        variables = {"tas": (("time", "x"), wide, {}), **more}
+        times = np.array([float(number)]), {"units": "days since 2000-01-01"}
+        return Path(write(folder / f"{number}.nc", {"time": (("time",), *times), **variables}))
+
+    paths = [put(number, 0) for number in range(4)]
+    with Server(served(tmp_path, paths), etag="md5") as server:
+        aggregate(
+            [f"{server.url}/f/{path.name}" for path in paths] if is_remote else paths, references
+        )
+        assert values(references) == [0, 1, 2, 3]
+        if name == "r.json":
+            fs = fsspec.filesystem("reference", fo=references)
+            assert np.frombuffer(fs.cat("tas/2.0"), "f4").tolist() == [2] * 500
+        else:
+            theirs = LazyReferenceMapper(references, engine="pyarrow")
+            assert theirs["tas/2.0"][0].endswith("/f/2.nc")
+        put(0, 0.5)
+        put(1, 0, pr=(("time", "x"), np.zeros((1, 500)), {}))
+        os.utime(paths[2])
+        server.files = served(tmp_path, paths)
+        memory.clear()
+        with opened(references) as ds:
+            for number, path in enumerate(paths):
+                if number == 3 or (is_remote and number == 2):
+                    assert ds.tas[number, 0] == number
+                else:
+                    with pytest.raises(ChangedError, match=f"{path.name}: has changed .* anew"):
+                        ds.tas[number].load()
+
+
+def test_what_is_no_version_of_a_file_is_refused(tmp_path: Path) -> None:
+    aggregate(write_all(tmp_path, 2), tmp_path / "r.json")
+    document = json.loads((tmp_path / "r.json").read_text())
+    wrongs: list[Any] = [[], {"a": 1}, {"a": ["x", 1]}]
+    for wrong in wrongs:
+        (tmp_path / "r.json").write_text(json.dumps({**document, "nczarr_versions": wrong}))
+        with pytest.raises(FormatError, match="has to be an object of"):
+            opened(tmp_path / "r.json")
+
+
 def test_what_has_moved_is_told_by_its_size(tmp_path: Path) -> None:
     """A copy has other times. Relative addresses name it, and so does replace=."""
     write_all(tmp_path / "a", 4)
@@ -291,6 +352,44 @@ def test_the_record_stays_when_a_master_is_written_again(
     assert [values(master) for master in masters] == before
 
 
+@pytest.mark.parametrize("version", ["1.13", "0.6.2"])
+def test_fragments_that_are_written_here_are_recorded(tmp_path: Path, version: str) -> None:
+    """By `to_cfa`, by what is added to it, and by the interface of netCDF4-python."""
+    time = {"units": "days since 2000-01-01"}
+    ds = xr.Dataset(
+        {"tas": (("time", "x"), field([*range(8)]))}, {"time": ("time", np.arange(8.0), time)}
+    )
+    master, other = tmp_path / "m.nca", tmp_path / "o.nca"
+    ds[{"time": slice(4)}].nczarr.to_cfa(master, cfa_version=version, subarray_shape={"time": 2})
+    with_zeros = ds[{"time": slice(4, 6)}].assign(tas=ds.tas[4:6] * np.nan)  # all of it missing
+    with_zeros.nczarr.to_cfa(master, append_dim="time")
+    ds[{"time": slice(6, 8)}].nczarr.to_cfa(master, append_dim="time")
+    part = ds[["tas"]].drop_vars("time")[{"time": slice(4, 6)}]
+    part.nczarr.to_cfa(master, region={"time": slice(4, 6)})
+    with Dataset(other, "w", format="CFA4", cfa_version=version, subarray_shape=[2, 3]) as nc:
+        nc.createDimension("time", None)
+        nc.createDimension("x", 3)
+        nc.createVariable("time", "f8", ("time",)).setncatts(time)
+        nc.createVariable("tas", "f8", ("time", "x"))
+        nc["time"][:], nc["tas"][:] = ds.time.values, ds.tas.values
+    for one in (master, other):
+        assert np.array_equal(opened(one).tas, ds.tas)
+        assert not nczarr_xarray.validate(one)
+        paths = sorted(one.with_suffix("").iterdir())
+        assert len(paths) == 4
+        for path in paths:
+            before = path.stat().st_mtime_ns
+            os.utime(path, ns=(0, before + 1))
+            with pytest.raises(ChangedError, match=path.name):
+                opened(one).tas.load()
+            assert [one.code for one in nczarr_xarray.validate(one)] == ["fragment-changed"]
+            os.utime(path, ns=(0, before))
+        with netCDF4.Dataset(paths[1], "a") as nc:
+            nc["tas"][:] = 7
+        aggregate(None, one, refresh=True)
+        assert opened(one).tas[2:4].values.tolist() == [[7, 7, 7], [7, 7, 7]]
+
+
 def test_a_master_without_a_record_is_not_checked(tmp_path: Path) -> None:
     """CFA-0.4 has none, and what other programs make of a record may be none."""
     paths = write_all(tmp_path, 3)
@@ -322,6 +421,43 @@ def test_trees_have_no_version(tmp_path: Path) -> None:
 
 
 # -- refresh ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["files/*.nc", "files", "files.txt"])
+@pytest.mark.parametrize("version", ["1.13", "0.6.2"])
+def test_new_files_are_found_where_the_others_are(
+    tmp_path: Path, source: str, version: str
+) -> None:
+    """A master knows its folders, patterns and lists, also after other programs added to it."""
+    folder, master = tmp_path / "files", tmp_path / "with blanks" / "m.nca"
+    master.parent.mkdir()
+    paths, listed = write_all(folder, 3), tmp_path / "files.txt"
+    listed.write_text("\n".join(map(str, paths)))
+    aggregate(tmp_path / source, master, cfa_version=version)
+    aggregate([write_old(tmp_path / "other.nc", [APART * 9])], master, append=True)
+    aggregate(None, master, refresh=True)
+    assert not nczarr_xarray.validate(master)
+    paths += [write_old(folder / f"{n:03}.nc", [APART * n, APART * n + 1]) for n in (3, 4)]
+    listed.write_text("\n".join(map(str, paths)))
+    change(paths[1], "longer")
+    paths[0].rename(tmp_path / "away")
+    listed.write_text("\n".join(map(str, paths[1:])))
+    found = {one.code: one.text for one in nczarr_xarray.validate(master)}
+    assert [*found] == ["fragment-missing", "fragment-changed", "fragment-new"]
+    assert "003.nc" in found["fragment-new"]
+    (tmp_path / "away").rename(paths[0])
+    listed.write_text("\n".join(map(str, paths)))
+    assert main(["aggregate", "-o", str(master), "--refresh"]) == 0
+    assert not nczarr_xarray.validate(master)
+    aggregate([*paths, tmp_path / "other.nc"], tmp_path / "new.nca", cfa_version=version)
+    with opened(master) as one, opened(tmp_path / "new.nca") as new:
+        xr.testing.assert_identical(one.load(), new.load())
+    shutil.copytree(tmp_path, tmp_path / "copy")  # where the sources may be others
+    write_old(folder / "005.nc", [APART * 5])
+    codes = [one.code for one in nczarr_xarray.validate(tmp_path / "copy/with blanks/m.nca")]
+    assert "fragment-new" not in codes
+    aggregate([*paths], master, refresh=True)
+    assert not nczarr_xarray.validate(master)
 
 
 @settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
