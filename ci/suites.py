@@ -154,8 +154,7 @@ def run(folder: Path, suite: Suite) -> Result:
         # netCDF4-python's tests import a module that is beside them
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci"), str(netcdf4)]),
     }
-    work = folder / f"work {log.stem}"  # where tests of several suites make files of one name
-    work.mkdir()
+    work = tempfile.mkdtemp(dir=folder)  # where tests of several suites make files of one name
     cut = []
     with (folder / "output.txt").open("ab") as output:
         try:
