@@ -262,16 +262,25 @@ class IndexMemory:
                 return found
             found = self._files[source.identity] = Remembered(known)
             self._files.move_to_end(source.identity)
-            total = sum(map(attrgetter("sparse.nbytes"), self._files.values()))
+            total = self._nbytes()
             while len(self._files) > 1 and (total > MOST_BYTES or len(self._files) > MOST_FILES):
                 _, oldest = self._files.popitem(last=False)
                 total -= oldest.sparse.nbytes
             return found
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many files are known, and how many bytes of them."""
+        with self._lock:
+            return len(self._files), self._nbytes()
+
     def clear(self) -> None:
         """Forget everything (the disk does not)."""
         with self._lock:
             self._files.clear()
+
+    def _nbytes(self) -> int:
+        return sum(map(attrgetter("sparse.nbytes"), self._files.values()))
 
 
 #: The memory of this process.
