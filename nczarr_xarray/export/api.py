@@ -231,8 +231,8 @@ def plan_groups(
         reason = "create=True goes with append_dim: give it, or leave create out"
         raise ExportError(write_target.url, reason)
     new: tuple[Mode, ...] = ("w-", "w", "a", "r+")
-    asked = options.append_dim, options.region, options.labels
-    how = mode_of(write_target.url, options.mode, new, *asked)
+    which = options.append_dim, options.region, options.labels
+    how = mode_of(write_target.url, options.mode, new, *which)
     plain = {}
     for name, (dataset, asked) in groups.items():
         plain[name] = without_extension_types(write_target.url, dataset), asked
