@@ -216,6 +216,11 @@ def expand_modes(words: Iterable[str]) -> frozenset[str]:
     return frozenset(mode)
 
 
+def is_secret(name: str) -> bool:
+    """Tell whether the name of an option says that its value is a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
 def redact(text: str) -> str:
     """Return `text`, a URL or a message with URLs in it, with secrets replaced by ``***``.
 
@@ -228,7 +233,7 @@ def redact(text: str) -> str:
 
     def mask(match: re.Match[str]) -> str:
         name = unquote(match[1])
-        secret = name.lower() not in OPTIONS and _SECRET_NAME.search(name)
+        secret = name.lower() not in OPTIONS and is_secret(name)
         return f"{match[1]}=***" if secret else match[0]
 
     if "://" in text and "?" in text:

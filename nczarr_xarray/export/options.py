@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, configuration
 from nczarr_fsspec.text import parse_size
 from nczarr_xarray.export.form.chunk_shapes import balanced_chunk_shape, cut_to
-from nczarr_xarray.model import CodecConfig, netcdf_size
+from nczarr_xarray.model import CodecConfig, Variable, netcdf_size
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -279,11 +279,11 @@ class CopyOptions:
         """The names of those that were given."""
         return frozenset(f.name for f in fields(self) if getattr(self, f.name) != f.default)
 
-    def chunk_shape(
-        self, names: Iterable[str], shape: tuple[int, ...], itemsize: int
-    ) -> tuple[int, ...] | None:
+    def chunk_shape(self, variable: Variable, itemsize: int) -> tuple[int, ...] | None:
         """Return the chunk lengths of a variable; None for those of the source."""
-        if self.optimize:
+        shape, names = variable.shape, [dimension.name for dimension in variable.dimensions]
+        # opening a dataset reads the whole of a coordinate
+        if self.optimize or (self.chunks is not None and names == [variable.name]):
             return balanced_chunk_shape(shape, itemsize)
         if self.chunks is None:
             return None

@@ -14,7 +14,10 @@ from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.text import aligned, counted, format_size
 from nczarr_xarray.dataset.dataset import Opened
+from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.tools.checks import Finding
+from nczarr_xarray.tools.checks.commands import MASK, copies
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.predict import Prediction, predict
@@ -51,8 +54,12 @@ class Report:
     predictions : tuple of Prediction
         Of its layout as it is, and of others.
     cmip7 : tuple of Finding or None
-        What CMIP7's rules for the layout of files object to; None if it is no netCDF-4 file, or has
-        no ``variable_id``.
+        What CMIP7's rules for the layout of files object to; None if it is no netCDF-4 file that
+        says by ``mip_era`` or ``project_id`` that it is of CMIP.
+    commands : dict of str to str
+        What copies the dataset, by the layouts of the copies; the first mends what was found.
+    remark : str
+        Why there are none.
     """
 
     url: str
@@ -65,6 +72,8 @@ class Report:
     variable: str
     predictions: tuple[Prediction, ...]
     cmip7: tuple[Finding, ...] | None
+    commands: dict[str, str]
+    remark: str
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it."""
@@ -98,6 +107,11 @@ class Report:
             yield from aligned([*self._rows()], numbers=4)
             if any(None in one.costs.values() for one in self.predictions):
                 yield f"  {_TOO_MUCH}"
+        yield ""
+        yield self.remark or "copies, by their chunks" + (
+            f"; write your own secrets for {MASK}" if MASK in str(self.commands) else ""
+        )
+        yield from aligned([*self.commands.items()]) if self.commands else ()
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """Yield the table of predictions, its head first."""
@@ -188,7 +202,10 @@ def _examine(subject: Subject, opened: Opened) -> Report:
     # listing a tree takes long if it is not at hand
     most = Reads.LISTING if isinstance(opened.store, LocalStore) else Reads.METADATA
     seen = sorted(findings(subject, "doctor", most), key=lambda one: _ORDER.index(one.severity))
-    is_cmip = hierarchy.generation == "hdf5" and "variable_id" in hierarchy.root.attributes
+    cmip7 = tuple(findings(subject, "check", most)) if _is_cmip(hierarchy) else None
+    predictions = () if facts is None else predict(opened, found, facts, subject.network)
+    layouts = {one.layout: one.chunks for one in predictions[1:]}
+    commands, remark = copies(subject, (*seen, *(cmip7 or ())), layouts)
     return Report(
         url=opened.store.url,
         format=hierarchy.generation,
@@ -198,6 +215,14 @@ def _examine(subject: Subject, opened: Opened) -> Report:
         opening=subject.opening,
         findings=tuple(seen),
         variable="" if facts is None else facts.path,
-        predictions=() if facts is None else tuple(predict(opened, found, facts, subject.network)),
-        cmip7=tuple(findings(subject, "check", most)) if is_cmip else None,
+        predictions=tuple(predictions),
+        cmip7=cmip7,
+        commands=commands,
+        remark=remark,
     )
+
+
+def _is_cmip(hierarchy: Hierarchy) -> bool:
+    """Tell whether a dataset is a netCDF-4 file that says that it is of CMIP."""
+    said = (text_in(hierarchy.root.attributes, name) for name in ("mip_era", "project_id"))
+    return hierarchy.generation == "hdf5" and any((one or "").startswith("CMIP") for one in said)

@@ -157,9 +157,8 @@ class _Storing:
         stored, asked, shape = stored_as(self._opened, variable), self._options, variable.shape
         if not shape:
             return stored
-        names = [dimension.name for dimension in variable.dimensions]
         itemsize = 8 if stored.dtype.hasobject else stored.dtype.itemsize
-        wanted = asked.chunk_shape(names, shape, itemsize)
+        wanted = asked.chunk_shape(variable, itemsize)
         codecs = asked.codecs(stored.dtype) if not stored.dtype.hasobject else None
         codecs = stored.codecs if codecs is None else codecs
         root = self._opened.hierarchy.root

@@ -144,8 +144,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, copying: CopyOpt
         fill = fill_element(variable.nc_type, stated_fill(variable), dtype, profile)
     asked = copying.codecs(dtype)
     codecs = codecs if asked is None else asked
-    names = [d.name for d in variable.dimensions]
-    chunks = copying.chunk_shape(names, variable.shape, dtype.itemsize) or chunks
+    chunks = copying.chunk_shape(variable, dtype.itemsize) or chunks
     if profile.generation != "G2A":
         # all older releases, and some readers of Zarr, refuse chunks longer than the variable
         chunks = cut_to(variable.shape, chunks)

@@ -114,9 +114,8 @@ def _item(opened: Opened, variable: Variable, copying: CopyOptions, lacking: Lac
     if text:
         dtype = np.dtype(object)
         codecs = ()
-    names = [dimension.name for dimension in variable.dimensions]
     itemsize = 8 if dtype.hasobject else dtype.itemsize
-    chunks = copying.chunk_shape(names, variable.shape, itemsize) or stored.chunk_shape
+    chunks = copying.chunk_shape(variable, itemsize) or stored.chunk_shape
     array = ChunkedArray(
         path=variable.path.strip("/"),
         shape=variable.shape,

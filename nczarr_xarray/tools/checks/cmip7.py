@@ -12,16 +12,20 @@ from collections.abc import Iterator
 from nczarr_xarray.export.form import cmip7
 from nczarr_xarray.model import Group
 from nczarr_xarray.tools.checks import Finding
+from nczarr_xarray.tools.checks.commands import command
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.survey import VariableStorage
 
 #: The code of what repacking puts right.
 PACKING = "cmip7"
-_REPACK = "repack it: nczarr check FILE --cmip7 --fix"
 
 
 def _root(subject: Subject) -> Group:
     return Group() if subject.opened is None else subject.opened.hierarchy.root
+
+
+def _repack(subject: Subject) -> str:
+    return f"repack it: {command(subject, 'check', '--cmip7', '--fix', option='-s')}"
 
 
 def _is_one(facts: VariableStorage) -> bool:
@@ -45,7 +49,7 @@ def index_first(subject: Subject) -> Iterator[Finding]:
     begin = min((low for low in chunked if low is not None), default=None)
     if begin is not None and any(extent.start > begin for extent in survey.index):
         text = "a part of the index of the chunks lies after the first chunk"
-        yield Finding("warning", PACKING, "/", text, _REPACK)
+        yield Finding("warning", PACKING, "/", text, _repack(subject))
 
 
 def one_chunk_of_time(subject: Subject) -> Iterator[Finding]:
@@ -54,7 +58,7 @@ def one_chunk_of_time(subject: Subject) -> Iterator[Finding]:
         facts = subject.survey.of(path)
         if facts is not None and not _is_one(facts):
             text = f"has {facts.count:,} chunks; CMIP7 needs one"
-            yield Finding("warning", PACKING, path, text, _REPACK)
+            yield Finding("warning", PACKING, path, text, _repack(subject))
 
 
 def large_chunks(subject: Subject) -> Iterator[Finding]:
@@ -66,4 +70,4 @@ def large_chunks(subject: Subject) -> Iterator[Finding]:
     if short := cmip7.lacking(facts.shape, facts.array.chunk_shape, facts.itemsize):
         text = f"has chunks of {facts.chunk_nbytes:,} bytes; CMIP7 needs "
         text += f"{facts.chunk_nbytes + short:,} at least"
-        yield Finding("warning", PACKING, path, text, _REPACK)
+        yield Finding("warning", PACKING, path, text, _repack(subject))

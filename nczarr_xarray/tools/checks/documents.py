@@ -15,6 +15,7 @@ from nczarr_xarray.formats.nczarr.documents import KEY, Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, has_remains, is_standard, loads, same
 from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.checks import Finding, Severity, some
+from nczarr_xarray.tools.checks.commands import command
 from nczarr_xarray.tools.checks.metadata import dimensions
 from nczarr_xarray.tools.checks.subject import Subject
 
@@ -105,19 +106,18 @@ def dialect(subject: Subject) -> Iterator[Finding]:
 
 # -- consolidated metadata -------------------------------------------------------------------------
 
-_ADVICE = "make it anew: nczarr validate --fix"
-
 
 def consolidated(subject: Subject) -> Iterator[Finding]:
     """Find ``.zmetadata`` that is damaged, or differs from the documents."""
     data = subject.found.get(KEY) if subject.is_zarr2 else None
     if data is None:
         return
+    anew = f"make it anew: {command(subject, 'validate', '--fix')}"
     try:
         known = Consolidated.parse(loads(data, KEY)).documents
     except FormatError as error:
         text = f"{error.reason}: readers that trust it fail"
-        yield Finding("warning", "consolidated-damaged", KEY, text, _ADVICE)
+        yield Finding("warning", "consolidated-damaged", KEY, text, anew)
         return
     only = sorted(_only_copies(subject, known))
     if only:
@@ -133,7 +133,7 @@ def consolidated(subject: Subject) -> Iterator[Finding]:
     stale += [key for key in known.keys() - own.keys() if not same(known[key], there.get(key))]
     if stale:
         text = f"is stale: {len(stale)} documents differ: {some(sorted(stale))}"
-        yield Finding("warning", "consolidated-stale", KEY, text, _ADVICE)
+        yield Finding("warning", "consolidated-stale", KEY, text, anew)
 
 
 def _own(document: JSON) -> JSON:

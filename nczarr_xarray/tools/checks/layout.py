@@ -11,9 +11,12 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.text import format_size
-from nczarr_xarray.formats.zarr3.array import ZarrArray
+from nczarr_xarray.export.form.chunk_shapes import balanced_chunk_shape
+from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray
 from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.checks import Finding, Severity
+from nczarr_xarray.tools.checks.commands import command
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.predict.aggregations import Aggregation
 from nczarr_xarray.tools.survey import SAMPLE, VariableStorage, codec_name, keys_of
@@ -35,7 +38,7 @@ _DOCUMENTS = 8
 #: Bytes that the index of a shard has for each chunk.
 _ENTRY = 16
 
-_RECHUNK = "copy it with other chunks: nczarr copy --optimize, or --chunks (see the table of reads)"
+_RECHUNK = "copy it with other chunks (the commands are below)"
 
 
 def _chunked(subject: Subject) -> Iterator[VariableStorage]:
@@ -49,7 +52,7 @@ def unreadable(subject: Subject) -> Iterator[Finding]:
     """Find variables that cannot be read."""
     for path, error in subject.survey.errors.items():
         text = f"cannot be read: {error.reason}"
-        yield Finding("error", "unreadable", path, text, "see `nczarr info`")
+        yield Finding("error", "unreadable", path, text, command(subject, "info"))
 
 
 def not_examined(subject: Subject) -> Iterator[Finding]:
@@ -71,14 +74,28 @@ def slow_opening(subject: Subject) -> Iterator[Finding]:
     cost = subject.opening
     if cost.rounds <= _ROUNDS:
         return
-    text = f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the metadata "
-    advice = "write the metadata in one place: "
-    if subject.survey.size is None:
-        advice += "nczarr copy --consolidated"
-    else:
-        advice += "by nczarr copy to another .nc; or open the file with "
-        advice += "index_cache=FOLDER, which keeps them for the next time"
-    yield Finding("warning", "slow-opening", "/", f"{text}are not together", advice)
+    text = f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the "
+    if _has_unused(subject):
+        text += "consolidated metadata are used only where that is asked for"
+        yield Finding("note", "consolidated-unused", "/", text, "open it with consolidated=True")
+        return
+    if subject.is_consolidated:
+        text += "metadata are consolidated, and yet more is to be asked for"
+        yield Finding("note", "slow-opening", "/", text)
+        return
+    advice = "copy it, with the metadata in one place"
+    if subject.survey.size is not None:
+        advice += "; or open it with index_cache=FOLDER, which keeps them for the next time"
+    yield Finding("warning", "slow-opening", "/", f"{text}metadata are not together", advice)
+
+
+def _has_unused(subject: Subject) -> bool:
+    """Tell whether there are consolidated metadata of Zarr 3 that opening does not use."""
+    if subject.opened is None or subject.generation != "v3" or subject.is_consolidated:
+        return False
+    (root,) = subject.opened.keys.get_many([FILE])
+    document = loads(root, FILE) if isinstance(root, bytes) else None
+    return isinstance(document, dict) and isinstance(document.get("consolidated_metadata"), dict)
 
 
 def index(subject: Subject) -> Iterator[Finding]:
@@ -96,7 +113,7 @@ def index(subject: Subject) -> Iterator[Finding]:
     else:
         where, code = f"is scattered among the data, in {len(behind):,} pieces", "index-scattered"
     text = f"the index of the chunks {where}; all of it is needed to read everything, or a series"
-    advice = "use larger chunks, or nczarr copy it to another .nc, with the index in front"
+    advice = "copy it, with the index in front"
     yield Finding("warning" if len(behind) > _FEW else "note", code, "/", text, advice)
 
 
@@ -139,12 +156,13 @@ def single_steps(subject: Subject) -> Iterator[Finding]:
     """Find chunks of one step each."""
     for facts in _chunked(subject):
         dims = facts.variable.dimensions
-        for dim, length in zip(dims, facts.array.chunk_shape, strict=True):
-            if dim.unlimited and length == 1 < dim.size and facts.chunk_nbytes < 4 * _MATTERS:
+        balanced = balanced_chunk_shape(facts.shape, facts.itemsize)
+        for dim, length, better in zip(dims, facts.array.chunk_shape, balanced, strict=True):
+            if length == 1 and dim.unlimited and better > 1 and facts.chunk_nbytes < 4 * _MATTERS:
                 severity: Severity = "note" if facts.chunk_nbytes > SMALL else "warning"
                 text = f"has one step of the unlimited dimension {dim.name} in each chunk, so a "
                 text += f"series reads {dim.size:,} of them"
-                advice = f"write several steps into a chunk: nczarr copy --chunks {dim.name}=..."
+                advice = "copy it with several steps in a chunk"
                 yield Finding(severity, "single-steps", facts.path, text, advice)
 
 
@@ -154,7 +172,7 @@ def coordinates(subject: Subject) -> Iterator[Finding]:
         variable = facts.variable
         if [dim.name for dim in variable.dimensions] == [variable.name]:
             text = f"is a coordinate in {facts.count:,} chunks, all of which are read to open the "
-            advice = "make it one chunk: nczarr copy --optimize"
+            advice = "copy it, with the coordinate in one chunk"
             yield Finding("warning", "divided-coordinate", facts.path, f"{text}dataset", advice)
 
 
@@ -166,7 +184,7 @@ def padding(subject: Subject) -> Iterator[Finding]:
             severity: Severity = "warning" if not facts.codecs else "note"
             text = f"has {facts.padding:.0%} of its chunks' elements beyond its shape, "
             text += f"{format_size(lost)} before codecs"
-            advice = "choose lengths that divide those of the dimensions"
+            advice = "copy it with lengths that nearly divide those of the dimensions"
             yield Finding(severity, "padding", facts.path, text, advice)
 
 
@@ -182,7 +200,7 @@ def lost_space(subject: Subject) -> Iterator[Finding]:
     if lost > max(_MATTERS, _LOST * survey.size):
         text = f"{format_size(lost)} of the file, {lost / survey.size:.0%}, are neither data nor "
         text += "metadata: free space, or what was overwritten"
-        yield Finding("note", "lost-space", "/", text, "h5repack, or nczarr copy, leave it out")
+        yield Finding("note", "lost-space", "/", text, "a copy leaves it out")
 
 
 def codecs(subject: Subject) -> Iterator[Finding]:
@@ -194,25 +212,29 @@ def codecs(subject: Subject) -> Iterator[Finding]:
         is_shuffled = "shuffle" in names or facts.array.codec_words == "zarr3"
         if not names:
             text = f"has {format_size(facts.nbytes)} that are not compressed"
-            advice = "compress it if it is read over a network: nczarr copy --compress zstd"
+            advice = "compress it if it is read over a network"
             yield Finding("note", "uncompressed", facts.path, text, advice)
         elif names & {"zlib", "zstd"} and facts.itemsize > 1 and not is_shuffled:
             text = "is compressed without shuffling its bytes, which most numbers gain by"
-            advice = "nczarr copy --compress zlib shuffles"
+            advice = "copy it with shuffling"
             yield Finding("note", "no-shuffle", facts.path, text, advice)
         elif facts.stored is not None and facts.stored.nbytes > _USELESS * facts.nbytes:
             text = f"takes {facts.stored.nbytes / facts.nbytes:.0%} of its size with codecs: they "
-            advice = "leave them out, or quantize"
             text += "cost time and save nothing"
+            advice = ""
+            if facts.array.dtype.kind == "f":
+                advice = "rounding it saves space, if you may: add --quantize "
+                advice += f"{facts.path[1:]}=DIGITS to the copy"
             yield Finding("note", "useless-codecs", facts.path, text, advice)
 
 
 def not_consolidated(subject: Subject) -> Iterator[Finding]:
     """Find a tree of many documents that are not consolidated."""
     count = len(subject.survey.facts) + len(subject.survey.others)
-    if subject.survey.size is None and not subject.is_consolidated and count >= _DOCUMENTS:
+    is_tree = subject.survey.size is None and not subject.is_consolidated
+    if is_tree and count >= _DOCUMENTS and not _has_unused(subject):
         text = f"the metadata of {count} variables are objects of their own"
-        advice = "nczarr copy --consolidated writes them into one as well"
+        advice = "copy it, with all metadata in one object as well"
         yield Finding("note", "not-consolidated", "/", text, advice)
 
 
@@ -270,7 +292,7 @@ def of_fragments(aggregation: Aggregation) -> Iterator[Finding]:
         steps = f": one for each step of {single[0]}" if single else ""
         text = f"has {count:,} fragments of {format_size(each)} before codecs{steps}; to open each "
         text += "takes as many requests as to read it, or more"
-        advice = "copy it into one dataset: nczarr copy"
+        advice = "copy it into one dataset"
         yield Finding("warning", "small-fragments", path, text, advice)
     sample = aggregation.sample
     if sample is not None and not sample.alike and count > 1:

@@ -71,6 +71,8 @@ class Subject:
         What was opened.
     opened
         The dataset; None if it could not be opened, and `failure` says why.
+    addresses
+        What else it was opened with: ``allow`` and ``replace``.
     network
         For which reads are predicted.
     variable
@@ -81,6 +83,7 @@ class Subject:
     storage_options: Mapping[str, Any] | None
     opened: Opened | None
     failure: NCZarrError | None
+    addresses: Mapping[str, Any] = field(default_factory=dict)
     network: Network = field(default_factory=Network)
     variable: str | None = None
     _positions: dict[str, Sequence[tuple[int, ...] | None]] = field(default_factory=dict)
@@ -120,7 +123,7 @@ class Subject:
             if not unfinished and not error.object.endswith(JOURNAL):  # which is damaged
                 raise
             failure = error
-        return cls(target, storage_options, opened, failure)
+        return cls(target, storage_options, opened, failure, options)
 
     def close(self) -> None:
         """Release the stores."""

@@ -366,7 +366,7 @@ def test_verdicts_are_those_of_check_cmip7_packing(tmp_path: Path, name: str) ->
     path = str(tmp_path / "x.nc")
     with h5py.File(path, "w", meta_block_size=block) as file:
         file.attrs["_NCProperties"] = "version=2,netcdf=4.9.3,hdf5=1.14.3"
-        file.attrs["variable_id"] = "v"
+        file.attrs.update(variable_id="v", mip_era="CMIP7")
         for variable, length in lengths.items():
             shape = shapes[variable]
             chunks = None if length is None else (length, *shape[1:])

@@ -37,7 +37,7 @@ def write(
 ) -> Path:
     """Write ``v(time, y, x)``, 200 steps of 128 kB, and its coordinates."""
     with netCDF4.Dataset(path, "w") as ds:
-        ds.variable_id = "v"
+        ds.variable_id, ds.mip_era = "v", "CMIP7"
         for name, length in (("time", 200 if fixed else None), ("y", 128), ("x", 256), ("bnds", 2)):
             ds.createDimension(name, length)
         time = ds.createVariable("time", "f8", ("time",), chunksizes=time_chunks)
