@@ -34,7 +34,7 @@ FILE = RemoteFragment(cast("RemoteFileBytes", Loop()), None, OpenOptions(), "tas
 
 
 def part(number: int) -> Part:
-    return Part(number, (), (), ())
+    return Part(number, (), [])
 
 
 def cost(part: Part) -> int:
