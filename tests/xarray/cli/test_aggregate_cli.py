@@ -244,3 +244,16 @@ def test_references_have_no_version_of_cfa(
     said = "which are made anew: leave out --append and --refresh\n"
     assert capsys.readouterr().err.endswith(said)
     assert not os.path.exists(target)
+
+
+def test_patterns_in_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which a shell does not expand, relative to the working directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    for day in range(3):
+        ds = xr.Dataset({"v": ("time", [day * 1.0])}, {"time": [day]})
+        ds.to_netcdf(tmp_path / "x" / f"{day}.nc", engine="netcdf4")
+    for number, pattern in enumerate(("x/*.nc", "*/[0-9].nc", "**/?.nc")):
+        assert main(["aggregate", pattern, "-o", f"all{number}.nca"]) == 0
+        with xr.open_dataset(f"all{number}.nca", engine="nczarr") as ds:
+            assert ds["v"].values.tolist() == [0, 1, 2]
