@@ -90,3 +90,11 @@ def variable_of(found: Aggregated, path: str) -> Variable:
     """Return a variable of an aggregation."""
     (variable,) = (v for v in found.variables() if v.path == path)
     return variable
+
+
+def forget_versions(master: str | Path) -> None:
+    """Have a master know nothing of the versions of its fragments, as those of other programs."""
+    with netCDF4.Dataset(master, "r+") as ds:
+        for variable in ds.variables.values():
+            if "aggregated_versions" in variable.ncattrs():
+                variable.delncattr("aggregated_versions")

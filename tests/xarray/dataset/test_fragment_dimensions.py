@@ -12,7 +12,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.cli.main import main
-from tests.support.builders.manyfiles import write
+from tests.support.builders.manyfiles import forget_versions, write
 from tests.support.servers.httpserver import Server
 
 VALUES = np.arange(18.0).reshape(2, 3, 3)
@@ -32,6 +32,7 @@ def master(
         subarray_shape={"t": 1},
         fragment_format=fragment_format,
     )
+    forget_versions(folder / "m.nca")
     if fragment_format == "NCZarr":
         fragment = folder / "m" / "m.v.1.0.0.zarr"
         xr.Dataset({"v": (names, values)}).nczarr.to_nczarr(fragment, mode="w")
@@ -94,6 +95,7 @@ def test_dimensions_of_length_1_have_no_order(tmp_path: Path) -> None:
     xr.Dataset({"v": (("t", "y", "x"), VALUES[:, :1])}).nczarr.to_cfa(
         tmp_path / "m.nca", cfa_version="1.13", subarray_shape={"t": 1}
     )
+    forget_versions(tmp_path / "m.nca")
     write(tmp_path / "m" / "m.v.1.0.0.nc", {"v": (("y", "t", "x"), VALUES[1:, :1], {})})
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         assert np.array_equal(ds.v, VALUES[:, :1])
@@ -113,6 +115,7 @@ def test_another_order_among_files_that_are_alike(
         subarray_shape={"t": 1},
         fragment_format=fragment_format,
     )
+    forget_versions(tmp_path / "m.nca")
     form = {"netCDF3": "NETCDF3_64BIT_OFFSET", "netCDF4": "NETCDF4"}[fragment_format]
     for number in range(12):
         names = ("t", "x", "y") if number == wrong else ("t", "y", "x")
