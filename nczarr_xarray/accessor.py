@@ -11,6 +11,7 @@ import xarray as xr
 if TYPE_CHECKING:
     from nczarr_fsspec.address_policy import AddressPolicy
     from nczarr_xarray.aggregation.aggregated import Aggregated
+    from nczarr_xarray.tools.storage_table import Storage
 
 
 class _Method:
@@ -33,7 +34,7 @@ class _Method:
 class NCZarrAccessor:
     """The accessor ``.nczarr`` of a Dataset, a DataArray or a DataTree.
 
-    Printed, it says how the variables were stored where they were read.
+    Printed, it says how the variables were stored where they were read, and which are not so now.
     """
 
     def __init__(self, obj: xr.Dataset | xr.DataArray | xr.DataTree) -> None:
@@ -47,14 +48,15 @@ class NCZarrAccessor:
     doctor = _Method("nczarr_xarray.tools.doctor")
 
     def __repr__(self) -> str:
-        from nczarr_xarray.tools.storage_table import Storage
-
-        return Storage.of(self.obj).as_text()
+        return self._storage().as_text()
 
     def _repr_html_(self) -> str:
+        return self._storage().as_html()
+
+    def _storage(self) -> Storage:
         from nczarr_xarray.tools.storage_table import Storage
 
-        return Storage.of(self.obj).as_html()
+        return Storage.of(self.obj, self.aggregation and self.aggregation[0].tables)
 
 
 def register_accessors() -> None:

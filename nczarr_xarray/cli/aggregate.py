@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterable
 
 from nczarr_fsspec.errors import UsageError
-from nczarr_xarray.cli.arguments import add_option, add_progress, shows_progress
+from nczarr_fsspec.places.url import redact
+from nczarr_fsspec.text import counted
+from nczarr_xarray.cli.arguments import add_option, add_progress, shows_progress, succeed
 from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options, with_options
 from nczarr_xarray.formats.cfa.dialect import VERSIONS
 
@@ -118,6 +120,8 @@ def add_file_format(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Aggregate; return 1 if files do not fit in a dry run (else errors are raised)."""
+    from fsspec.callbacks import Callback
+
     from nczarr_xarray.aggregation.api import aggregate
 
     if args.json and not args.dry_run:
@@ -127,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("-o/--output", reason)
     if not args.files and not args.refresh:
         raise UsageError("FILE", "is lacking; only --refresh knows the files")
+    read = Callback()
     with in_terms_of_options():
         report = aggregate(
             args.files or None,
@@ -149,9 +154,12 @@ def run(args: argparse.Namespace) -> int:
             overwrite=args.overwrite,
             relative=args.relative,
             output_options=args.master_options or None,
+            callback=read,
             dry_run=args.dry_run,
         )
     if report is None:
+        what = f"{counted(read.value, 'file')} read" if read.value else "nothing new"
+        succeed(args, f"{redact(args.output[0])}: {what}")
         return 0
     report.refused = [(target, with_options(reason)) for target, reason in report.refused]
     print(json.dumps(report.as_json(), indent=1) if args.json else "\n".join(report.lines()))

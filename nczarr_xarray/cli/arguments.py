@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.places.names import LocalFile
+from nczarr_fsspec.text import printable
 from nczarr_xarray.cli.main import Parser
 from nczarr_xarray.import_hooks import preload
 
@@ -109,18 +110,27 @@ def add_addresses(parser: Parser) -> None:
 
 
 def add_progress(parser: Parser) -> None:
-    """Add ``--progress``; `shows_progress` tells what it means."""
+    """Add ``--progress`` and ``--quiet``; `shows_progress` and `succeed` tell what they mean."""
     parser.add_argument(
         "--progress",
         action=argparse.BooleanOptionalAction,
         default=None,
         help="show a progress bar (default: on a terminal)",
     )
+    parser.flag("--quiet", "show no progress bar, and do not tell what was done")
 
 
 def shows_progress(args: argparse.Namespace) -> bool:
     """Tell whether a progress bar is shown."""
-    return sys.stderr.isatty() if args.progress is None else bool(args.progress)
+    shown = sys.stderr.isatty() if args.progress is None else bool(args.progress)
+    return shown and not args.quiet
+
+
+def succeed(args: argparse.Namespace, done: str) -> None:
+    """Say on a terminal, or with ``--progress``, what was done."""
+    watched = sys.stderr is not None and (sys.stderr.isatty() or args.progress)
+    if watched and not args.quiet:
+        print(printable(done), file=sys.stderr)
 
 
 def add_option(parser: Parser, flag: str, dest: str, what: str) -> None:

@@ -42,7 +42,9 @@ def add_compare(new: NewParser) -> None:
         help="how much numbers may differ: 0.01, or 1%% of their magnitude (default: not at all)",
     )
     parser.flag("--encoding", "compare chunks, codecs and byte order as well")
-    parser.flag("--json", "print the report as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the report as JSON")
+    form.add_argument("--quiet", action="store_true", help="print nothing: the exit status tells")
     add_addresses(parser)
     add_option(parser, "-o", "options_a", "storage option of A")
     add_option(parser, "-O", "options_b", "storage option of B")
@@ -56,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     except (NCZarrError, ImportError) as error:
         report(error, debug=args.debug)
         return 2
-    show(comparison, as_json=args.json)
+    if not args.quiet:
+        show(comparison, as_json=args.json)
     return comparison.status
 
 

@@ -15,6 +15,7 @@ from nczarr_xarray.cli.arguments import (
     add_progress,
     opening,
     shows_progress,
+    succeed,
 )
 from nczarr_xarray.cli.compare import show
 from nczarr_xarray.cli.main import NewParser, Parser, in_terms_of_options
@@ -237,7 +238,10 @@ def run(args: argparse.Namespace) -> int:
             progress=shows_progress(args),
             **options,
         )
-    if comparison is None or comparison.equal:
+    if comparison is None:
+        return 0
+    if comparison.equal:
+        succeed(args, comparison.result)
         return 0
     show(comparison)
     return 1

@@ -16,10 +16,11 @@ from nczarr_fsspec.text import aligned, counted, format_size
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.model import Hierarchy
-from nczarr_xarray.tools.checks import Finding
+from nczarr_xarray.tools.checks import Finding, Findings
 from nczarr_xarray.tools.checks.commands import MASK, copies
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
+from nczarr_xarray.tools.html import paragraphs, report, table
 from nczarr_xarray.tools.predict import Prediction, predict
 from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
 from nczarr_xarray.tools.storage_table import Storage
@@ -85,32 +86,53 @@ class Report:
     def __repr__(self) -> str:
         return str(self)
 
+    def _repr_html_(self) -> str:
+        head, *rows = self._rows()
+        parts = [paragraphs(self._about()), Findings(self._found).as_html()]
+        if rows:
+            parts += [paragraphs([self._network()]), table(head, rows, numbers=4)]
+        parts += [paragraphs([self._copies()]), table((), self.commands.items())]
+        return report(self.url, *parts)
+
+    @property
+    def _found(self) -> tuple[Finding, ...]:
+        return (*self.findings, *(self.cmip7 or ()))
+
+    def _about(self) -> Iterator[str]:
+        """Yield what is said of the dataset as a whole."""
+        size = "" if self.size is None else f", {format_size(self.size)}"
+        yield f"format {self.format}{size}, {counted(self.variables, 'variable')}"
+        cost = self.opening
+        asked = f"{counted(cost.rounds, 'round')}, {counted(cost.requests, 'request')}"
+        yield f"opening takes {asked}, {format_size(cost.nbytes)}, {cost.seconds:.2f} s"
+        if self.cmip7 is not None:
+            yield f"CMIP7 packing: {'FAIL' if self.cmip7 else 'PASS'}"
+
+    def _network(self) -> str:
+        rate = format_size(round(self.network.bandwidth))
+        return f"{self.variable}, over {self.network.latency * 1e3:g} ms and {rate}/s"
+
+    def _copies(self) -> str:
+        return self.remark or "copies, by their chunks" + (
+            f"; write your own secrets for {MASK}" if MASK in str(self.commands) else ""
+        )
+
     def lines(self) -> Iterator[str]:
         """Yield the report line by line."""
         yield self.url
-        size = "" if self.size is None else f", {format_size(self.size)}"
-        yield f"  format {self.format}{size}, {counted(self.variables, 'variable')}"
-        cost = self.opening
-        asked = f"{counted(cost.rounds, 'round')}, {counted(cost.requests, 'request')}"
-        yield f"  opening takes {asked}, {format_size(cost.nbytes)}, {cost.seconds:.2f} s"
-        if self.cmip7 is not None:
-            yield f"  CMIP7 packing: {'FAIL' if self.cmip7 else 'PASS'}"
-        found = (*self.findings, *(self.cmip7 or ()))
-        if found:
+        yield from (f"  {line}" for line in self._about())
+        if self._found:
             yield ""
-        for finding in found:
+        for finding in self._found:
             yield from finding.lines()
         if self.predictions:
             yield ""
-            rate = format_size(round(self.network.bandwidth))
-            yield f"{self.variable}, over {self.network.latency * 1e3:g} ms and {rate}/s"
+            yield self._network()
             yield from aligned([*self._rows()], numbers=4)
             if any(None in one.costs.values() for one in self.predictions):
                 yield f"  {_TOO_MUCH}"
         yield ""
-        yield self.remark or "copies, by their chunks" + (
-            f"; write your own secrets for {MASK}" if MASK in str(self.commands) else ""
-        )
+        yield self._copies()
         yield from aligned([*self.commands.items()]) if self.commands else ()
 
     def _rows(self) -> Iterator[tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """How the variables of a dataset were stored where they were read: ``ds.nczarr``, printed.
 
-Most of it is in ``encoding``. The rest is in the metadata of the dataset, if that can be opened by
-its name alone. No data are read.
+Most of it is in ``encoding``, as far as it is about what is in memory. The rest is in the metadata
+of the dataset, if that can be opened by its name alone. No data are read.
 """
 
 from __future__ import annotations
@@ -9,89 +9,23 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, URLError
 from nczarr_fsspec.places.url import is_url
-from nczarr_fsspec.text import aligned, format_size
+from nczarr_fsspec.text import aligned, counted, format_size
 from nczarr_fsspec.transport.policy import TIMEOUT_OPTION
+from nczarr_xarray.backend.compat import PreferredChunks
 from nczarr_xarray.codecs.registry import compressions
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.registry import GENERATIONS
-from nczarr_xarray.model import Variable
+from nczarr_xarray.model import FragmentArray, Fragments, Variable, grid_of
+from nczarr_xarray.tools.html import Markup, chunk_grid_svg, report, table
 from nczarr_xarray.tools.survey import StorageSize, survey
-
-# -- chunk grid svg ------------------------------------------------------------------------------
-# A chunk grid as a picture: the box that an array is, with the borders of its chunks.
-
-
-#: In pixels: the longest side, the least of any, and the least between two lines.
-_SIDE, _LEAST, _BETWEEN = 90, 8.0, 3.0
-#: How far a step back goes to the right and up, and the room for a number, in pixels.
-_OBLIQUE, _MARGIN = 0.4, 14
-
-
-def chunk_grid_svg(shape: Sequence[int], grid: Sequence[int]) -> str:
-    """Draw the last three dimensions of a chunk grid as SVG.
-
-    Parameters
-    ----------
-    shape
-        Of the array, none of it zero.
-    grid
-        The number of chunks along each dimension.
-    """
-    depth, height, width = (1, 1, 1, *shape)[-3:]
-    layers, rows, columns = (1, 1, 1, *grid)[-3:]
-    scale = _SIDE / max(depth, height, width)
-    wide, high = max(_LEAST, width * scale), max(_LEAST, height * scale)
-    back = max(_LEAST, depth * scale * _OBLIQUE) if len(shape) > 2 else 0.0
-    across, down = _borders(columns, wide), _borders(rows, high)
-    lines = [
-        *(f"M0 {back + high * at:.1f}h{wide:.1f}" for at in down),
-        *(f"M{wide * at:.1f} {back:.1f}v{high:.1f}" for at in across),
-    ]
-    if back:
-        slope = f"l{back:.1f} {-back:.1f}"
-        lines += [
-            *(f"M{wide * at:.1f} {back:.1f}{slope}" for at in across),
-            *(f"M{wide:.1f} {back + high * at:.1f}{slope}" for at in down),
-            *(
-                f"M{back * at:.1f} {back - back * at:.1f}h{wide:.1f}v{high:.1f}"
-                for at in _borders(layers, back)
-            ),
-        ]
-    outline = f"M0 {back:.1f}l{back:.1f} {-back:.1f}h{wide:.1f}v{high:.1f}l{-back:.1f} {back:.1f}"
-    size = f"{wide + back + 5 * _MARGIN:.0f}", f"{high + back + _MARGIN:.0f}"
-    return (  # pages that scale pictures need the box; without it they cut them
-        f'<svg width="{size[0]}" height="{size[1]}" viewBox="0 0 {" ".join(size)}" font-size="11">'
-        f'<path d="{outline}h{-wide:.1f}z" fill="#e3edf9"/>'
-        f'<path d="{"".join(lines)}" stroke="#5b6b7b" fill="none"/>'
-        f"{''.join(_numbers(shape, wide, high, back))}</svg>"
-    )
-
-
-def _numbers(shape: Sequence[int], wide: float, high: float, back: float) -> Iterator[str]:
-    """Yield the lengths of the dimensions beside the box."""
-    places = [
-        (0, back + high + _MARGIN - 2),
-        (wide + back + 3, high / 2 + 4),
-        (wide + back / 2 + 3, back / 2 + high + 8),
-    ]
-    for length, (x, y) in zip(reversed(shape), places, strict=False):
-        yield f'<text x="{x:.0f}" y="{y:.0f}" fill="currentColor">{length:,}</text>'
-
-
-def _borders(count: int, length: float) -> list[float]:
-    """Return where the borders of `count` chunks are between 0 and 1, or as many as fit."""
-    shown = min(count, max(1, int(length / _BETWEEN)))
-    return [number / shown for number in range(shown + 1)]
-
 
 # -- located -------------------------------------------------------------------------------------
 # Where variables are in the dataset that they come from, and how many bytes they take there.
@@ -113,10 +47,13 @@ class Located(NamedTuple):
     places
         Path and bytes of each variable that was found, by its name; None for bytes that the
         metadata do not tell.
+    tables
+        The fragments of aggregations, by path.
     """
 
     format: str
     places: Mapping[str, tuple[str, StorageSize | None]]
+    tables: Mapping[str, Fragments]
 
 
 def is_address(source: str) -> bool:
@@ -132,14 +69,16 @@ def locate(source: str, wanted: Wanted) -> Located | None:
     options = {TIMEOUT_OPTION: _PATIENCE} if remote else None
     try:
         with open_hierarchy(source, storage_options=options) as opened:
-            paths = _paths(opened.hierarchy.root.all_variables(), wanted)
+            variables = [*opened.hierarchy.root.all_variables()]
+            paths = _paths(variables, wanted)
             found = survey(opened, frozenset(paths.values()))
             generation = opened.hierarchy.generation
     except (NCZarrError, ImportError):
         return None
     stored = {facts.path: facts.stored for facts in found.facts}
     places = {name: (path, stored.get(path)) for name, path in paths.items()}
-    return Located(GENERATIONS.get(generation, generation), places)
+    tables = {v.path: v.array.fragments for v in variables if isinstance(v.array, FragmentArray)}
+    return Located(GENERATIONS.get(generation, generation), places, tables)
 
 
 def _paths(there: Iterable[Variable], wanted: Wanted) -> dict[str, str]:
@@ -161,7 +100,8 @@ def _paths(there: Iterable[Variable], wanted: Wanted) -> dict[str, str]:
 
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
-_UNKNOWN = "source unknown: not read from a dataset, or text (xarray drops its encoding)"
+#: A variable that is not as it was read: with more than was stored there, or otherwise.
+Change: TypeAlias = Literal["joined", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +120,13 @@ class StoredVariable:
         Of what is stored; no `chunks` if it is contiguous, or if that is not known.
     codecs
         In words.
-    nbytes
-        Before codecs; None if its elements have no fixed size.
+    itemsize
+        Bytes of an element; None if it has no fixed size.
+    lengths
+        Of the fragments of an aggregation, along each dimension; else None.
+    change
+        What has become of it since it was read: then `shape` is what it is now, and nothing is
+        stored so.
     """
 
     name: str
@@ -190,44 +135,76 @@ class StoredVariable:
     shape: tuple[int, ...]
     chunks: tuple[int, ...] | None
     codecs: str
-    nbytes: int | None
+    itemsize: int | None
+    lengths: tuple[tuple[int, ...], ...] | None = None
+    change: Change | None = None
 
     @classmethod
     def of(cls, name: str, variable: xr.Variable) -> StoredVariable:
         """Look at the encoding of a variable."""
         encoding = variable.encoding
         shape = tuple(encoding.get("original_shape", variable.shape))
+        source, names = str(encoding.get("source", "")), tuple(map(str, variable.dims))
+        read = shape[:-1] if variable.dtype.kind in "SUO" and variable.shape != shape else shape
+        if source and variable.shape != read:
+            change: Change = "joined" if variable.size > math.prod(read) else "changed"
+            size = _itemsize(variable.dtype)
+            return cls(name, source, names, variable.shape, None, "", size, change=change)
         chunks = encoding.get("chunksizes")
-        size = _itemsize(encoding.get("dtype", variable.dtype))
         return cls(
             name,
-            str(encoding.get("source", "")),
-            tuple(map(str, variable.dims)),
+            source,
+            names,
             shape,
             None if chunks is None or len(chunks) != len(shape) else tuple(chunks),
             _codecs(encoding),
-            None if size is None else math.prod(shape) * size,
+            _itemsize(encoding.get("dtype", variable.dtype)),
+            _lengths(encoding.get("preferred_chunks"), shape),
         )
 
     @property
+    def nbytes(self) -> int | None:
+        """Before codecs; None if its elements have no fixed size."""
+        return None if self.itemsize is None else math.prod(self.shape) * self.itemsize
+
+    @property
     def grid(self) -> tuple[int, ...]:
-        """The number of chunks along each dimension; none if there are no chunks."""
+        """The number of fragments or chunks along each dimension; () if there are none."""
+        if self.lengths is not None:
+            return tuple(map(len, self.lengths))
         if self.chunks is None:
             return ()
-        return tuple(
-            -(-n // max(1, chunk)) for n, chunk in zip(self.shape, self.chunks, strict=True)
-        )
+        return grid_of(self.shape, tuple(max(1, chunk) for chunk in self.chunks))
+
+    def fragments(self, stored: Fragments | None) -> str:
+        """Say how many fragments there are, how large they are, and their chunks in words."""
+        assert self.lengths is not None
+        text = counted(math.prod(self.grid), "fragment")
+        lacking = 0 if stored is None else sum(one is None for one in stored.addresses.tolist())
+        text += f" ({lacking:,} missing)" if lacking else ""
+        least, most = (tuple(end(along, default=0) for along in self.lengths) for end in (min, max))
+        if self.itemsize is not None:
+            low, high = (math.prod(shape) * self.itemsize for shape in (least, most))
+            text += f", {_between(format_size(low), format_size(high))}"
+        if self.chunks is not None:
+            few, many = (math.prod(grid_of(one, self.chunks)) for one in (least, most))
+            text += f", {_between(f'{few:,}', counted(many, 'chunk'))} each"
+        return text
 
     def cells(self, located: Located | None) -> tuple[str, ...]:
         """Return a row of the table, with what the dataset itself says."""
         same = len(self.dimensions) == len(self.shape)
         names = self.dimensions if same else ("",) * len(self.shape)
         sides = (f"{name} {n:,}".strip() for name, n in zip(names, self.shape, strict=True))
-        chunks = "one piece" if self.source else ""
-        if self.chunks:
+        chunks = "one piece" if self.source and self.change is None else ""
+        if self.lengths is not None:
+            tables = {} if located is None else located.tables
+            chunks = self.fragments(tables.get(f"/{self.name.lstrip('/')}"))
+        elif self.chunks:
             lengths = " × ".join(f"{length:,}" for length in self.chunks)
             chunks = f"{math.prod(self.grid):,} of {lengths}"
-        path, stored, size = self.name, None, "?" if self.source else ""
+        path, stored = self.name, None
+        size = "?" if self.source and self.change is None else ""
         if located is not None:
             path, stored = located.places.get(self.name, (self.name, None))
         if self.source and stored is not None:  # about, if not all of its chunks were looked at
@@ -242,8 +219,8 @@ class StoredVariable:
         )
 
     def drawing(self) -> str:
-        """Draw the chunk grid as SVG; ``""`` if there are no chunks."""
-        return chunk_grid_svg(self.shape, self.grid) if self.chunks and all(self.shape) else ""
+        """Draw the fragments or chunks as SVG; ``""`` if there are none."""
+        return chunk_grid_svg(self.shape, self.grid) if self.grid and all(self.shape) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +228,23 @@ class Storage:
     """How the variables of a dataset, an array or a tree were stored."""
 
     variables: tuple[StoredVariable, ...]
+    tables: Mapping[str, Fragments] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, obj: xr.Dataset | xr.DataArray | xr.DataTree) -> Storage:
-        """Look at the encoding of all variables."""
-        return cls(tuple(StoredVariable.of(name, variable) for name, variable in _variables(obj)))
+    def of(
+        cls,
+        obj: xr.Dataset | xr.DataArray | xr.DataTree,
+        tables: Mapping[str, Fragments] | None = None,
+    ) -> Storage:
+        """Look at the encoding of all variables.
+
+        Parameters
+        ----------
+        tables
+            As of `Located`, of an aggregation that is in memory.
+        """
+        found = tuple(StoredVariable.of(name, variable) for name, variable in _variables(obj))
+        return cls(found, tables or {})
 
     @property
     def source(self) -> str:
@@ -266,6 +255,10 @@ class Storage:
         URLError
             If there is none, or more than one, or one that has no address.
         """
+        for one in self.variables:
+            if one.change == "joined":
+                found = f"comes from several datasets, {one.source} among them; name one"
+                raise URLError("xarray's object", found)
         sources = sorted({variable.source for variable in self.variables} - {""})
         for source in sources:
             if not is_address(source):
@@ -289,34 +282,43 @@ class Storage:
 
     def as_html(self) -> str:
         """Return the same tables with the chunk grids drawn."""
-        parts = []
-        head = "".join(f"<th>{label}</th>" for label in (*_LABELS, "chunk grid"))
-        for heading, rows in self._tables():
-            body = "".join(
-                f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}"
-                f"<td>{variable.drawing()}</td></tr>"
-                for variable, cells in rows
-            )
-            parts.append(
-                f"<p>{escape(heading)}</p>"
-                f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-            )
-        return "".join(parts) or "<p>no variables</p>"
+        head = *_LABELS, "grid"
+        parts = [
+            report(heading, table(head, [(*cells, Markup(one.drawing())) for one, cells in rows]))
+            for heading, rows in self._tables()
+        ]
+        return "".join(parts) or report("no variables")
 
     def _tables(self) -> Iterator[tuple[str, list[tuple[StoredVariable, tuple[str, ...]]]]]:
         """Yield a heading for each dataset, and its variables with their cells."""
-        # what is not known comes last
-        found: dict[str, list[StoredVariable]] = {}
+        # what was not read comes last
+        found: dict[tuple[str, Change | None], list[StoredVariable]] = {}
         for variable in self.variables:
-            found.setdefault(variable.source, []).append(variable)
-        for source, variables in sorted(found.items(), key=lambda item: not item[0]):
-            located, heading = None, _UNKNOWN
-            if source:
+            found.setdefault((variable.source, variable.change), []).append(variable)
+        for (source, change), variables in sorted(
+            found.items(), key=lambda item: (not item[0][0], item[0][1] is not None)
+        ):
+            located = None
+            if change is not None:
+                heading = f"in memory, {_CHANGES[change]} {source}"
+            elif source:
                 located = locate(source, [(v.name, v.shape) for v in variables])
-                heading = f"stored in {source}"
-            if located is not None:
-                heading += f": {located.format}"
+                heading = f"{'stored in' if is_address(source) else 'read from'} {source}"
+                if located is not None:
+                    heading += f": {located.format}"
+                elif self.tables:
+                    located = Located("", {}, self.tables)
+            else:
+                heading = "in memory, not read from a dataset"
+                if len(found) > 1 and any(v.itemsize is None for v in variables):
+                    heading += ", or text (xarray drops its encoding)"
             yield heading, [(v, v.cells(located)) for v in variables]
+
+
+_CHANGES = {
+    "joined": "joined from several datasets or extended; a part comes from",
+    "changed": "changed since it was read from",
+}
 
 
 def _variables(obj: xr.Dataset | xr.DataArray | xr.DataTree) -> Iterator[tuple[str, xr.Variable]]:
@@ -330,6 +332,26 @@ def _variables(obj: xr.Dataset | xr.DataArray | xr.DataTree) -> Iterator[tuple[s
             own = group.to_dataset(inherit=False)
             for name, variable in own.variables.items():
                 yield f"{group.path.rstrip('/')}/{name}", variable
+
+
+def _lengths(preferred: Any, shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    """Return the lengths of fragments along each dimension; None if it is no aggregation."""
+    if not isinstance(preferred, PreferredChunks) or len(preferred) != len(shape):
+        return None
+    return tuple(
+        length
+        if isinstance(length, tuple)
+        else tuple(min(length, size - start) for start in range(0, size, max(1, length)))
+        for length, size in zip(preferred.values(), shape, strict=True)
+    )
+
+
+def _between(least: str, most: str) -> str:
+    """Return what two amounts have between them: ``1 … 12 MB``."""
+    number, _, unit = least.partition(" ")
+    if least == most.partition(" ")[0] or least == most:
+        return most
+    return f"{number if most.endswith(f' {unit}') else least} … {most}"
 
 
 def _itemsize(dtype: Any) -> int | None:

@@ -19,7 +19,7 @@ from nczarr_xarray.export.cfa.task import Claim, holder
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.write_target import begin_edit
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.tools.checks import Finding
+from nczarr_xarray.tools.checks import Finding, Findings
 from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
 
@@ -31,7 +31,7 @@ def validate(
     data: bool = False,
     replace: Mapping[str, str] | None = None,
     allow: Any = None,
-) -> tuple[Finding, ...]:
+) -> Findings:
     """Find out whether a dataset is sound.
 
     Parameters
@@ -43,8 +43,8 @@ def validate(
 
     Returns
     -------
-    tuple of Finding
-        The findings. The dataset is sound if all of them are notes.
+    Findings
+        A tuple of the findings. The dataset is sound if all of them are notes.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def validate(
         If there is no dataset, or it cannot be reached.
     """
     with closing(Subject.open(target, storage_options, replace=replace, allow=allow)) as subject:
-        return tuple(findings(subject, "validate", Reads.DATA if data else Reads.LISTING))
+        return Findings(findings(subject, "validate", Reads.DATA if data else Reads.LISTING))
 
 
 # -- repairs ---------------------------------------------------------------------------------------

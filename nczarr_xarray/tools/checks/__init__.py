@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from nczarr_xarray.tools import html
+
 Severity: TypeAlias = Literal["error", "warning", "note"]
 
 #: Names that one text has, of many.
@@ -47,6 +49,33 @@ class Finding:
         yield f"{self.severity:8} {self.code}  {self.path}: {self.text}"
         if self.advice:
             yield f"{'':8} -> {self.advice}"
+
+
+class Findings(tuple[Finding, ...]):
+    """Findings about a dataset; notebooks show them as a table."""
+
+    __slots__ = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yield the findings as text, and what they say of the dataset."""
+        for finding in self:
+            yield from finding.lines()
+        unsound = sum(finding.is_fault for finding in self)
+        yield f"not sound: errors and warnings: {unsound}" if unsound else "sound"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def as_html(self) -> str:
+        """Return the table; ``""`` if there are none."""
+        rows = [
+            (html.severity(one.severity), one.code, one.path, one.text, one.advice) for one in self
+        ]
+        return html.table(("", "code", "of", "finding", "advice"), rows)
+
+    def _repr_html_(self) -> str:
+        *_, result = self.lines()
+        return html.report(result, self.as_html())
 
 
 def some(names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
-from nczarr_fsspec.text import did_you_mean
+from nczarr_fsspec.text import counted, did_you_mean
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.contents import chunk_lengths
@@ -101,6 +102,7 @@ def compare(
         If a dataset cannot be opened, or an option has no meaning.
     """
     check_callback(callback)
+    began = time.perf_counter()
     allowed = Tolerance.of(tolerance)
     if sample is not None and not (isinstance(sample, Integral) and sample > 0):
         raise URLError("sample", f"{sample!r} is no number of blocks; write 1 or more")
@@ -135,7 +137,11 @@ def compare(
             if not side.holds():
                 reason = "was changed while it was compared: compare it again"
                 tally.trouble(StoreError(side.store.url, reason))
-        return tally.result(one.store.url, other.store.url, notes(*outlines))
+        said = notes(*outlines)
+        if sample is not None:
+            said = [*said, f"of each variable, {counted(sample, 'block')} at most"]
+        seconds = time.perf_counter() - began
+        return tally.result(one.store.url, other.store.url, said, seconds)
 
 
 def _opened(target: Any, stack: ExitStack) -> Opened:
@@ -363,7 +369,8 @@ def _read(
                     else:
                         values.append(as_text(variable, np.asarray(one)))
                 if len(values) == len(found):
-                    tally.values += part.size
+                    tally.compared[part.path] += part.size
+                    tally.nbytes += values[0].nbytes
                     yield part, values
 
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.text import counted, format_size
+from nczarr_xarray.tools.html import paragraphs, report, table
 
 #: Attributes that say what a stored element stands for.
 DECODING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned")
@@ -72,6 +74,8 @@ class Comparison:
         What could not be read, and so not be compared.
     notes
         What was left aside.
+    variables, nbytes, seconds
+        Of how many variables values were compared, the bytes of these, and how long that took.
     """
 
     a: str
@@ -81,6 +85,9 @@ class Comparison:
     values: int = 0
     troubles: tuple[NCZarrError, ...] = ()
     notes: tuple[str, ...] = ()
+    variables: int = 0
+    nbytes: int = 0
+    seconds: float = field(default=0.0, compare=False)
 
     def without(self, names: Collection[str]) -> Comparison:
         """Return the report without what is known to be lost.
@@ -126,6 +133,18 @@ class Comparison:
         yield f"A: {self.a}"
         yield f"B: {self.b}"
         yield from map(str, self.differences[:_LINES])
+        yield from self._rest()
+        yield self.result
+
+    @property
+    def result(self) -> str:
+        """The result in a line: ``equal: 14 variables, 1.2 GB, 3.4 s``."""
+        word = ("equal", "different", "not comparable as a whole")[self.status]
+        size = format_size(self.nbytes)
+        return f"{word}: {counted(self.variables, 'variable')}, {size}, {self.seconds:.1f} s"
+
+    def _rest(self) -> Iterator[str]:
+        """Yield what is said besides the first differences."""
         if len(self.differences) > _LINES:
             yield f"and {len(self.differences) - _LINES:,} more differences"
         for path, count in self.differing.items():
@@ -134,15 +153,22 @@ class Comparison:
             yield f"not compared: {error}"
         for note in self.notes:
             yield f"note: {note}"
-        result = ("equal", "different", "not comparable as a whole")[self.status]
-        yield f"{result}; {self.values:,} values were compared"
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
+    def _repr_html_(self) -> str:
+        rows = (
+            (one.object, str(one.index or one.property), one.a or "", one.b or "")
+            for one in self.differences[:_LINES]
+        )
+        found = table(("", "", f"A: {self.a}", f"B: {self.b}"), rows)
+        return report(self.result, found, paragraphs(self._rest()))
+
     def as_json(self) -> dict[str, Any]:
-        """Return the report as what JSON can hold."""
+        """Return the report as what JSON can hold, the same for the same datasets."""
         found = asdict(replace(self, troubles=()))
+        del found["seconds"]
         return found | {"equal": self.equal, "troubles": list(map(str, self.troubles))}
 
 
@@ -163,8 +189,10 @@ class Tally:
 
     Attributes
     ----------
-    values
-        How many were compared.
+    compared
+        How many values of each variable were compared, by path.
+    nbytes
+        The bytes of these.
     """
 
     def __init__(self, structure: Sequence[Difference]) -> None:
@@ -172,7 +200,8 @@ class Tally:
         self._differing: Counter[str] = Counter()
         self._shown: Counter[str] = Counter()
         self._troubles: dict[str, NCZarrError] = {}
-        self.values = 0
+        self.compared: Counter[str] = Counter()
+        self.nbytes = 0
 
     def differ(self, path: str, count: int, first: Sequence[Difference]) -> None:
         """Note that values of a variable differ, and keep the first of them."""
@@ -185,8 +214,18 @@ class Tally:
         """Note that something could not be read; the same error counts once."""
         self._troubles.setdefault(str(error), error)
 
-    def result(self, a: str, b: str, notes: Sequence[str]) -> Comparison:
+    def result(self, a: str, b: str, notes: Sequence[str], seconds: float) -> Comparison:
         """Return all as a report on A and B."""
         differences, troubles = tuple(self._differences), tuple(self._troubles.values())
-        differing = dict(self._differing)
-        return Comparison(a, b, differences, differing, self.values, troubles, tuple(notes))
+        return Comparison(
+            a,
+            b,
+            differences,
+            dict(self._differing),
+            self.compared.total(),
+            troubles,
+            tuple(notes),
+            len(self.compared),
+            self.nbytes,
+            seconds,
+        )

@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.text import counted
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.recording import Record, Try, recorded, recorded_elsewhere, tell
+from nczarr_xarray.tools.html import report, table
 from nczarr_xarray.tools.trace.page import draw, render, waterfall
 from nczarr_xarray.tools.trace.summary import Summary, lines, summarize
 
@@ -63,7 +65,12 @@ class Trace:
         return "\n".join(f"{label:10}{text}" for label, text in lines(self.summary))
 
     def _repr_html_(self) -> str:
-        return draw(waterfall(self.records))
+        about = lines(self.summary)
+        return report(
+            f"Trace of {counted(len(self.records), 'request')}",
+            table((), about),
+            draw(waterfall(self.records)),
+        )
 
 
 @contextmanager

@@ -28,6 +28,21 @@ def test_aggregate_and_append(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert np.array_equal(ds.tas.values, field([0, 1, 2, 3]))
 
 
+def test_success_is_told_to_who_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(4)]
+    master = str(tmp_path / "m.nca")
+    for given, said in (
+        ([*files[:3]], f"{master}: 3 files read"),
+        ([*files, "--append"], f"{master}: 1 file read"),
+        ([*files, "--append"], f"{master}: nothing new"),
+    ):
+        assert main(["aggregate", *given, "-o", master, "--progress"]) == 0
+        assert capsys.readouterr().err.splitlines()[-1] == said
+    for option in (["--quiet"], ["--progress", "--quiet"], []):
+        assert main(["aggregate", *files, "-o", master, "--overwrite", *option]) == 0
+        assert capsys.readouterr() == ("", "")
+
+
 def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [step(tmp_path / f"{n}.nc", [n]) for n in (0, 1, 7)]
     master = str(tmp_path / "m.nca")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -41,7 +42,11 @@ def test_other_chunks_and_formats_are_equal(
     assert main(["copy", b, str(tmp_path / "c.nc")]) == 0
     for other in (b, str(tmp_path / "c.nc")):
         assert main(["compare", a, other]) == 0
-        assert capsys.readouterr().out == f"A: {a}\nB: {other}\nequal; 601 values were compared\n"
+        *sides, result = capsys.readouterr().out.splitlines()
+        assert sides == [f"A: {a}", f"B: {other}"]
+        assert re.fullmatch(r"equal: 2 variables, [\d.]+ kB, [\d.]+ s", result)
+        assert main(["compare", a, other, "--quiet"]) == 0
+        assert capsys.readouterr() == ("", "")
 
 
 def test_encodings_are_differences_only_if_asked_for(
@@ -59,7 +64,12 @@ def test_the_first_differences_and_their_number(
     assert main(["compare", a, b]) == 1
     lines = capsys.readouterr().out.splitlines()[2:]
     assert lines[:2] == ["variable /v[3, 4]: 94.0 | -1.0", "variable /v[19, 0]: 570.0 | 571.0"]
-    assert lines[5:] == ["variable /v: 31 differing values", "different; 601 values were compared"]
+    assert lines[5] == "variable /v: 31 differing values"
+    assert lines[6].startswith("different: 2 variables, ")
+    found = compare(a, b)._repr_html_()
+    assert found.startswith("<div><p><b>different: 2 variables, ")
+    assert '<td style="text-align:left">570.0</td>' in found
+    assert "<p>variable /v: 31 differing values</p>" in found
 
 
 def test_json_is_the_whole_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +144,7 @@ def test_a_chunk_that_cannot_be_read_is_trouble(
     assert main(["compare", a, b]) == 2
     out = capsys.readouterr().out
     assert "not compared: v/0.0" in out
-    assert "not comparable as a whole; 1 values" in out
+    assert "not comparable as a whole: 1 variable, 8 B, " in out
 
 
 def test_remote_datasets_are_compared_by_requests_that_go_out_together(tmp_path: Path) -> None:

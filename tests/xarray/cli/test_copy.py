@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -306,6 +307,18 @@ def test_consolidated(cube: Path, tmp_path: Path) -> None:
     assert there == [False, True, True]
     with xr.open_dataset(tmp_path / "with", engine="nczarr", consolidated=True) as back:
         assert back.attrs["short"] == 5
+
+
+@pytest.mark.parametrize("target", ["y", "y.nc"])
+def test_success_is_told_to_who_looks(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    copy(cube, tmp_path / target, "--verify", "--progress")
+    result = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"equal: \d+ variables, [\d.]+ k?B, [\d.]+ s", result)
+    for option in ([], ["--no-progress"], ["--progress", "--quiet"]):
+        copy(cube, tmp_path / target, "--verify", "--overwrite", *option)
+        assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("target", ["y", "y.nc"])

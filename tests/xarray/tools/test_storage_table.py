@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 
 import nczarr_xarray
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import NCZarrWarning, URLError
 from nczarr_fsspec.text import format_size
 from nczarr_xarray.formats.registry import GENERATIONS
 from nczarr_xarray.tools.storage_table import Storage, StoredVariable
@@ -50,7 +50,7 @@ def test_what_has_no_address_is_not_looked_for(
     monkeypatch.chdir(tmp_path)
     with xr.open_dataset(target, engine="nczarr") as found:
         assert found.encoding["source"] == name
-        assert str(found.nczarr).splitlines()[0] == f"stored in {name}"
+        assert str(found.nczarr).splitlines()[0] == f"read from {name}"
         with pytest.raises(URLError, match=f"read from '{name}', which is no address"):
             nczarr_xarray.doctor(found)
 
@@ -147,8 +147,103 @@ def test_many_chunks_are_sampled(tmp_path: Path) -> None:
 
 def test_what_was_not_read_is_said_to_be_so(ds: xr.Dataset) -> None:
     lines = str(ds.nczarr).splitlines()
-    assert lines[0].startswith("source unknown")
+    assert lines[0] == "in memory, not read from a dataset"
     assert lines[2].split() == ["t", "y", "7", "×", "x", "10", "280", "B"]
+
+
+def parts(shown: str) -> dict[str, dict[str, str]]:
+    """The rows of each table, by its heading and the variable."""
+    found: dict[str, dict[str, str]] = {}
+    for line in shown.splitlines():
+        if not line.startswith(" "):
+            rows = found.setdefault(line, {})
+        else:
+            name, *cells = line.split()
+            rows[name] = " ".join(cells)
+    return found
+
+
+@pytest.fixture
+def years(tmp_path: Path) -> list[str]:
+    """Files of 4, 4 and 2 times."""
+    paths = []
+    for number, (start, stop) in enumerate(((0, 4), (4, 8), (8, 10))):
+        values = np.arange(start * 1000, stop * 1000, dtype="f4").reshape(-1, 1000)
+        year = xr.Dataset(
+            {"t": (("time", "x"), values)},
+            {"time": np.arange(float(start), stop), "x": np.arange(1000.0)},
+        )
+        path = tmp_path / f"{number}.nc"
+        encoding = {"t": {"chunksizes": (2, 1000), "zlib": True}}
+        year.to_netcdf(path, engine="netcdf4", encoding=encoding, unlimited_dims=["time"])
+        paths.append(str(path))
+    return paths
+
+
+def test_an_aggregation_shows_its_fragments(years: list[str], tmp_path: Path) -> None:
+    master = str(tmp_path / "m.nca")
+    nczarr_xarray.aggregate(years, master)
+    words = "time 10 × x 1,000 3 fragments, 8 … 16 kB, 1 … 2 chunks each shuffle, zlib 4 40 kB ?"
+    with xr.open_dataset(master, engine="nczarr") as found:
+        shown = parts(str(found.nczarr))
+        assert shown[f"stored in {master}: HDF5, as netCDF-4"]["t"] == words
+        assert "8 … 16 kB" in found.nczarr._repr_html_()
+        assert StoredVariable.of("t", found["t"].variable).grid == (3, 1)
+    with nczarr_xarray.open_many(years) as found:
+        for one in (found, found["t"], found[["t"]], found.chunk()):
+            assert parts(str(one.nczarr))["read from aggregation in memory"]["t"] == words
+        with pytest.raises(URLError, match="no address"):
+            found.nczarr.doctor()
+
+
+def test_missing_fragments_are_counted(years: list[str], tmp_path: Path) -> None:
+    grid = []
+    for path, level in zip(years, (1.0, 2.0, 2.0), strict=True):
+        with xr.open_dataset(path, engine="netcdf4") as year:
+            grid.append(str(tmp_path / f"{Path(path).stem}-{level}.nc"))
+            year.expand_dims(level=[level]).to_netcdf(grid[-1], engine="netcdf4")
+    with pytest.warns(NCZarrWarning, match="no file"):
+        found = nczarr_xarray.open_many(grid)
+    assert "6 fragments (3 missing), 8 … 16 kB" in str(found.nczarr)
+    with pytest.warns(NCZarrWarning, match="no file"):
+        nczarr_xarray.aggregate(grid, tmp_path / "m.nca", cfa_version="0.6.2")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as master:
+        assert "6 fragments (3 missing), 8 … 16 kB" in str(master.nczarr)
+
+
+def test_many_files_are_not_shown_as_the_first_one(years: list[str]) -> None:
+    options: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
+    with xr.open_mfdataset(years, engine="nczarr", join="override", **options) as found:
+        shown = parts(str(found.nczarr))
+        assert shown.pop(f"stored in {years[0]}: HDF5, as netCDF-4").keys() == {"variable", "x"}
+        ((heading, rows),) = shown.items()
+        assert heading == (
+            "in memory, joined from several datasets or extended; a part comes from " + years[0]
+        )
+        assert rows["t"] == "time 10 × x 1,000 40 kB"
+        with pytest.raises(URLError, match="comes from several datasets"):
+            found.nczarr.doctor()
+
+
+def test_what_was_changed_is_not_shown_as_it_was_stored(years: list[str]) -> None:
+    with xr.open_dataset(years[0], engine="nczarr") as read:
+        stored = "time 4 × x 1,000 2 of 2 × 1,000 shuffle, zlib 4"
+        whole = parts(str(read.nczarr))[f"stored in {years[0]}: HDF5, as netCDF-4"]
+        assert whole["t"].startswith(stored)
+        for changed, words in (
+            (read.isel(x=0), "time 4 16 B"),
+            (read.transpose("x", "time"), "x 1,000 × time 4 16 kB"),
+            (read.isel(time=slice(2)).chunk(time=1), "time 2 × x 1,000 8 kB"),
+        ):
+            shown = parts(str(changed.nczarr))
+            assert shown[f"in memory, changed since it was read from {years[0]}"]["t"] == words
+            assert changed.nczarr.doctor().url == years[0]
+        for computed in (read + 1, read.assign(t=read["t"] * 2), read.mean("x")):
+            assert "t" in parts(str(computed.nczarr))["in memory, not read from a dataset"]
+        both = xr.merge([read["t"].rename("u") * 2, read["t"]])
+        shown = parts(str(both.nczarr))
+        assert shown[f"stored in {years[0]}: HDF5, as netCDF-4"]["t"].startswith(stored)
+        assert shown["in memory, not read from a dataset"]["u"] == "time 4 × x 1,000 16 kB"
 
 
 def test_trees_arrays_and_nothing(ds: xr.Dataset) -> None:
@@ -223,9 +318,9 @@ def test_what_has_no_chunks_is_not_drawn(shape: tuple[int, ...]) -> None:
 
 
 def test_names_are_no_html(ds: xr.Dataset) -> None:
-    ds = ds.rename(t="<b>")
-    assert "<b>" not in ds.nczarr._repr_html_()
-    assert "&lt;b&gt;" in ds.nczarr._repr_html_()
+    ds = ds.rename(t="<i>")
+    assert "<i>" not in ds.nczarr._repr_html_()
+    assert "&lt;i&gt;" in ds.nczarr._repr_html_()
 
 
 @pytest.mark.parametrize("name", ["to_nczarr", "to_cfa", "doctor"])

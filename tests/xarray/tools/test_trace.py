@@ -140,7 +140,9 @@ def test_a_trace_is_saved_in_two_forms(server: Server, tmp_path: Path) -> None:
     for name in ("t.HTML", "t.json"):
         found.save(tmp_path / name)
     assert (tmp_path / "t.HTML").read_text() == found.html()
-    assert found._repr_html_() in found.html()
+    shown = found._repr_html_()
+    assert shown[shown.index("<svg") : shown.index("</svg>")] in found.html()
+    assert f"{len(found.records)} in " in shown  # requests, and their rounds
     document = json.loads((tmp_path / "t.json").read_text())
     assert (document["seconds"], len(document["requests"])) == (found.seconds, len(found.records))
     with pytest.raises(URLError, match=r"written as \.html or \.json"):

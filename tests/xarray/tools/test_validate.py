@@ -675,3 +675,15 @@ def test_command_fixes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["validate", str(path), "--fix"]) == 0
     assert "fixed    consolidated-damaged  .zmetadata" in capsys.readouterr().out
     assert main(["validate", str(path), "--fix"]) == 0
+
+
+def test_findings_are_a_table_in_notebooks(tmp_path: Path) -> None:
+    target = tmp_path / "x.nczarr"
+    to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), target)
+    assert validate(target)._repr_html_().startswith("<div><p><b>sound</b></p><table>")
+    (target / "v" / ".zarray").write_text("<i>")
+    found = validate(target)
+    shown = found._repr_html_()
+    assert shown.startswith(f"<div><p><b>{str(found).splitlines()[-1]}</b></p><table>")
+    assert shown.count("<tr>") == 1 + len(found)
+    assert "<i>" not in shown

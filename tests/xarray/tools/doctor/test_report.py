@@ -265,6 +265,16 @@ class TestForms:
         assert moved < (remote.size or 0) / 10
 
 
+def test_a_notebook_shows_the_whole_report(tmp_path: Path) -> None:
+    report = nczarr_xarray.doctor(write(tmp_path / "x.nc", (1, 16, 32), zlib=True))
+    shown = report._repr_html_()
+    assert shown.startswith(f"<div><p><b>{report.url}</b></p><p>format hdf5, ")
+    assert shown.count("<table>") == 2 + bool(report.commands)
+    costs = sum(len(one.costs) for one in report.predictions)
+    found = len(report.findings) + len(report.cmip7 or ())
+    assert shown.count("<tr>") == 2 + found + costs + len(report.commands)
+
+
 @given(
     st.lists(st.integers(1, 5000), min_size=2, max_size=5),
     st.sampled_from([1, 2, 4, 8]),
