@@ -7,13 +7,14 @@
     python3 ci/run.py newest [ARGUMENT] the quick tests with releases that are not out yet
     python3 ci/run.py filesystems       try filesystems of fsspec with servers, in .venv-filesystems
     python3 ci/run.py programs          try programs for netCDF4-python, in .venv-programs
+    python3 ci/run.py release           build wheel and sdist into dist/, check and install them
     python3 ci/run.py lint FILE ...     linters and types of these files only, in seconds
     python3 ci/run.py check             linters and all tests, as continuous integration
 
-The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
-`test -m ""` runs the others, too. The oldest releases are the lower bounds in pyproject.toml, the
-newest ones pre-releases of the same packages. Both have an environment of their own, `.venv-oldest`
-and `.venv-newest`.
+The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples.
+They say which they skip, because only `check` installs a package. The oldest releases are the lower
+bounds in pyproject.toml, the newest ones pre-releases of the same packages. These tasks, and
+release, have environments of their own, such as `.venv-oldest`.
 
 With the environment variable CI set, the Debian packages that tests use are
 installed first (as root), and whatever a test needs must be there.
@@ -49,7 +50,7 @@ DEBIAN = {
     "chromium": "chromium",
 }
 
-TASKS = ("demo", "test", "oldest", "newest", "filesystems", "programs", "lint", "check")
+TASKS = ("demo", "test", "oldest", "newest", "filesystems", "programs", "release", "lint", "check")
 LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
@@ -83,7 +84,7 @@ def main() -> int:
         parser.error(f"check takes no {rest}")
 
     wanted = releases(args.task)
-    own = wanted or args.task in ("filesystems", "programs")
+    own = wanted or args.task in ("filesystems", "programs", "release")
     standard = ROOT / (f".venv-{args.task}" if own else ".venv")
     python = environment(args.venv or standard, args.python)
     if args.task == "demo":
@@ -94,6 +95,8 @@ def main() -> int:
         return call(python, "ci/filesystems.py", *(rest or ("--check",)))
     if args.task == "programs":
         return try_programs(python, *rest)
+    if args.task == "release":
+        return release(python)
     if args.task == "lint":
         if call(python, "-c", "import mypy, ruff"):
             install_for_development(python)
@@ -101,10 +104,10 @@ def main() -> int:
         return max([call(python, "-m", *command, *rest) for command in commands])
     if IN_CI:
         install_debian()
-    if not wanted:
+    if args.task == "check":
         install_for_development(python)
     elif not install(python, "test", pins=wanted):
-        sys.exit(f"The {args.task} releases could not be installed together.")
+        sys.exit("The packages above could not be installed together.")
     failed = []
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
@@ -138,6 +141,21 @@ def try_programs(python: Path, *arguments: str) -> int:
     if not install(python, "programs"):
         return 1
     return call(python, "-m", "pytest", "-rs", "-p", "no:xdist", "-m", "", PROGRAMS, *arguments)
+
+
+def release(python: Path) -> int:
+    """Build what is uploaded into ``dist/``, check it and try it; return the exit status."""
+    if not install(python, "test", "release"):
+        return 1
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    return (
+        call(python, "-m", "hatchling", "build")
+        or call(python, "-m", "twine", "check", "--strict", *(ROOT / "dist").iterdir())
+        or call(python, "-m", "check_wheel_contents", "dist")
+        or call(
+            python, "-m", "pytest", "-p", "no:xdist", "-m", "", "tests/whole/test_distribution.py"
+        )
+    )
 
 
 def environment(path: Path, base: str) -> Path:
@@ -175,10 +193,9 @@ def releases(task: str) -> list[str]:
 
 def install_for_development(python: Path) -> None:
     """Install all that tests, linters and docs use, or end the program."""
-    wanted = ("test", "peers", "lint", "docs")
-    if install(python, *wanted, "deflate64"):
+    if install(python, "check", "deflate64"):
         return
-    if IN_CI or not install(python, *wanted):
+    if IN_CI or not install(python, "check"):
         sys.exit("The packages above could not be installed.")
     # It comes as source only.
     print("Without a C compiler there is no zipfile-deflate64: its tests will be skipped.")

@@ -33,7 +33,9 @@ def need_h5py(url: str) -> None:
     try:
         import h5py  # noqa: F401
     except ImportError:
-        raise ImportError(f"{url}: a netCDF-4 file needs h5py: pip install h5py") from None
+        raise ImportError(
+            f"{url}: a netCDF-4 file needs h5py: pip install 'nczarr-xarray[netcdf4]'"
+        ) from None
 
 
 @contextmanager

@@ -33,7 +33,9 @@ def need_netcdf4(url: str) -> None:
     try:
         import netCDF4  # noqa: F401
     except ImportError:
-        raise ImportError(f"{url}: a netCDF file needs netCDF4: pip install netCDF4") from None
+        raise ImportError(
+            f"{url}: a netCDF file needs netCDF4: pip install 'nczarr-xarray[netcdf4]'"
+        ) from None
 
 
 @contextmanager

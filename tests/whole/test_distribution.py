@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from email.parser import Parser
@@ -53,14 +54,18 @@ print(nczarr_xarray.__version__)
 """
 
 
+def build(folder: Path) -> dict[str, Path]:
+    """Build the wheel and the sdist of this checkout into `folder`."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheel and the sdist of this checkout."""
-    folder = tmp_path_factory.mktemp("built")
-    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True)
-    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
-    return {"wheel": wheel, "sdist": sdist}
+    return build(tmp_path_factory.mktemp("built"))
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:
@@ -74,6 +79,38 @@ def test_the_changelog_begins_with_the_version() -> None:
     )
     assert found is not None
     assert found[1] == nczarr_xarray.__version__
+
+
+def test_extras_that_messages_and_pages_name_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"])
+    texts = [
+        *(
+            path
+            for name in ("nczarr_xarray", "nczarr_fsspec")
+            for path in (ROOT / name).rglob("*.py")
+        ),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "README.md",
+        ROOT / "pyproject.toml",
+    ]
+    named = {
+        (extra, path.name)
+        for path in texts
+        for group in re.findall(
+            r"(?:nczarr-xarray|install '\.)\[([a-z0-9_,]+)\]", path.read_text(encoding="utf-8")
+        )
+        for extra in group.split(",")
+    }
+    assert {"remote", "s3"} <= {extra for extra, _ in named}
+    assert {(extra, where) for extra, where in named if extra not in extras} == set()
+
+
+@pytest.mark.slow
+def test_a_second_build_is_the_same_to_the_byte(built: dict[str, Path], tmp_path: Path) -> None:
+    again = build(tmp_path)
+    for kind, path in built.items():
+        assert again[kind].read_bytes() == path.read_bytes(), kind
 
 
 @pytest.mark.slow

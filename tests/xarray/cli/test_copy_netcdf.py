@@ -459,7 +459,8 @@ def test_what_to_install(
 ) -> None:
     for name in ("h5py", "netCDF4"):
         monkeypatch.setitem(sys.modules, name, None)
-        assert f"needs {name}: pip install {name}" in failed(capsys, series, tmp_path / "y.nc")
+        said = failed(capsys, series, tmp_path / "y.nc")
+        assert f"needs {name}: pip install 'nczarr-xarray[netcdf4]'" in said
     assert os.listdir(tmp_path) == ["series"]
 
 
