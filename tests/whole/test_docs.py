@@ -150,6 +150,8 @@ def test_commands_print_what_the_page_says(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if ".parq" in command:
+        pytest.importorskip("pyarrow")
     monkeypatch.setenv("COLUMNS", "120")  # tables are as wide as the terminal
     shutil.copytree(DATASET, "ocean.nczarr")
     assert main(shlex.split(command)[1:]) == 0

@@ -373,6 +373,8 @@ def test_chunk_of_more_digits_than_a_number_may_have(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["refs.json", "refs.parq"])
 def test_references(tmp_path: Path, name: str) -> None:
+    if name.endswith(".parq"):
+        pytest.importorskip("pyarrow")
     files = [tmp_path / f"{step}.nc" for step in range(3)]
     for step, file in enumerate(files):
         ds = xr.Dataset({"v": (("t", "x"), np.arange(5000.0)[np.newaxis])}, {"t": [step]})
