@@ -198,7 +198,7 @@ class FragmentDatasets:
         return opening
 
     def _open(self, place: FragmentPlace, *, entire: bool) -> Opening:
-        where, depth = self.resolved(place), self._depth + 1
+        where, depth = self.resolved(place.address), self._depth + 1
         options, name = self.policy.options(where), place.name
         return open_fragment(
             self._open_with, where, options, name, depth=depth, entire=entire, stamp=place.stamp
@@ -214,7 +214,7 @@ class FragmentDatasets:
 
     def sample(self, array: FragmentArray) -> Array | None:
         place = self.first(array)
-        if place is None or self.path(place) is None or array.fragments.mappings:
+        if place is None or self.path(place.address) is None or array.fragments.mappings:
             return None
         try:
             # it is not kept: what is read of it is what it holds then
@@ -268,7 +268,7 @@ class FragmentDatasets:
         fragment = None if like is None else like.beside(name)
         if fragment is not None:
             return replace(fragment, stamp=place.stamp)
-        where = self.resolved(place)
+        where = self.resolved(place.address)
         if not is_url(where):
             return None
         fragment = RemoteFragment.find(where, self.policy.options(where), place.name, entire=entire)
@@ -280,14 +280,14 @@ class FragmentDatasets:
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
         try:
-            return bool(place.address) and is_url(self.resolved(place))
+            return bool(place.address) and is_url(self.resolved(place.address))
         except NCZarrError:
             return False
 
-    def path(self, place: FragmentPlace) -> str | None:
+    def path(self, address: str) -> str | None:
         """Return the path of a fragment of this machine that may be opened."""
         try:
-            where = self.resolved(place) if place.address else ""
+            where = self.resolved(address) if address else ""
         except NCZarrError:
             return None
         return where if where and not is_url(where) else None
@@ -297,23 +297,23 @@ class FragmentDatasets:
         if place.address:
             where = place.address
             with suppress(NCZarrError):
-                where = self.resolved(place)
+                where = self.resolved(place.address)
             error.found_in(printable(redact(where)))
 
-    def resolved(self, place: FragmentPlace) -> str:
-        folder, name, is_plain = split_address(place.address)
+    def resolved(self, address: str) -> str:
+        folder, name, is_plain = split_address(address)
         path = self._folders.get(folder) if is_plain else None
         if path:
             return path + name
-        target = self._targets.get(place.address)
+        target = self._targets.get(address)
         if target is not None:
             return target
         if self._depth >= _DEEPEST:
             raise TooDeepError(
-                place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
+                address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
-        target = self.policy.resolve(place.address)
-        remember(self._targets, place.address, target)
+        target = self.policy.resolve(address)
+        remember(self._targets, address, target)
         as_it_stands = is_plain and "%" not in folder and "#" not in folder
         if as_it_stands and path is None and target.endswith(f"/{name}"):
             policy = self.policy

@@ -387,13 +387,13 @@ class PartsRead:
 
     def _path(self, part: Part) -> str | None:
         """Return the path of a fragment of this machine."""
-        return self.reader.datasets.path(self._place(part))
+        return self.reader.datasets.path(self._place(part).address)
 
     def _local_file(self, part: Part) -> StampedFile | None:
         """Return the file of a fragment of this machine."""
-        place = self._place(part)
-        path = self.reader.datasets.path(place)
-        return None if path is None else StampedFile(path, place.stamp)
+        fragments, number = self.reader.array.fragments, part.number
+        path = self.reader.datasets.path(fragments.addresses[number])
+        return None if path is None else StampedFile(path, fragments.stamp(number))
 
     def read_part(self, part: Part) -> None:
         """Read a part, wherever its fragment is."""

@@ -153,9 +153,12 @@ class Fragments:
         address = self.addresses[number]
         if address is None:
             return ()
-        stamp = UNKNOWN if self.record is None else self.record.stamp(number)
-        first = FragmentPlace(address, self.names[number], self.formats[number], stamp)
-        return (first, *self.others.get(number, ()))
+        stated = self.names[number], self.formats[number], self.stamp(number)
+        return (FragmentPlace(address, *stated), *self.others.get(number, ()))
+
+    def stamp(self, number: int) -> Stamp:
+        """Return of the file of a fragment what is known."""
+        return UNKNOWN if self.record is None else self.record.stamp(number)
 
     def is_beside(self, other: Fragments) -> bool:
         """Tell whether two tables have the same files at the same places, and nothing special."""

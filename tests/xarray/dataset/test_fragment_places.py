@@ -28,7 +28,7 @@ NAMES = ["a.nc", "b.nc", "..", ".", "", "a#mode=bytes", "a%20b", "a b", "c:", "a
 
 def outcome(datasets: FragmentDatasets, address: str) -> str:
     try:
-        return datasets.resolved(FragmentPlace(address, "v"))
+        return datasets.resolved(address)
     except NCZarrError as error:
         return f"{type(error).__name__}: {error}"
 
