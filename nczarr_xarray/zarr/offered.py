@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -114,11 +114,12 @@ class StoreView(Store):
         return (prototype or default_buffer_prototype()).buffer.from_bytes(data)
 
     async def _get(self, key: str, part: slice) -> bytes | None:
-        if (reading := _READING.get()) is not None:
-            reading.begin(self.keys.url)
-        if key.rpartition("/")[2] in ZARR_METADATA:
-            return await self._reads.ask((key, part, self.keys.max_metadata))
-        return await self._reads.ask((key, part, self.most))
+        is_metadata = key.rpartition("/")[2] in ZARR_METADATA
+        wish = key, part, self.keys.max_metadata if is_metadata else self.most
+        if (reading := _READING.get()) is None:
+            return await self._reads.ask(wish)
+        reading.begin(self.keys.url)
+        return await reading.ask(wish, self._reads.ask)
 
     async def _send(self, reads: builtins.list[_Read]) -> None:
         """Have all reads of a turn done; handing them over one by one takes longer."""
@@ -188,9 +189,17 @@ class Reading:
     After an error it ends them, and waits for that: what is left at the end of a program cannot run
     any more, and says so in hundreds of messages. The tasks know their read by the context that
     they take from the calling thread.
+
+    Parameters
+    ----------
+    joint
+        Whether it is of several selections: what they all want is fetched once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, joint: bool = False) -> None:
+        #: by key and part
+        self._answers: dict[tuple[Any, ...], asyncio.Task[bytes | None]] | None
+        self._answers = {} if joint else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._refused = 0
@@ -205,6 +214,18 @@ class Reading:
         if task is not None:
             self._loop = task.get_loop()
             self._tasks.add(task)
+
+    async def ask(
+        self, wish: _Wish, ask: Callable[[_Wish], Coroutine[Any, Any, bytes | None]]
+    ) -> bytes | None:
+        """Return what `ask` does, which is asked once in a joint read."""
+        if self._answers is None:
+            return await ask(wish)
+        key, part, _ = wish
+        task = self._answers.get((key, part.start, part.stop))
+        if task is None:
+            task = self._answers[key, part.start, part.stop] = asyncio.create_task(ask(wish))
+        return await asyncio.shield(task)
 
     def __enter__(self) -> Self:
         self._token = _READING.set(self)

@@ -7,14 +7,16 @@ import json
 import math
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore
@@ -45,6 +47,8 @@ _FILTERS = ProcessLock()
 _RECTILINEAR = "rectilinear"
 #: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
 MAX_CHUNKS = 1 << 24
+#: Selections of a remote array that are read at the same time.
+_AT_ONCE = 32
 #: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
 _EACH_CHUNK = 1 << 16
 
@@ -131,16 +135,33 @@ class ZarrReader:
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
-        if not points:
-            count = plan_outer(key, *self._grid).count
+        return self.read_jointly([(key, points)])[0]
+
+    def read_jointly(self, wanted: Sequence[tuple[tuple[Any, ...], bool]]) -> list[np.ndarray]:
+        """Read selections, each a key and whether it is of points: what they share is fetched once.
+
+        Those of a remote store are read at the same time.
+        """
+        for key, points in wanted:
+            count = 0 if points else plan_outer(key, *self._grid).count
             if count > MAX_CHUNKS:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         from nczarr_xarray.zarr.offered import Reading
 
         try:
-            with Reading():
-                data = np.asarray(self._points(key) if points else self._outer(key))
+            with Reading(joint=len(wanted) > 1):
+                if len(wanted) == 1 or isinstance(self._store, LocalStore):
+                    found = [self._values(*one) for one in wanted]
+                else:
+                    contexts = [copy_context() for _ in wanted]  # by which tasks know their read
+                    with WaitingThreads(_AT_ONCE, thread_name_prefix="nczarr-load") as pool:
+                        waiting = [
+                            pool.submit(context.run, self._values, *one)
+                            for context, one in zip(contexts, wanted, strict=True)
+                        ]
+                        found = [one.result() for one in waiting]
             self._check()
+            return found
         except (NCZarrError, IndexError):
             raise
         except Exception as error:  # zarr and the codecs raise whatever they like
@@ -149,6 +170,9 @@ class ZarrReader:
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
             self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
+
+    def _values(self, key: tuple[Any, ...], points: bool) -> np.ndarray:
+        data = np.asarray(self._points(key) if points else self._outer(key))
         return data.astype(object) if data.dtype.kind == "T" else data
 
     def _check(self) -> None:
