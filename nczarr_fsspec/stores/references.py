@@ -35,7 +35,7 @@ from nczarr_fsspec.stores.referenceformat import (
     References,
     Row,
 )
-from nczarr_fsspec.transport.request import Extent
+from nczarr_fsspec.transport.request import Extent, Stamp
 from nczarr_fsspec.transport.shared import background_loop
 
 T = TypeVar("T")
@@ -63,7 +63,16 @@ _last_read: deque[References] = deque(maxlen=2)
 
 
 class Opener(Protocol):
-    """Opens the files that references name. Picklable."""
+    """Opens the files that references name. Picklable.
+
+    Attributes
+    ----------
+    moves
+        Whether files have moved since: a copy has another time, and of versions only the size.
+    """
+
+    @property
+    def moves(self) -> bool: ...
 
     def open(self, address: str) -> File:
         """Open a file; of one behind a network, nothing is asked yet.
@@ -154,7 +163,9 @@ class _Keys(KeyStore):
     def _check_version(self, address: str, file: File) -> None:
         """Raise `ChangedError` if a file that was read is not the one that references are about."""
         if self._references is not None and address in self._references.versions:
-            self._references.versions[address].check(file.stamp, file.url)
+            stamp = self._references.versions[address]
+            known = Stamp(stamp.size) if self._opener.moves else stamp
+            known.check(file.stamp, file.url)
 
     async def fetch(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         found = await self._find(key)

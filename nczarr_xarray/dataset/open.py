@@ -435,6 +435,10 @@ class FilesOfReferences:
             return open_local(target)
         return Place.of(target, self.policy.options(target)).open_unasked()
 
+    @property
+    def moves(self) -> bool:
+        return self.policy.moves
+
     def is_remote(self, address: str) -> bool:
         """Tell whether a file has to be waited for."""
         try:

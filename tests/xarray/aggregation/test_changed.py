@@ -283,6 +283,15 @@ def test_references_know_the_versions_of_files(tmp_path: Path, name: str, is_rem
                         ds.tas[number].load()
 
 
+def test_files_of_references_that_have_moved_are_told_by_their_size(tmp_path: Path) -> None:
+    aggregate(write_all(tmp_path / "a", 2), tmp_path / "r.json")
+    shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile)
+    for path in (tmp_path / "b").iterdir():
+        os.utime(path, ns=(1, 1))
+    moves = {f"{tmp_path}/a": f"{tmp_path}/b"}
+    assert values(tmp_path / "r.json", replace=moves) == values(tmp_path / "r.json")
+
+
 def test_what_is_no_version_of_a_file_is_refused(tmp_path: Path) -> None:
     aggregate(write_all(tmp_path, 2), tmp_path / "r.json")
     document = json.loads((tmp_path / "r.json").read_text())
