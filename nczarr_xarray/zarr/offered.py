@@ -225,7 +225,7 @@ class Reading:
         task = self._answers.get((key, part.start, part.stop))
         if task is None:
             task = self._answers[key, part.start, part.stop] = asyncio.create_task(ask(wish))
-        return await asyncio.shield(task)
+        return await task  # which ends with any of those that wait: the read has failed then
 
     def __enter__(self) -> Self:
         self._token = _READING.set(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -49,7 +50,7 @@ SELECTIONS: list[dict[str, Any]] = [
     {"x": slice(5, 5)},
     {},
 ]
-KINDS = ["d.nc", "d.nczarr", "d.nca"]
+KINDS = ["d.nc", "d.nczarr", "d.nca", "d3.zarr"]
 
 
 def made() -> xr.Dataset:
@@ -67,6 +68,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made().to_netcdf(folder / "d.nc", engine="netcdf4", encoding=STORED)
     encoding = {name: {**one} for name, one in STORED.items()}
     made().nczarr.to_nczarr(folder / "d.nczarr", encoding=encoding)
+    grids = {name: {"chunks": CHUNKS} for name in STORED}
+    with warnings.catch_warnings():  # not in the specification of Zarr 3
+        warnings.filterwarnings("ignore", "Consolidated metadata", UserWarning)
+        made().to_zarr(folder / "d3.zarr", zarr_format=3, consolidated=True, encoding=grids)
     for start in (0, 5, 7):
         part = made().isel(t=slice(start, {0: 5, 5: 7, 7: 12}[start]))
         part.to_netcdf(folder / f"from{start}.nc", encoding={"t": {"dtype": "f8"}})
@@ -150,15 +155,16 @@ def test_what_is_not_ours(target: str) -> None:
     assert (objects[2].values == made()["packed"].values * 2).all()
 
 
-def test_each_chunk_is_fetched_once(server: Server) -> None:
-    ds = opened(f"{server.url}/d.nczarr")
+@pytest.mark.parametrize(("name", "key"), [("d.nczarr", "{}.{}.{}"), ("d3.zarr", "c/{}/{}/{}")])
+def test_each_chunk_is_fetched_once(server: Server, name: str, key: str) -> None:
+    ds = opened(f"{server.url}/{name}")
     objects = [ds["shuffled"].isel(t=slice(n, n + 6), y=slice(n, n + 20)) for n in range(6)]
     before = len(server.requests)
     load(*objects)
     asked = Counter(one.path for one in server.requests[before:])
     boxes = [(range(n // 5, (n + 5) // 5 + 1), range(n // 8, (n + 19) // 8 + 1)) for n in range(6)]
-    chunks = {f"{t}.{y}.{x}" for ts, ys in boxes for t in ts for y in ys for x in range(4)}
-    assert {f"/d.nczarr/shuffled/{chunk}" for chunk in chunks} < set(asked)
+    chunks = {key.format(t, y, x) for ts, ys in boxes for t in ts for y in ys for x in range(4)}
+    assert {f"/{name}/shuffled/{chunk}" for chunk in chunks} < set(asked)
     assert set(asked.values()) == {1}
 
 
@@ -174,6 +180,8 @@ def test_all_are_one_round(url: str) -> None:
         )
     if url.endswith(".nca"):  # of one fragment, which is opened for each variable
         assert trace.summary.requests <= 8
+    elif url.endswith("d3.zarr"):  # threads of their own begin the selections
+        assert trace.summary.requests <= 2 * 8 + 2  # chunks, and whether their arrays are there
     else:
         assert trace.summary.rounds <= 2  # the index of chunks of a file, and these
 
