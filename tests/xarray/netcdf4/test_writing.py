@@ -65,6 +65,7 @@ class Program:
         """Do one more thing, any."""
         draw = self.draw
         choices = [self.dimension, self.variable, self.attribute, self.sync, self.reopen, self.read]
+        choices += [self.rename_variable, self.rename_attribute]
         if not self.lengths:
             self.dimension()
         elif not self.types:
@@ -111,6 +112,22 @@ class Program:
             f"{name}.{attribute} = {values[attribute]!r}",
             lambda nc: setattr(nc[name], attribute, values[attribute]),
         )
+
+    # what netCDF-C 4.9.3 renames in HDF5 files without a fault (observed): variables of the root
+    # that are stored and no coordinates, and attributes that were stored once
+
+    def rename_variable(self) -> None:
+        old = next((name for name in self.types if name.startswith("v")), None)
+        if old is not None:
+            self.reopen()
+            self.both(f"rename {old}", lambda nc: nc.renameVariable(old, f"{old}_"))
+            self.types[f"{old}_"] = self.types.pop(old)
+            self.reopen()
+
+    def rename_attribute(self) -> None:
+        name = self.draw.choice([*self.types])
+        self.reopen()
+        self.both(f"rename {name}.note", lambda nc: nc[name].renameAttribute("note", "remark"))
 
     def sync(self) -> None:
         self.both("sync", lambda nc: nc.sync())
