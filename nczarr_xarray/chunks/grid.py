@@ -485,6 +485,11 @@ class GridPieces:
 
     def _scatter(self, scatter: Scatter, rows: np.ndarray, chunks: Sequence[Any]) -> None:
         axes, result = self._read.plan.axes, self._read.result
+        if len(self._window.ids) == self.groups:  # there are no rows
+            segments = self._window.segments
+            alone_tasks = [segments[row].first for row in rows.tolist()]
+            scatter.many(chunks, alone_tasks, axes, result)
+            return
         alone: list[Any] = []
         tasks: list[ChunkTask] = []
         in_rows = self._read.grid.decoder.in_rows

@@ -161,7 +161,11 @@ def array_pieces(index: np.ndarray, chunk: Division) -> list[Piece]:
     bounds = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(chunks)]
     pieces = []
     for start, stop in itertools.pairwise(bounds):
-        target = slice(start, stop) if order is None else order[start:stop]
+        target: Positions = slice(start, stop)
+        if order is not None:
+            target = order[start:stop]  # ascending: neighbours copy faster as a slice
+            first, last = int(target[0]), int(target[-1])
+            target = slice(first, last + 1) if last - first < stop - start else target
         pieces.append(Piece(int(chunks[start]), as_slice(within[start:stop]), target))
     return pieces
 
@@ -178,9 +182,10 @@ def as_slice(index: np.ndarray) -> Positions:
 
 def as_indexer(parts: Sequence[Positions]) -> tuple[Any, ...]:
     """Return a numpy key that selects orthogonally, also where several parts are arrays."""
-    if [type(part) for part in parts].count(np.ndarray) < 2:
+    if list(map(type, parts)).count(np.ndarray) < 2:
         return tuple(parts)
-    return np.ix_(*map(as_list, parts))
+    last = len(parts) - 1
+    return tuple(as_list(part).reshape(-1, *(1,) * (last - i)) for i, part in enumerate(parts))
 
 
 class Block(NamedTuple):

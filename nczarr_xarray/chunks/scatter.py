@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,11 +137,17 @@ class Scatter:
     ) -> None:
         """Do as `one` does, for several chunks that are in no row."""
         joint = bool(tasks) and isinstance(tasks[0], SharedTask)
-        if joint or len(tasks) == 1 or not self._small:
+        if joint or len(tasks) < 2 or not self._small:
             for chunk, task in zip(chunks, tasks, strict=True):
                 self.one(chunk, task, axes, result)
-        elif tasks:
-            for elements, task in zip(self._elements(chunks), tasks, strict=True):
+        else:
+            apart: Iterable[np.ndarray]
+            if self._fields or isinstance(chunks, np.ndarray):
+                apart = self._elements(chunks)
+            else:  # to join them would copy all, for the part of each that is wanted
+                shape, dtype = self._array.chunk_shape, self._array.dtype
+                apart = (np.ndarray(shape, dtype, chunk) for chunk in chunks)
+            for elements, task in zip(apart, tasks, strict=True):
                 seen = elements if axes is None else elements.transpose(axes)
                 result[task.target] = seen[task.source]
 

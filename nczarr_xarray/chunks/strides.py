@@ -667,11 +667,14 @@ def _divided(source: Positions, target: Positions, stride: int, block: int) -> l
         target = target.ravel()
     if isinstance(source, slice) and (source.step or 1) * stride - block < FAR_APART:
         return [_Near(*bounded(source), target)]  # of any length
-    numbers, places = as_list(source).ravel(), as_list(target)
-    order = np.argsort(numbers, kind="stable")
+    numbers = as_list(source).ravel()
+    low, span, within = bounded(numbers)
+    if span * stride < FAR_APART:
+        return [_Near(low, span, within, target)]
+    places, order = as_list(target), np.argsort(numbers, kind="stable")
     far = np.flatnonzero(np.diff(numbers[order]) * stride - block >= FAR_APART) + 1
     if not far.size:
-        return [_Near(*bounded(numbers), target)]
+        return [_Near(low, span, within, target)]
     return [
         _Near(*bounded(as_slice(numbers[members])), as_slice(places[members]))
         for members in np.split(order, far)
