@@ -4,6 +4,7 @@
     python ci/stress_concurrent.py regions --rounds 2000 --kind directory
     python ci/stress_concurrent.py appends --loads 1000
     python ci/stress_concurrent.py appends --appends 1000 --readers 32
+    python ci/stress_concurrent.py files --appends 1000 --readers 8 --kind s3
     python ci/stress_concurrent.py overwrites --loads 1000
     python ci/stress_concurrent.py conflicts --rounds 200 --kind s3 --hosts 2
 
@@ -43,11 +44,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = str(ROOT)
 
-import numpy as np  # noqa: E402 - the path comes first
+import fsspec  # noqa: E402 - the path comes first
+import numpy as np  # noqa: E402
 import xarray as xr  # noqa: E402
 
 from nczarr_fsspec.errors import NCZarrError  # noqa: E402
-from nczarr_xarray import load_dataset  # noqa: E402
+from nczarr_xarray import aggregate, load_dataset  # noqa: E402
+from tests.support.builders.manyfiles import field, step  # noqa: E402
 from tests.support.faults.killing import Target, local, on_s3, prepared_context  # noqa: E402
 from tests.support.servers.s3server import seaweed_s3  # noqa: E402
 
@@ -61,7 +64,7 @@ LONGEST = 1000
 def main() -> int:
     """Run as the command line says; 1 if anything was not as promised."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("what", choices=["regions", "conflicts", "appends", "overwrites"])
+    options.add_argument("what", choices=["regions", "conflicts", *_READING])
     options.add_argument("--kind", default="directory", choices=["directory", "zip", "s3"])
     options.add_argument("--rounds", type=int, default=100, help="of regions or conflicts")
     options.add_argument("--hosts", type=int, default=1, help="that writers take for their own")
@@ -216,17 +219,17 @@ def _values(number: int, rows: int = SHAPE[0], first: int = 0) -> xr.Dataset:
 
 
 def _reading(given: argparse.Namespace, target: Target) -> Counts:
-    encoding = {name: {"chunks": CHUNKS} for name in ("v", "w")}
+    encoding: dict[str, Any] = {name: {"chunks": CHUNKS} for name in ("v", "w")}
     encoding["name"] = {"_nczarr_maxstrlen": 12}
-    target.write(_values(0), "w", encoding=encoding, unlimited_dims=["t"])
-    stop, queue = prepared_context().Event(), prepared_context().Queue()
-    appends = given.what == "appends"
-    if appends:
-        writer = _process(_append, target, stop, queue, given.appends)
+    if given.what == "files":
+        _add_file(target, 0)
     else:
-        writer = _process(_overwrite, target, stop, queue)
+        target.write(_values(0), "w", encoding=encoding, unlimited_dims=["t"])
+    stop, queue = prepared_context().Event(), prepared_context().Queue()
+    write, load = _READING[given.what]
     share = sys.maxsize if given.appends else -(-given.loads // given.readers)
-    load, last = (_load_appended, stop) if appends else (_load_overwritten, given.plain)
+    last = given.plain if given.what == "overwrites" else stop
+    writer = _process(write, target, stop, queue, given.appends)
     others = [_process(load, target, share, queue, last) for _ in range(given.readers)]
     for process in (writer, *others):
         process.start()
@@ -287,7 +290,67 @@ def _load_appended(target: Target, loads: int, queue: Any, stop: Event) -> None:
     queue.put(found)
 
 
-def _overwrite(target: Target, stop: Event, queue: Any) -> None:
+def _add_file(target: Target, number: int) -> None:
+    """Have one more file, and an aggregation of all."""
+    fs, folder = fsspec.url_to_fs(target.url, **(target.options or {}))
+    name = f"{number}.nc"
+    with tempfile.TemporaryDirectory() as own:
+        fs.makedirs(folder, exist_ok=True)
+        fs.put_file(step(Path(own) / name, [number]), f"{folder}/{name}")
+    aggregate(
+        [f"{target.url}/{name}"],
+        f"{target.url}/m.nca",
+        dim="time",
+        append=number > 0,
+        storage_options=target.options,
+    )
+
+
+def _add_files(target: Target, stop: Event, queue: Any, appends: int) -> None:
+    begin, number = time.monotonic(), 0
+    while not stop.is_set():
+        number += 1
+        _add_file(target, number)
+        if number % 50 == 0:
+            print(f"{number} appends in {time.monotonic() - begin:.0f} s", flush=True)
+        if number == appends:
+            stop.set()
+    queue.put(collections.Counter(appends=number))
+
+
+def _load_files(target: Target, loads: int, queue: Any, stop: Event) -> None:
+    """Load the coordinates of all files, and the values of the last file and of some others."""
+    warnings.simplefilter("error")
+    os.nice(10)  # the more is written
+    found: Counts = collections.Counter()
+    lengths: list[int] = []
+    chance = random.Random()  # noqa: S311
+    options: dict[str, Any] = {
+        "storage_options": target.options,
+        "cache": False,
+        "decode_times": False,
+    }
+    ending = False
+    while found.total() < loads and not ending:
+        ending = stop.is_set()  # what is opened now has all
+        try:
+            with xr.open_dataset(f"{target.url}/m.nca", engine="nczarr", **options) as dataset:
+                rows = dataset.sizes["time"]
+                wanted = sorted({rows - 1, *(chance.randrange(rows) for _ in range(4))})
+                good = dataset["time"].values.tolist() == [*range(rows)]
+                good &= np.array_equal(dataset["tas"][wanted].values, field(wanted))
+            good &= not lengths or rows >= lengths[-1]
+            lengths.append(rows)
+            found["loads" if good else f"BAD load of {rows}"] += 1
+        except Exception as error:  # noqa: BLE001 - it is counted
+            found[f"BAD {error}"[:200]] += 1
+            print(f"BAD {error}", flush=True)
+    found["lengths that readers saw, each counted by each"] = len(set(lengths))
+    found[f"readers whose last of all lengths was {lengths[-1]}"] += 1
+    queue.put(found)
+
+
+def _overwrite(target: Target, stop: Event, queue: Any, _: int) -> None:
     found: Counts = collections.Counter()
     encoding = {"name": {"_nczarr_maxstrlen": 12}}
     for number in itertools.count(1):
@@ -321,6 +384,13 @@ def _load_overwritten(target: Target, loads: int, queue: Any, plain: bool) -> No
             found[text[:200]] += 1
     queue.put(found)
 
+
+#: Who writes, and who reads meanwhile.
+_READING: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
+    "appends": (_append, _load_appended),
+    "files": (_add_files, _load_files),
+    "overwrites": (_overwrite, _load_overwritten),
+}
 
 if __name__ == "__main__":
     sys.exit(main())
