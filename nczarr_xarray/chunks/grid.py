@@ -20,6 +20,15 @@ from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.joint import JointPlan
+from nczarr_xarray.chunks.parts import (
+    FAR_APART,
+    PART_SHARE,
+    ChunkPart,
+    PartsRead,
+    in_parts,
+    may_be_sparse,
+    strides_of,
+)
 from nczarr_xarray.chunks.pieces import Block
 from nczarr_xarray.chunks.plan import (
     LOCAL_WINDOW,
@@ -33,15 +42,6 @@ from nczarr_xarray.chunks.plan import (
 )
 from nczarr_xarray.chunks.scatter import Scatter, allocate, fill
 from nczarr_xarray.chunks.sources import EncodedChunk, LocalSource, RemoteKeys, fetch_together
-from nczarr_xarray.chunks.strides import (
-    FAR_APART,
-    PART_SHARE,
-    ChunkPart,
-    PartsRead,
-    in_parts,
-    may_be_sparse,
-    strides_of,
-)
 from nczarr_xarray.chunks.threads import ON_LOOP_BYTES, items_at_a_time
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nczarr_xarray.chunks.parts import FAR_APART, parts_of, strides_of
 from nczarr_xarray.chunks.plan import ChunkTask, plan_outer, plan_points
-from nczarr_xarray.chunks.strides import FAR_APART, parts_of, strides_of
 from tests.support.examples import examples
 
 ITEM = 4
@@ -50,7 +50,7 @@ def test_tasks_make_up_what_is_wanted(
     strides = strides_of(shape, "C", ITEM, None)
     (whole,) = parts_of(task, strides, ITEM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nczarr_xarray.chunks.strides.FAR_APART", far)
+        patch.setattr("nczarr_xarray.chunks.parts.FAR_APART", far)
         parts = parts_of(task, strides, ITEM)
     found, times = np.zeros(wanted, chunk.dtype), np.zeros(wanted, int)
     expected = np.zeros(wanted, chunk.dtype)

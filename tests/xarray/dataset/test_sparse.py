@@ -26,13 +26,13 @@ from nczarr_fsspec.stores import zipformat
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.chunks import threads
 from nczarr_xarray.chunks.engine import ChunkReader
-from nczarr_xarray.chunks.plan import plan_outer, plan_points
-from nczarr_xarray.chunks.strides import (
+from nczarr_xarray.chunks.parts import (
     PART_SHARE,
     may_be_sparse,
     parts_of,
     strides_of,
 )
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.model import ChunkedArray
 from tests.support.builders.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.builders.treereads import tree_reads
@@ -445,7 +445,7 @@ def test_tasks_are_split_where_elements_are_far_apart(
     strides = strides_of(shape, order, 2, plan.axes)
     stored = values.tobytes(order)
     for task in plan.tasks():
-        with mock.patch("nczarr_xarray.chunks.strides.FAR_APART", far):
+        with mock.patch("nczarr_xarray.chunks.parts.FAR_APART", far):
             parts = parts_of(task, strides, 2)
         for part in parts:
             part.scatter(stored[part.start : part.stop], values.dtype, result)
