@@ -16,6 +16,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import urlsplit
@@ -129,12 +130,19 @@ def _files(env: Mapping[str, str]) -> tuple[dict[str, list[Entry]], dict[str, li
 def _entries(path: Path) -> list[Entry] | None:
     """Return those of one file; None if there is none."""
     try:
-        return parse_rc(path.read_text("utf-8", errors="replace"), str(path))
+        status = path.stat()
+        return _parsed(str(path), status.st_mtime_ns, status.st_size, status.st_ino)
     except FileNotFoundError:
         return None
     except OSError as error:
         _log.warning("%s cannot be read: %s", path, error.strerror)
         return []
+
+
+@lru_cache(maxsize=16)
+def _parsed(path: str, *_: int) -> list[Entry]:
+    """Read a file again only if it is another one: every opening asks for all of them."""
+    return parse_rc(Path(path).read_text("utf-8", errors="replace"), path)
 
 
 def has_secret_for_all(entries: Sequence[Entry]) -> bool:

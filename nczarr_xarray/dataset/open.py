@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -136,41 +136,37 @@ def open_either(target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file
     NCZarrError
         If there is neither, or what `of_tree` or `of_file` raise.
     """
-    for _ in range(_ANEW if isinstance(target, (str, os.PathLike)) else 0):
-        with suppress(ChangedError):
-            return _open_either(target, options, of_tree, of_file)
-    return _open_either(target, options, of_tree, of_file)
-
-
-def _open_either(
-    target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file: OpenFile[T]
-) -> T:
-    """Do as `open_either` does, once."""
-    try:
-        if (keys := as_references(target, target, options)) is not None:  # what kerchunk returned
-            return of_tree(keys, frozenset(), options, target)
-        place = place_of(target, options.storage_options)
-        contents = place.open(options.folder)
-        data = contents.data
-        if (keys := as_references(target, data, options)) is not None:
-            return of_tree(keys, place.mode, options, target)
-        if isinstance(data, ByteSource):
-            return of_file(data, options, target)
+    anew = _ANEW if isinstance(target, (str, os.PathLike)) else 0
+    while True:
         try:
-            return of_tree(data, place.mode, options, target)
-        except (DatasetNotFoundError, AccessDeniedError, PageError) as error:
-            # a URL need not tell by its name whether it is that of a tree or of one file
-            if contents.as_file is None or isinstance(error, RedirectError):
+            # what kerchunk returned
+            if (keys := as_references(target, target, options)) is not None:
+                return of_tree(keys, frozenset(), options, target)
+            place = place_of(target, options.storage_options)
+            contents = place.open(options.folder)
+            data = contents.data
+            if (keys := as_references(target, data, options)) is not None:
+                return of_tree(keys, place.mode, options, target)
+            if isinstance(data, ByteSource):
+                return of_file(data, options, target)
+            try:
+                return of_tree(data, place.mode, options, target)
+            except (DatasetNotFoundError, AccessDeniedError, PageError) as error:
+                # a URL need not tell by its name whether it is that of a tree or of one file
+                if contents.as_file is None or isinstance(error, RedirectError):
+                    raise
+                file = _instead_of_tree(contents.as_file, error, options)
+            if (keys := as_references(target, file, options)) is not None:
+                return of_tree(keys, place.mode, options, target)
+            return of_file(file, options, target)
+        except (StoreError, FormatError) as error:
+            if anew and isinstance(error, ChangedError):
+                anew -= 1
+                continue
+            hint = _hint(target)
+            if not hint:
                 raise
-            file = _instead_of_tree(contents.as_file, error, options)
-        if (keys := as_references(target, file, options)) is not None:
-            return of_tree(keys, place.mode, options, target)
-        return of_file(file, options, target)
-    except (StoreError, FormatError) as error:
-        hint = _hint(target)
-        if not hint:
-            raise
-        raise type(error)(error.object, f"{error.reason}; {hint}") from error.__cause__
+            raise type(error)(error.object, f"{error.reason}; {hint}") from error.__cause__
 
 
 def _instead_of_tree(
