@@ -14,9 +14,21 @@ from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.places.hosts import is_metadata_service, is_private
-from nczarr_fsspec.transport import contentrange
-from nczarr_fsspec.transport.bodies import Response, at_most, encoding_of, exactly, pieces, up_to
-from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
+from nczarr_fsspec.transport.bodies import (
+    ContentRange,
+    Part,
+    Response,
+    at_most,
+    content_range,
+    cut_from_parts,
+    encoding_of,
+    exactly,
+    multipart_boundary,
+    multipart_parts,
+    pieces,
+    unsatisfied_size,
+    up_to,
+)
 from nczarr_fsspec.transport.policy import Clock
 from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import (
@@ -217,12 +229,12 @@ async def _several(response: Response, clock: Clock, request: Request) -> Answer
     wanted = sum(stop - start for start, stop in request.extents)
     most = 2 * wanted + (1 << 20)  # headers, and gaps that the server filled
     stated = content_range(response.headers.get("Content-Range"))
-    mark = contentrange.boundary(response.headers.get("Content-Type", ""))
-    found: list[contentrange.Part] | None = None
+    mark = multipart_boundary(response.headers.get("Content-Type", ""))
+    found: list[Part] | None = None
     if encoding_of(response):
         pass
     elif mark is not None:
-        found = contentrange.parts(await up_to(response, clock, request.shown, most), mark)
+        found = multipart_parts(await up_to(response, clock, request.shown, most), mark)
     elif stated is not None and stated.stop - stated.start <= most:
         body = exactly(pieces(response, clock, request.shown), stated.stop - stated.start)
         found = [(stated, await body)]
@@ -232,7 +244,7 @@ async def _several(response: Response, clock: Clock, request: Request) -> Answer
     version = request.version or FileVersion()
     for part, _ in found:
         version = version.agreeing(FileVersion.of(response.headers, part.size), request.shown)
-    return Answer([contentrange.cut(found, extent) for extent in request.extents], version)
+    return Answer([cut_from_parts(found, extent) for extent in request.extents], version)
 
 
 def _beyond(response: Response, request: Request) -> Answer:

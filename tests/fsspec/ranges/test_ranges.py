@@ -33,9 +33,9 @@ from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.remote import open_source
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport import answers as _answers
+from nczarr_fsspec.transport import bodies
 from nczarr_fsspec.transport import bodies as _bodies
 from nczarr_fsspec.transport import bodies as _buffer
-from nczarr_fsspec.transport import contentrange
 from nczarr_fsspec.transport import http as _http
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.bodies import LARGE
@@ -865,7 +865,7 @@ class TestMultipart:
         st.sampled_from([b"", b"\r\n"]),
     )
     def test_any_parts(self, parts: list[tuple[int, bytes]], preamble: bytes) -> None:
-        found = contentrange.parts(body_of(parts, 10**13, preamble), b"MARK")
+        found = bodies.multipart_parts(body_of(parts, 10**13, preamble), b"MARK")
         assert found is not None
         assert [(where.start, bytes(data)) for where, data in found] == parts
         assert {where.size for where, _ in found} == {10**13}
@@ -873,14 +873,16 @@ class TestMultipart:
     def test_parts_of_another_length_than_they_say(self) -> None:
         whole = body_of([(0, b"abc"), (10, b"d" * 50)], 100)
         for wrong in (b"bytes 10-58/", b"bytes 10-60/"):
-            assert contentrange.parts(whole.replace(b"bytes 10-59/", wrong), b"MARK") is None
+            assert bodies.multipart_parts(whole.replace(b"bytes 10-59/", wrong), b"MARK") is None
         # where the end would be, data look like one
         whole = body_of([(10, b"d" * 20 + b"--" + b"d" * 28)], 100)
-        assert contentrange.parts(whole.replace(b"bytes 10-59/", b"bytes 10-21/"), b"MARK") is None
+        assert (
+            bodies.multipart_parts(whole.replace(b"bytes 10-59/", b"bytes 10-21/"), b"MARK") is None
+        )
 
     def test_data_may_look_like_boundaries(self) -> None:
         data = b"\r\n--MARK\r\n\r\n--MARK--\r\n"
-        found = contentrange.parts(body_of([(5, data)], 100), b"MARK")
+        found = bodies.multipart_parts(body_of([(5, data)], 100), b"MARK")
         assert found is not None
         assert bytes(found[0][1]) == data
 
@@ -896,10 +898,10 @@ class TestMultipart:
             "change": whole[:at] + noise + whole[at + len(noise) :],
             "insert": whole[:at] + noise + whole[at:],
         }[kind]
-        for where, piece in contentrange.parts(broken, b"MARK") or []:
+        for where, piece in bodies.multipart_parts(broken, b"MARK") or []:
             assert len(piece) == where.stop - where.start
         if kind == "cut" and at < len(whole) - 4:
-            assert contentrange.parts(broken, b"MARK") is None
+            assert bodies.multipart_parts(broken, b"MARK") is None
 
     @pytest.mark.parametrize(
         ("text", "mark"),
@@ -912,15 +914,15 @@ class TestMultipart:
         ],
     )
     def test_boundaries(self, text: str, mark: bytes | None) -> None:
-        assert contentrange.boundary(text) == mark
+        assert bodies.multipart_boundary(text) == mark
 
     def test_extents_are_cut_out(self) -> None:
-        found = contentrange.parts(body_of([(100, b"0123456789"), (0, b"ab")], 200), b"MARK")
+        found = bodies.multipart_parts(body_of([(100, b"0123456789"), (0, b"ab")], 200), b"MARK")
         assert found is not None
-        assert bytes(contentrange.cut(found, Extent(102, 105)) or b"") == b"234"
-        assert bytes(contentrange.cut(found, Extent(0, 2)) or b"") == b"ab"
-        assert contentrange.cut(found, Extent(109, 111)) is None
-        assert contentrange.cut(found, Extent(50, 60)) is None
+        assert bytes(bodies.cut_from_parts(found, Extent(102, 105)) or b"") == b"234"
+        assert bytes(bodies.cut_from_parts(found, Extent(0, 2)) or b"") == b"ab"
+        assert bodies.cut_from_parts(found, Extent(109, 111)) is None
+        assert bodies.cut_from_parts(found, Extent(50, 60)) is None
 
 
 async def in_pieces(body: bytes, length: int) -> AsyncIterator[bytes]:

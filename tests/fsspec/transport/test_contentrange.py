@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nczarr_fsspec.transport.answers import retry_after
-from nczarr_fsspec.transport.contentrange import content_range, unsatisfied_size
+from nczarr_fsspec.transport.bodies import content_range, unsatisfied_size
 from nczarr_fsspec.transport.request import FileVersion, moment
 
 LONG = "9" * 5000
