@@ -499,8 +499,7 @@ def _urls() -> list[Any]:
 
 def _netrc(data: bytes) -> None:
     with _as_file(data) as path:
-        header = Logins(netrc_file=path).header(URL("https://h/x"), own=True, clear=False)
-        _now(header)
+        Logins(netrc_file=path).header(URL("https://h/x"), own=True, clear=False)
 
 
 def _cookies(data: bytes) -> None:
