@@ -252,7 +252,7 @@ READING = {
     *under("nczarr_xarray.backend", "compat data_store encoding lazy_array"),
     *under(
         "nczarr_xarray.chunks",
-        "cache decoder engine grid joint pieces plan scatter sources strides threads",
+        "cache decoder engine grid joint parts pieces plan scatter sources strides threads",
     ),
     *under("nczarr_xarray.dataset", "replaced_arrays selections variable"),
     *under("nczarr_fsspec", "concurrency errors stores.missing_chunks text"),
