@@ -48,13 +48,13 @@ class ChunkReader:
         Not one that `reads_itself`.
     store
         The keys of the dataset, or its file.
-    document
+    documents
         As of `RemoteKeys`.
     """
 
-    def __init__(self, array: Array, store: KeyStore | File, document: Document | None) -> None:
+    def __init__(self, array: Array, store: KeyStore | File, *documents: Document) -> None:
         self.array = array
-        self._source = source = source_of(store, document)
+        self._source = source = source_of(store, *documents)
         self._scheme: Grid | Strided
         #: begins a read of it
         self._begin: Callable[..., GridRead | StridedRead]

@@ -59,7 +59,7 @@ class LocalKeys:
 
     Parameters
     ----------
-    document
+    documents
         As of `RemoteKeys`.
 
     Attributes
@@ -70,9 +70,9 @@ class LocalKeys:
 
     joins = False
 
-    def __init__(self, store: LocalStore, document: Document | None) -> None:
+    def __init__(self, store: LocalStore, *documents: Document) -> None:
         self._store = store
-        self._presence = Presence(store, *(() if document is None else (document,)))
+        self._presence = Presence(store, *documents)
 
     def locate(self, locating: Locating) -> ChunkTable:
         """Run `Array.locate`."""
@@ -148,18 +148,18 @@ class RemoteKeys:
 
     Parameters
     ----------
-    document
+    documents
         The array's metadata. If they are needed and gone, chunks are not missing, but removed.
     """
 
-    def __init__(self, store: RemoteStore, document: Document | None) -> None:
+    def __init__(self, store: RemoteStore, *documents: Document) -> None:
         self._store = store
-        self._presence = Presence(store, *(() if document is None else (document,)))
-        self._watch = None if document is None else document.watch
+        self._presence = Presence(store, *documents)
+        self._watch = documents[0].watch if documents else None
 
     async def locate(self, locating: Locating) -> ChunkTable:
         """Run `Array.locate`."""
-        return at_once(locating)
+        return await locating
 
     async def fetch(self, table: ChunkTable, bound: ChunkBound, receive: Receive) -> None:
         """Fetch the chunks of a table, and hand each over as soon as it is there.
@@ -336,18 +336,18 @@ def fetch_together(
     return sum(read) == len(room)
 
 
-def source_of(store: KeyStore | File, document: Document | None) -> LocalSource | RemoteSource:
+def source_of(store: KeyStore | File, *documents: Document) -> LocalSource | RemoteSource:
     """Return what brings chunks out of an open store, or file.
 
     Parameters
     ----------
-    document
+    documents
         As of `RemoteKeys`.
     """
     if isinstance(store, LocalStore):
-        return LocalKeys(store, document)
+        return LocalKeys(store, *documents)
     if isinstance(store, RemoteStore):
-        return RemoteKeys(store, document)
+        return RemoteKeys(store, *documents)
     assert not isinstance(store, KeyStore)
     if isinstance(store.source, LocalBytes):
         return LocalFile(store, store.source)

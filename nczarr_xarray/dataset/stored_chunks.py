@@ -40,7 +40,7 @@ class StoredChunks:
         self._reader = reader
         self._array = reader.array
         self._grid = Grid(reader.array)
-        self._source = source_of(reader.store, reader.document)
+        self._source = source_of(reader.store, *reader.documents)
         self._loop = loop_of(reader.store)
         self.is_local = self._loop is None
 

@@ -85,11 +85,12 @@ class VariableReader:
         self._is_whole = self.array is not None and self.array.shape == self.shape
         self.as_opened = as_opened
         #: as of `nczarr_xarray.chunks.sources.RemoteKeys`
-        self.document: Document | None = None
+        self.documents: tuple[Document, ...] = ()
         if array is not None:
             recognize = None if as_opened is None else as_opened.recognize
             watch = None if as_opened is None else as_opened.watch
-            self.document = Document(array.described, recognize, watch, needed=not trusted)
+            document = Document(array.described, recognize, watch, needed=not trusted)
+            self.documents = (document,)
         self._reader: ChunkReader | Selections | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -118,7 +119,9 @@ class VariableReader:
             assert array is not None
             is_library = array.reads_itself
             self._reader = (
-                array.selections(store) if is_library else ChunkReader(array, store, self.document)
+                array.selections(store)
+                if is_library
+                else ChunkReader(array, store, *self.documents)
             )
         return self._reader
 

@@ -19,15 +19,18 @@ import numpy as np
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.stores.missing_chunks import Document, Presence, changed
+from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.joint import JointPlan
 from nczarr_xarray.chunks.pieces import split_axes
-from nczarr_xarray.chunks.plan import plan_outer
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.codecs.codec import UNKNOWN, Size, packed
 from nczarr_xarray.codecs.decompress import blosc_container
 from nczarr_xarray.formats.nczarr.attributes import float_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, difference, dumps, loads
 from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
+from nczarr_xarray.formats.zarr3.native import OF_BYTES, native
 from nczarr_xarray.model import Array, CodecConfig
 
 if TYPE_CHECKING:
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
 FILE = "zarr.json"
 #: Codecs that need another one before or behind them, which makes bytes of elements.
 _OF_ARRAYS = frozenset({"transpose"})
-_OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
 #: The type of netCDF's char, which zarr-python warns of whenever it meets it.
 _CHAR = {"name": "null_terminated_bytes", "configuration": {"length_bytes": 1}}
 #: Of the filters of warnings, which a process has in common: threads that changed and restored
@@ -97,15 +99,20 @@ class Zarr3Array(Array):
 class ZarrArray(Zarr3Array):
     """A Zarr v3 array whose objects all have one shape."""
 
-    def chunk_name(self, position: tuple[int, ...]) -> str:
-        """Return the key of the object that has a chunk."""
+    @property
+    def keys(self) -> tuple[tuple[str, ...], str]:
+        """What the keys of objects begin with, and what is between their parts."""
         encoding = json.loads(self.metadata).get("chunk_key_encoding", "default")
         given = encoding if isinstance(encoding, dict) else {"name": encoding}
+        start, between = (("c",), "/") if given["name"] == "default" else ((), ".")
+        return start, (given.get("configuration") or {}).get("separator", between)
+
+    def chunk_name(self, position: tuple[int, ...]) -> str:
+        """Return the key of the object that has a chunk."""
+        start, between = self.keys
         lengths = zip(position, self.chunk_shape, self.object_shape, strict=True)
         parts = [str(at * chunk // whole) for at, chunk, whole in lengths]
-        start, between = (["c"], "/") if given["name"] == "default" else ([], ".")
-        stated = given.get("configuration") or {}
-        key = stated.get("separator", between).join([*start, *parts]) or "0"
+        key = between.join([*start, *parts]) or "0"
         return f"{self.path}/{key}" if self.path else key
 
 
@@ -131,7 +138,13 @@ class ZarrReader:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape
         self._store = store
-        self._zarr, self._presence = _readable(store, array)
+        self._zarr, self._presence, documents = _readable(store, array)
+        #: which reads several selections; None if zarr-python has to
+        self._engine: ChunkReader | None = None
+        if isinstance(array, ZarrArray):
+            fill, objects = self._zarr.fill_value, array.object_shape
+            chunks = native(array, objects, array.keys, fill, store, self._presence)
+            self._engine = None if chunks is None else ChunkReader(chunks, store, *documents)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
@@ -140,12 +153,15 @@ class ZarrReader:
     def read_jointly(self, wanted: Sequence[tuple[tuple[Any, ...], bool]]) -> list[np.ndarray]:
         """Read selections, each a key and whether it is of points: what they share is fetched once.
 
-        Those of a remote store are read at the same time.
+        It is decoded once, too, if the chunk engine can do that. If not, those of a remote store
+        are read at the same time.
         """
         for key, points in wanted:
             count = 0 if points else plan_outer(key, *self._grid).count
             if count > MAX_CHUNKS:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
+        if len(wanted) > 1 and self._engine is not None:
+            return self._by_engine(self._engine, wanted)
         from nczarr_xarray.zarr.offered import Reading
 
         try:
@@ -170,6 +186,20 @@ class ZarrReader:
                 raise StoreError(self._path, f"{reason}; read before, or load it") from error
             self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
+
+    def _by_engine(
+        self, engine: ChunkReader, wanted: Sequence[tuple[tuple[Any, ...], bool]]
+    ) -> list[np.ndarray]:
+        plans = [
+            plan_points(key, *self._grid) if points else plan_outer(key, *self._grid)
+            for key, points in wanted
+        ]
+        if isinstance(self._store, RemoteStore):
+            found = self._store.run(engine.read_jointly_remote(JointPlan(plans)))
+        else:
+            found = engine.read_jointly(JointPlan(plans))
+        self._check()
+        return found
 
     def _values(self, key: tuple[Any, ...], points: bool) -> np.ndarray:
         data = np.asarray(self._points(key) if points else self._outer(key))
@@ -223,9 +253,9 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(codecs, list):
         return metadata
     names = [str(codec.get("name") if isinstance(codec, dict) else codec) for codec in codecs]
-    if not all(name in _OF_ARRAYS or name in _OF_BYTES for name in names):
+    if not all(name in _OF_ARRAYS or name in OF_BYTES for name in names):
         return metadata
-    first = next((i for i, name in enumerate(names) if name in _OF_BYTES), len(names))
+    first = next((i for i, name in enumerate(names) if name in OF_BYTES), len(names))
     as_bytes = {"name": "bytes", "configuration": {"endian": "little"}}
     return {**metadata, "codecs": [*codecs[:first], as_bytes, *codecs[first:]]}
 
@@ -240,14 +270,16 @@ def _runs(grid: JSON, shape: tuple[int, ...]) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | None]:
+def _readable(
+    store: KeyStore, described: Zarr3Array
+) -> tuple[Any, Presence | None, tuple[Document, ...]]:
     """Make zarr-python's array for reading, and what finds out whether it is still there."""
     from nczarr_xarray.zarr.adopted import ZarrKeyStore
     from nczarr_xarray.zarr.offered import StoreView
 
     path, metadata = described.path, json.loads(described.metadata)
     if isinstance(store, ZarrKeyStore):
-        return array_in(store.store, path, metadata), None
+        return array_in(store.store, path, metadata), None, ()
     view = StoreView(store)
     array = array_in(view, path, with_whole_blosc(metadata))
     view.most = _most_stored(described)
@@ -258,7 +290,7 @@ def _readable(store: KeyStore, described: Zarr3Array) -> tuple[Any, Presence | N
         there = store.get(own.key, slice(0, 1)) is not None
         own, others = (own if there else Document(FILE)), ()
     view.presence = Presence(store, own, *others)
-    return array, view.presence
+    return array, view.presence, (own, *others)
 
 
 def _recognize(path: str, metadata: dict[str, Any], store: KeyStore, data: bytes) -> None:

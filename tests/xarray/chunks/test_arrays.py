@@ -67,7 +67,7 @@ def test_a_kind_of_array_needs_locate_and_nothing_else(key: Any, missing: tuple[
     array, expected = mixed(*missing)
     file = DataFile(MemoryBytes(b"", "memory"))
     assert pickle.loads(pickle.dumps(array)) == array
-    found = ChunkReader(array, file, None).read(plan_outer(key, array.shape, CHUNKS))
+    found = ChunkReader(array, file).read(plan_outer(key, array.shape, CHUNKS))
     np.testing.assert_array_equal(found, expected[key])
 
 
@@ -89,13 +89,13 @@ def test_far_away_what_came_with_the_metadata_is_not_asked_for() -> None:
 
     asyncio.run(RemoteFile(Silent()).fetch(table, ChunkBound(100, 48), receive))
     assert received == dict(enumerate(array.chunks))
-    assert isinstance(source_of(DataFile(MemoryBytes(b"", "memory")), None), LocalFile)
+    assert isinstance(source_of(DataFile(MemoryBytes(b"", "memory"))), LocalFile)
 
 
 def test_a_damaged_chunk_is_named() -> None:
     array, _ = mixed()
     damaged = Mixed("/v", array.shape, CHUNKS, array.dtype, (*array.chunks[:5], b"short"))
-    reader = ChunkReader(damaged, DataFile(MemoryBytes(b"", "memory")), None)
+    reader = ChunkReader(damaged, DataFile(MemoryBytes(b"", "memory")))
     with pytest.raises(FormatError, match=r"^/v chunk \(2, 1\): decodes to 5 bytes, not 48"):
         reader.read(plan_outer((slice(None), slice(None)), array.shape, CHUNKS))
 
@@ -109,7 +109,7 @@ def test_more_chunks_than_64_bits_count(separator: Any) -> None:
     far = length - 1
     values = np.array([3, 4], "<i4")
     store = MappingStore({f"v/{far}{separator}{far // 2}": values.tobytes()})
-    reader = ChunkReader(array, store, None)
+    reader = ChunkReader(array, store)
     box = (slice(far - 2, None), slice(far - 3, None))
     expected = np.full((3, 4), -1)
     expected[2, 2:] = values

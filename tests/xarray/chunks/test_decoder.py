@@ -69,7 +69,7 @@ def test_elements_of_the_other_byte_order_that_were_shuffled(dtype: str) -> None
     codecs = ({"id": "shuffle", "elementsize": values.dtype.itemsize}, {"id": "zlib", "level": 1})
     array = ChunkedArray("v", (COUNT,), (COUNT,), values.dtype, codecs=codecs)
     stored = zlib.compress(Shuffle(values.dtype.itemsize).encode(values))
-    reader = ChunkReader(array, MappingStore({"v/0": stored}), None)
+    reader = ChunkReader(array, MappingStore({"v/0": stored}))
     for part in (slice(None), slice(3, 5), slice(0, 1)):
         found = reader.read(plan_outer((part,), array.shape, array.chunk_shape))
         np.testing.assert_array_equal(found, values[part])

@@ -75,7 +75,7 @@ def test_outer_equals_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> N
     key = draws.draw(outer_keys(data.shape))
     array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_outer(key, data.shape, chunks)
-    result = ChunkReader(array, store, None).read(plan)
+    result = ChunkReader(array, store).read(plan)
     expected = outer(data, key)
     assert result.shape == expected.shape
     assert np.array_equal(result, expected)
@@ -90,7 +90,7 @@ def test_points_equal_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> N
     key = draws.draw(point_keys(data.shape))
     array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_points(key, data.shape, chunks)
-    result = ChunkReader(array, store, None).read(plan)
+    result = ChunkReader(array, store).read(plan)
     expected = pointwise(data, key)
     assert result.shape == expected.shape
     assert np.array_equal(result, expected)
@@ -102,7 +102,7 @@ def test_points_broadcast() -> None:
     data = np.arange(60).reshape(5, 12)
     array, store = chunked(data, (2, 5))
     key = (np.array([[0], [4]]), np.array([[1, 7, 11]]))
-    result = ChunkReader(array, store, None).read(plan_points(key, data.shape, (2, 5)))
+    result = ChunkReader(array, store).read(plan_points(key, data.shape, (2, 5)))
     assert np.array_equal(result, data[key])
 
 
@@ -133,7 +133,7 @@ def test_orders_types_and_separators(
 ) -> None:
     data = np.arange(shape[0] * shape[1]).reshape(shape).astype(dtype)
     array, store = chunked(data, (3, 4), order=order, separator=separator)
-    result = ChunkReader(array, store, None).read(plan_outer((slice(None),) * 2, shape, (3, 4)))
+    result = ChunkReader(array, store).read(plan_outer((slice(None),) * 2, shape, (3, 4)))
     assert np.array_equal(result, data)
     assert result.dtype == data.dtype.newbyteorder("=")
 
@@ -143,7 +143,7 @@ def test_missing_chunks_are_filled(fill: int | None) -> None:
     data = np.arange(10, dtype="i2")
     array, store = chunked(data, (4,), fill=None if fill is None else np.int16(fill))
     del store.mapping["v/1"]  # type: ignore[attr-defined]
-    result = ChunkReader(array, store, None).read(plan_outer((slice(None),), (10,), (4,)))
+    result = ChunkReader(array, store).read(plan_outer((slice(None),), (10,), (4,)))
     assert result.tolist() == [0, 1, 2, 3, *[fill or 0] * 4, 8, 9]
 
 
@@ -151,10 +151,10 @@ def test_large_reads_use_threads_and_report_the_first_error() -> None:
     data = np.arange(400 * 1000, dtype="f8").reshape(400, 1000)
     array, store = chunked(data, (10, 100))
     plan = plan_outer((slice(None),) * 2, data.shape, (10, 100))
-    assert np.array_equal(ChunkReader(array, store, None).read(plan), data)
+    assert np.array_equal(ChunkReader(array, store).read(plan), data)
     store.mapping["v/20.5"] = b"short"  # type: ignore[index]
     with pytest.raises(ValueError, match=r"v/20\.5: decodes to 5 bytes, not 8000 \(truncated\?\)"):
-        ChunkReader(array, store, None).read(plan)
+        ChunkReader(array, store).read(plan)
 
 
 def test_two_lists_of_indices_where_chunks_are_missing(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_as_many_elements_as_a_chunk_has_need_not_be_the_chunk(codecs: Any) -> N
     array, store = chunked(data, (8,), codecs=codecs)
     for index in ([7, 6, 5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 2, 2, 2, 2]):
         plan = plan_outer((np.array(index),), (8,), (8,))
-        assert ChunkReader(array, store, None).read(plan).tolist() == index
+        assert ChunkReader(array, store).read(plan).tolist() == index
 
 
 @st.composite
@@ -279,7 +279,7 @@ def test_chunks_that_are_not_small_in_rows(
     plan = plan_outer(key, shape, chunks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nczarr_xarray.chunks.scatter.SMALL", 0)
-        assert np.array_equal(ChunkReader(array, store, None).read(plan), outer(data, key))
+        assert np.array_equal(ChunkReader(array, store).read(plan), outer(data, key))
 
 
 @pytest.mark.parametrize("key", [slice(None), slice(3, None, 7), slice(100, 5, -3)])
@@ -290,8 +290,8 @@ def test_rows_of_plain_chunks_with_gaps(key: slice) -> None:
         del store.mapping[f"v/1.{number}"]  # type: ignore[attr-defined]
         data[2:, number * 10 : number * 10 + 10] = -7
     plan = plan_outer((slice(None), key), data.shape, (2, 10))
-    assert np.array_equal(ChunkReader(array, store, None).read(plan), data[:, key])
+    assert np.array_equal(ChunkReader(array, store).read(plan), data[:, key])
     assert max(store.reads.values()) == 1
     store.mapping["v/0.5"] = bytes(81)  # type: ignore[index]
     with pytest.raises(FormatError, match=r"v/0\.5: decodes to 81 bytes, not 80"):
-        ChunkReader(array, store, None).read(plan)
+        ChunkReader(array, store).read(plan)

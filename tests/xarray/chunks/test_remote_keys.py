@@ -53,7 +53,7 @@ def test_all_reads_together_hold_few_large_chunks(in_flight: int, most: int) -> 
         keys = np.array([f"{variable}/{chunk}" for chunk in range(3)], object)
         sizes = np.full(3, -1)
         table = ChunkTable(np.zeros(3, np.int64), sizes, np.zeros(3, np.uint32), keys)
-        await RemoteKeys(store, None).fetch(table, ChunkBound(CHUNK, CHUNK), store.decode)
+        await RemoteKeys(store).fetch(table, ChunkBound(CHUNK, CHUNK), store.decode)
 
     async def read_all() -> None:
         await asyncio.gather(*map(read, range(50)))
@@ -76,7 +76,7 @@ def test_only_little_is_decoded_by_the_loop() -> None:
         array = ChunkedArray(
             path="v", shape=(size,), chunk_shape=(size,), dtype=np.dtype("u1"), fill=None
         )
-        return ChunkReader(array, Whole(), None).reading_whole()
+        return ChunkReader(array, Whole()).reading_whole()
 
     assert reading(ON_LOOP_BYTES + 1) is None
     assert asyncio.run(reading(ON_LOOP_BYTES)).shape == (ON_LOOP_BYTES,)

@@ -226,17 +226,17 @@ def test_all_at_once(layout: Layout) -> None:
     values, stored, between = layout
     array = FileStrides("/v", values.shape, values.dtype, 3, between)
     source = MemoryBytes(b"xyz" + stored, "memory")
-    found = ChunkReader(array, DataFile(source), None).read_block(None, remember=False)
+    found = ChunkReader(array, DataFile(source)).read_block(None, remember=False)
     if found is not None:
         assert found.dtype.isnative
         np.testing.assert_array_equal(found, values)
     truncated = MemoryBytes(b"xyz" + stored[: values.nbytes // 2], "memory")
-    assert ChunkReader(array, DataFile(truncated), None).read_block(None, remember=False) is None
+    assert ChunkReader(array, DataFile(truncated)).read_block(None, remember=False) is None
 
 
 def test_nothing_is_read_of_a_file_that_ends_before_its_data() -> None:
     array = FileStrides("/v", (10,), np.dtype("<i4"), 100, (4,))
-    reader = ChunkReader(array, DataFile(MemoryBytes(bytes(50), "memory")), None)
+    reader = ChunkReader(array, DataFile(MemoryBytes(bytes(50), "memory")))
     assert reader.read(plan_outer((slice(0, 0),), (10,), (10,))).shape == (0,)
     with pytest.raises(FormatError, match="go on to byte 104, and there are 50: truncated"):
         reader.read(plan_outer((slice(0, 1),), (10,), (10,)))

@@ -386,7 +386,7 @@ def test_elements_of_many_large_chunks_are_under_way_together(
     store = Zeros()
     monkeypatch.setattr(threads, "in_pool", None)
     plan = plan_outer((slice(0, 30), slice(5, 6), slice(7, 8)), array.shape, array.chunk_shape)
-    assert not asyncio.run(ChunkReader(array, store, None).read_remote(plan)).any()
+    assert not asyncio.run(ChunkReader(array, store).read_remote(plan)).any()
     assert store.most == min(30, store.concurrency)
 
 
