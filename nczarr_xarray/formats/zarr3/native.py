@@ -21,7 +21,7 @@ OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
 #: Kinds of numpy's types whose elements are stored as they are in memory.
 _PLAIN = frozenset("biufcmMS")
 #: Chunks of a shard, whose index is read whole.
-_MOST_CHUNKS = 1 << 24
+_MOST = 1 << 24
 #: A byte that no object has, and a number of bytes.
 _TOO_MUCH = 1 << 62
 
@@ -70,8 +70,7 @@ class NativeArray(Array):
             columns.append((at // inside).tolist())
             numbers += (at % inside).astype(np.int64) * step
             step *= inside
-        positions = zip(*reversed(columns), strict=True) if columns else [()]
-        keys = [*map(self._key, positions)]
+        keys = [*map(self._key, zip(*reversed(columns), strict=True) if columns else [()])]
         start, size = nothing, nothing - 1
         if self.indexes is not None:
             start, size = await self.indexes.find(keys, numbers)
@@ -176,11 +175,9 @@ def native(
     if sharding is not None:
         codecs = _stated(sharding["codecs"])
         index = _chain(np.dtype("i8"), _stated(sharding["index_codecs"]))
-        if index is None or any(one["id"] != "crc32c" for one in index[1]):
-            return None
-        if math.prod(inside) > _MOST_CHUNKS:
-            return None
         shape = math.prod(inside), 2
+        if index is None or shape[0] > _MOST or any(one["id"] != "crc32c" for one in index[1]):
+            return None
         entries = ChunkedArray(array.path, shape, shape, index[0], None, index[1])
         at_end = sharding.get("index_location", "end") == "end"
         indexes = ShardIndexes(store, presence, entries, at_end=at_end)
