@@ -26,7 +26,7 @@ ROWS = (
     "scripts",
 )
 #: Modules that have these for themselves.
-OWN = ("cold", "memory", "scaling", "large", "decoding", "appends", "rechunk", "flame")
+OWN = ("cold", "memory", "scaling", "serial", "large", "decoding", "appends", "rechunk", "flame")
 SCRIPTS = ("export", "remote")
 
 
