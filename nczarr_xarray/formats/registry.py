@@ -288,9 +288,11 @@ class HDF5:
     async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
         from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 
-        extent = partial(_extent_of, source.data) if isinstance(source.data, LocalBytes) else None
+        extent, head, data = None, b"", source.data
+        if isinstance(data, LocalBytes):
+            extent, head = partial(_extent_of, data), data.head
         path, tree, only = options.path, options.tree, options.only
-        return await read_hierarchy(source.url, source.size, path, tree, extent, only)
+        return await read_hierarchy(source.url, source.size, path, tree, extent, only, head=head)
 
     async def read_pattern(self, source: Source, options: OpenOptions) -> MetadataPattern | None:
         from nczarr_xarray.formats.alike import read_hdf5_pattern

@@ -29,17 +29,24 @@ Parsing: TypeAlias = Coroutine[Any, Any, T]
 
 
 class Read:
-    """A request of a parser for bytes; see `read` and `read_some`."""
+    """A request of a parser for bytes; see `read` and `read_some`.
 
-    __slots__ = ("least", "length", "start")
+    Parameters
+    ----------
+    data
+        These bytes, if they are at hand: then nothing is waited for.
+    """
 
-    def __init__(self, start: int, length: int, least: int) -> None:
+    __slots__ = ("data", "least", "length", "start")
+
+    def __init__(self, start: int, length: int, least: int, data: memoryview | None = None) -> None:
         self.start = start
         self.length = length
         self.least = least
+        self.data = data
 
     def __await__(self) -> Generator[Read, memoryview, memoryview]:
-        return (yield self)
+        return (yield self) if self.data is None else self.data
 
     def __repr__(self) -> str:
         return f"Read({self.start}, {self.length})"
@@ -57,7 +64,10 @@ def read_some(start: int, length: int, least: int = 1) -> Read:
 
 async def all_of(reads: Iterable[Read]) -> list[memoryview]:
     """Await the bytes of several reads in one round, in order."""
-    parts: list[Any] = [one.__await__() for one in reads]  # what coroutines would delegate to
+    listed = list(reads)
+    if len(listed) == 1:
+        return [await listed[0]]
+    parts: list[Any] = [one.__await__() for one in listed]  # what coroutines would delegate to
     return await together(parts)
 
 
@@ -80,6 +90,8 @@ async def together(parts: Iterable[Parsing[T]]) -> list[T]:
     The first error of a part ends the others and is raised.
     """
     listed = list(parts)
+    if len(listed) == 1:
+        return [await listed[0]]
     results: list[Any] = [None] * len(listed)
     waiting: list[_Waiting] = []
     try:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, keep
 from nczarr_xarray.formats.hdf5.datatypes import Datatype, decode_datatype
 from nczarr_xarray.formats.hdf5.heaps import read_dense, resolve_vlen
 from nczarr_xarray.formats.hdf5.messages import (
@@ -182,6 +183,7 @@ _RECORD = Struct("<8sBI")
 #: First fields of a message: version, flags, and bytes of name, datatype and dataspace.
 _HEAD = Struct("<BB3H")
 _IS_SHARED = 0x02
+_DENSE = partial(decode_dense, order_size=2)
 #: Flags of a message whose datatype, or dataspace, is elsewhere (since version 2).
 _TYPE_SHARED, _SPACE_SHARED = 0x01, 0x02
 
@@ -189,21 +191,25 @@ _TYPE_SHARED, _SPACE_SHARED = 0x01, 0x02
 class Attributes(NamedTuple):
     """Attributes in the order in which netCDF-C lists them, and why others are missing.
 
-    A problem comes with the name of the attribute; None if that cannot be read either.
+    A problem comes with the name of the attribute; None if that cannot be read either. `alone`
+    tells whether the header alone has all of them.
     """
 
     found: dict[str, H5Attribute]
     problems: list[tuple[str | None, NCZarrError]]
+    alone: bool = False
 
 
 async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attributes:
     """Read the attributes of an object; a damaged one is left out and named in `problems`."""
     problems: list[tuple[str | None, NCZarrError]] = []
     messages = [(one.body, one.order) for one in header.all(oh.ATTRIBUTE)]
+    dense = None
     try:
-        messages += await _read_dense(header)
+        dense = await _read_dense(header)
     except NCZarrError as error:
         problems.append((None, error))
+    messages += dense or []
     # Attributes that moved from the header into a heap have numbers there even if no order is
     # tracked. Others of such heaps have one number, and stay as they are: by hashes of names.
     messages.sort(key=itemgetter(1))
@@ -214,32 +220,38 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
             bodies.append(whole(body, known))
         except NCZarrError as error:
             problems.append((None, error))
-    known = await shared.find(_parts(bodies, header))
-    decoded, attributes = shared.decoded, dict[str, H5Attribute]()
+    parts = list(_parts(bodies, header))
+    known = await shared.find(parts)
+    decoded, kept = header.frame.decoded, header.frame.kept(H5Attribute)
+    attributes: dict[str, H5Attribute] = {}
     for body in bodies:
         name = None
         try:
-            name, type_body, space_body, data = _split(body, header)
-            what = f"{header.what}, attribute {name!r}"
-            type_ = decoded.of(decode_datatype, whole(type_body, known), what)
-            space = decoded.of(decode_dataspace, whole(space_body, known), what)
-            size = math.prod(space.shape) * type_.size if space.shape is not None else 0
-            if size > len(data):
-                raise header.frame.error(what, f"{len(data)} bytes of data, {size} are needed")
-            attributes[name] = H5Attribute(name, type_, space, data[:size])
+            attribute = kept.get(body)
+            if attribute is None:
+                name, type_body, space_body, data = _split(body, header)
+                what = f"{header.what}, attribute {name!r}"
+                type_ = decoded(decode_datatype, whole(type_body, known), what)
+                space = decoded(decode_dataspace, whole(space_body, known), what)
+                size = math.prod(space.shape) * type_.size if space.shape is not None else 0
+                if size > len(data):
+                    reason = f"{len(data)} bytes of data, {size} are needed"
+                    raise header.frame.error(what, reason)
+                attribute = H5Attribute(name, type_, space, data[:size])
+                if oh.Shared not in (type(type_body), type(space_body)):
+                    keep(kept, body, attribute, len(body))
+            attributes[attribute.name] = attribute
         except NCZarrError as error:
             problems.append((name, error))
-    return Attributes(attributes, problems)
+    return Attributes(attributes, problems, dense is None and not parts and not problems)
 
 
-async def _read_dense(header: oh.Header) -> list[tuple[oh.Body, int]]:
+async def _read_dense(header: oh.Header) -> list[tuple[oh.Body, int]] | None:
     """Return attribute messages of a heap, with their numbers in order of creation."""
     info = header.first(oh.ATTRIBUTE_INFO)
-    if info is None:
-        return []
-    storage = decode_dense(header.cursor(info, "attribute information"), 2)
-    if storage.heap is None or storage.tree is None:
-        return []
+    storage = info and header.decoded(_DENSE, info, "attribute information")
+    if not storage or storage.heap is None or storage.tree is None:
+        return None
     what = f"{header.what}, attributes"
     heap, _, records = await read_dense(header.frame, storage.heap, storage.tree, _RECORDS, what)
     if records and len(records[0]) < _RECORD.size:

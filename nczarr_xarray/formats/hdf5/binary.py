@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.rounds import Read
+
+T = TypeVar("T")
 
 #: Dimensions that HDF5 allows.
 MOST_DIMENSIONS = 32
@@ -44,6 +46,8 @@ class Frame:
     notes
         Where to note addresses and lengths of what the parser depends on; None if that is not
         wanted.
+    head
+        The first bytes of the file, if they are at hand.
     """
 
     url: str
@@ -54,6 +58,7 @@ class Frame:
     extension: int | None = None
     missing: int = 0
     notes: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
+    head: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def undefined(self) -> int:
@@ -71,12 +76,19 @@ class Frame:
     def read(self, address: int, length: int) -> Read:
         """Await `length` bytes at an address."""
         self.note(address, length)
-        return Read(self.base + address, length, length)
+        return self.peek(address, length, length)
 
     def read_some(self, address: int, length: int, least: int = 1) -> Read:
         """Await up to `length` bytes at an address; fewer only at the end of the file."""
         self.note(address, length)
-        return Read(self.base + address, length, least)
+        return self.peek(address, length, least)
+
+    def peek(self, address: int, length: int, least: int = 1) -> Read:
+        """Do as `read_some` does, of bytes on which the parser need not depend."""
+        start, head = self.base + address, self.head
+        stop = min(start + length, self.base + self.end)
+        there = stop <= len(head) and stop - start >= least
+        return Read(start, length, least, memoryview(head)[start:stop] if there else None)
 
     def note(self, address: int, length: int) -> None:
         """Note that the parser depends on these bytes."""
@@ -92,6 +104,27 @@ class Frame:
             raise self.error(what, f"{length} bytes {where}, {ends}")
         return address
 
+    def decoded(self, decode: Callable[[Cursor], T], data: bytes, what: str) -> T:
+        """Return what a function makes of bytes; of equal ones in any file the same object.
+
+        Parameters
+        ----------
+        decode
+            Depends on nothing but the bytes, and the sizes of addresses and lengths.
+        what
+            What the bytes belong to: the name in the `FormatError` for damaged ones.
+        """
+        kept = self.kept(decode)
+        found: T | None = kept.get(data)
+        if found is None:
+            found = decode(Cursor(data, self, what))
+            keep(kept, data, found, len(data))
+        return found
+
+    def kept(self, decode: object) -> dict[Any, Any]:
+        """Return what a function has made of structures of files with the same sizes."""
+        return known_structures.setdefault((decode, self.offset_size, self.length_size), {})
+
     def error(self, what: str, reason: str) -> FormatError:
         """Return an error about a structure of this file (``"B-tree at 1234"``)."""
         return FormatError(self.url, f"{what}: {reason}")
@@ -100,6 +133,25 @@ class Frame:
 @lru_cache(maxsize=256)
 def _layout(fields: str, address: str, length: str) -> Struct:
     return Struct("<" + fields.replace("L", length).replace("A", address))
+
+
+# -- decoded -------------------------------------------------------------------------------------
+# Thousands of attributes and datasets have the same few datatypes, dataspaces and filter pipelines,
+# byte for byte. Files of one kind have whole headers in common.
+
+
+#: Structures of all files up to so many bytes are kept, and so many of each kind at most.
+_SHORT = MOST_STRUCTURES = 2048
+#: They, by what decodes them and by the sizes of addresses and lengths.
+known_structures: dict[tuple[object, int, int], dict[Any, Any]] = {}
+
+
+def keep(kept: dict[Any, Any], key: object, value: object, nbytes: int) -> None:
+    """Keep what so many bytes were decoded into; if there is too much of it, forget the rest."""
+    if nbytes <= _SHORT:
+        if len(kept) >= MOST_STRUCTURES:
+            kept.clear()
+        kept[key] = value
 
 
 class Cursor:

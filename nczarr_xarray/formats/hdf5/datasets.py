@@ -14,7 +14,7 @@ from nczarr_xarray.codecs.libhdf5 import lacks
 from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import H5Attribute, read_attributes
-from nczarr_xarray.formats.hdf5.binary import Address, Cursor
+from nczarr_xarray.formats.hdf5.binary import Address, Cursor, keep
 from nczarr_xarray.formats.hdf5.datatypes import Datatype, decode_datatype
 from nczarr_xarray.formats.hdf5.messages import (
     Dataspace,
@@ -287,15 +287,7 @@ def _with_index(cursor: Cursor) -> ChunkedLayout:
 # -- datasets ------------------------------------------------------------------------------------
 
 
-_OF_DATASETS = (
-    oh.DATASPACE,
-    oh.DATATYPE,
-    oh.OLD_FILL,
-    oh.FILL,
-    oh.EXTERNAL,
-    oh.LAYOUT,
-    oh.FILTERS,
-)
+_OF_DATASETS = (oh.DATASPACE, oh.DATATYPE, oh.OLD_FILL, oh.FILL, oh.EXTERNAL, oh.LAYOUT, oh.FILTERS)
 
 
 async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset | H5NamedType:
@@ -313,6 +305,10 @@ async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset |
     FormatError
         If the header lacks what is needed to read the data.
     """
+    kept, key = header.frame.kept(H5Dataset), (header.address, header.messages)
+    same: H5Dataset | None = kept.get(key)
+    if same is not None:
+        return same
     parts = [m for m in header.messages if m.type in _OF_DATASETS]
     finding = shared.find(m.body for m in parts)
     attributes = None
@@ -322,7 +318,7 @@ async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset |
         found = await finding
     # of several messages of a type, the first one counts
     bodies = {m.type: m.body for m in reversed(parts)}
-    frame, decoded = header.frame, shared.decoded
+    frame = header.frame
 
     def body(type_: int) -> bytes | None:
         there = bodies.get(type_)
@@ -330,7 +326,7 @@ async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset |
 
     def decode(function: Callable[[Cursor], T], stored: bytes | None, name: str) -> T:
         assert stored is not None  # or it is no dataset; see `tree.py`
-        return decoded.of(function, stored, f"{header.what}, {name}")
+        return frame.decoded(function, stored, f"{header.what}, {name}")
 
     type_ = decode(decode_datatype, body(oh.DATATYPE), "datatype")
     if attributes is None:
@@ -339,8 +335,8 @@ async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset |
     layout: Layout
     if oh.EXTERNAL in bodies:
         layout = OtherLayout("its data are in external files")
-    elif (stored := body(oh.LAYOUT)) is not None:
-        layout = decode_layout(Cursor(stored, frame, f"{header.what}, layout"), space, type_)
+    elif (placed := body(oh.LAYOUT)) is not None:
+        layout = decode_layout(Cursor(placed, frame, f"{header.what}, layout"), space, type_)
     else:
         raise frame.error(header.what, "it has no data layout")
     pipeline = body(oh.FILTERS)
@@ -352,14 +348,9 @@ async def read_dataset(header: oh.Header, shared: SharedMessages) -> H5Dataset |
     if fill is not None and len(fill) != type_.size:
         reason = f"a fill value of {len(fill)} bytes, elements of {type_.size}"
         raise frame.error(header.what, reason)
-    return H5Dataset(
-        "",
-        header.address,
-        type_,
-        space,
-        layout,
-        fill=fill,
-        filters=decode(decode_filters, pipeline, "filter pipeline") if pipeline else (),
-        attributes=attributes.found,
-        problems=tuple(attributes.problems),
-    )
+    filters = decode(decode_filters, pipeline, "filter pipeline") if pipeline else ()
+    stored, problems = (type_, space, layout, fill, filters), tuple(attributes.problems)
+    dataset = H5Dataset("", header.address, *stored, attributes.found, problems)
+    if attributes.alone and oh.Shared not in [type(m.body) for m in parts]:
+        keep(kept, key, dataset, sum(len(m.body) for m in header.messages))
+    return dataset

@@ -174,7 +174,7 @@ class Dimensions:
         return scale
 
 
-def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
+def _nearest(group: str, scales: Sequence[Scale]) -> Scale | None:
     """Return the scale of the group, else of the next group above, else of any other."""
     return min(scales, key=lambda scale: nearness(scale.group, group), default=None)
 
@@ -196,9 +196,8 @@ async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
     for (dataset, attribute), text in zip(found, texts, strict=True):
         if isinstance(text, list):  # if it cannot be read, there is no class
             fixed = Datatype("string", max(1, len(text[0])))
-            dataset.attributes[attribute.name] = H5Attribute(
-                attribute.name, fixed, Dataspace(()), text[0]
-            )
+            own = H5Attribute(attribute.name, fixed, Dataspace(()), text[0])
+            dataset.attributes = {**dataset.attributes, attribute.name: own}
 
 
 def is_scale(dataset: H5Dataset) -> bool:
@@ -234,19 +233,12 @@ class References:
         dataset, axis = attribute.type.members
         if dataset.type.kind != "reference" or dataset.type.size != offset_size:
             return
-        if axis.type.kind != "integer" or axis.type.numpy is None:
+        if axis.type.kind != "integer" or attribute.type.numpy is None:
             return
-        row = np.dtype(
-            {
-                "names": ["dataset", "axis"],
-                "formats": [f"<u{offset_size}", axis.type.numpy],
-                "offsets": [dataset.offset, axis.offset],
-                "itemsize": attribute.type.size,
-            }
-        )
-        count = len(attribute.data) // row.itemsize
-        rows = np.frombuffer(attribute.data, row, count)
-        for address, number in zip(rows["dataset"].tolist(), rows["axis"].tolist(), strict=True):
+        count = len(attribute.data) // attribute.type.size
+        rows = np.frombuffer(attribute.data, attribute.type.numpy, count)
+        addresses = np.frombuffer(rows[dataset.name].tobytes(), f"<u{offset_size}")
+        for address, number in zip(addresses.tolist(), rows[axis.name].tolist(), strict=True):
             self._scales.setdefault((address, number), []).append(scale.address)
 
     def attached(self, dataset: H5Dataset) -> Attached | None:
@@ -310,9 +302,8 @@ def _integers(attribute: H5Attribute | None) -> list[int]:
     if attribute is None or attribute.type.kind != "integer" or attribute.type.numpy is None:
         return []
     dtype = attribute.type.numpy
-    values: list[int] = np.frombuffer(
-        attribute.data, dtype, len(attribute.data) // dtype.itemsize
-    ).tolist()
+    count = len(attribute.data) // dtype.itemsize
+    values: list[int] = np.frombuffer(attribute.data, dtype, count).tolist()
     return values
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame, verify
-from nczarr_xarray.formats.rounds import Read, all_of, caught, read_some, together
+from nczarr_xarray.formats.hdf5.binary import Address, Cursor, Frame, verify
+from nczarr_xarray.formats.rounds import all_of, caught, read_some
+
+T = TypeVar("T")
 
 # Types of messages.
 NIL = 0x00
@@ -81,7 +85,7 @@ class Header:
     frame: Frame
     what: str
     address: int
-    messages: list[Message]
+    messages: tuple[Message, ...]
 
     def all(self, type_: int) -> list[Message]:
         """Return the messages of a type."""
@@ -101,6 +105,11 @@ class Header:
             raise self.frame.error(what, "is a shared message, and must not be")
         return Cursor(message.body, self.frame, what)
 
+    def decoded(self, decode: Callable[[Cursor], T], message: Message, name: str) -> T:
+        """Decode a message that is not shared; see `Frame.decoded`."""
+        cursor = self.cursor(message, name)
+        return self.frame.decoded(decode, cursor.data, cursor.what)
+
 
 async def read_header(frame: Frame, address: int, name: str) -> Header:
     """Read an object header with all its continuation blocks.
@@ -117,62 +126,73 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     """
     what = f"{name}, object header at {address}"
     frame.within(address, 16, what)
-    block = bytes(await Read(frame.base + address, _FIRST_READ, 1))  # how many count is seen below
-    new = block[:4] == b"OHDR"
+    block = bytes(await frame.peek(address, _FIRST_READ))  # how many count is seen below
     cursor = Cursor(block, frame, what)
-    flags = 0
-    if new:
-        version, flags = cursor.unpack("4xBB")
-        if version != 2:
-            raise cursor.error(f"has version {version}, known are 1 and 2")
-        cursor.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))  # times, phase change
-        size = cursor.uint(1 << (flags & 0x03))
-    else:
-        version, size = cursor.unpack("B7xI4x")  # between them: numbers of messages and links
-        if version != 1:
-            reason = f"there is none (it would begin with 1 or 'OHDR', not {version})"
-            raise cursor.error(reason)
-    start = cursor.position
-    total = start + size + (4 if new else 0)
+    size, head = _prefix(cursor)
+    total = cursor.position + size + (0 if head is _OLD_HEAD else 4)
     frame.within(address, total, what)
     frame.note(address, total)
     if total > len(block):
         block = bytes(await frame.read(address, total))
-    block = block[:total]
-    if new:
-        verify(block, frame, what)
-    head = _OLD_HEAD if not new else _ORDERED_HEAD if flags & 0x04 else _NEW_HEAD
-    found, further = _messages(block[start : start + size], head, frame, what)
+    found, further = frame.decoded(_first_block, block[:total], what)
     blocks, seen, used = 1, {address}, total
     while further:
-        wanted, further = further, []
-        used += sum(length for _, length in wanted)
-        seen.update(there for there, _ in wanted)
+        wanted = [(frame.within(there, length, what), length) for there, length in further]
+        used += sum([length for _, length in wanted])
+        seen.update([there for there, _ in wanted])
         blocks += len(wanted)
         if len(seen) != blocks or used > frame.end:
             raise frame.error(what, "its continuation blocks overlap")
-        for block in await together(_continuation(frame, *one, what, new) for one in wanted):
-            more, behind = _messages(block, head, frame, what)
+        further = ()
+        read = await all_of(frame.read(*one) for one in wanted)
+        for (there, _), data in zip(wanted, read, strict=True):
+            of = f"{what}, continuation at {there}"
+            more, behind = frame.decoded(_FURTHER[head], bytes(data), of)
             found += more
             further += behind
     return Header(frame, what, address, found)
 
 
-async def _continuation(frame: Frame, address: int, length: int, what: str, new: bool) -> bytes:
-    """Return the messages of a continuation block."""
-    what = f"{what}, continuation at {address}"
-    frame.within(address, length, what)
-    block = bytes(await frame.read(address, length))
-    if not new:
-        return block
-    Cursor(block, frame, what).expect(b"OCHK")
-    verify(block, frame, what)
-    return block[4:-4]
+def _prefix(cursor: Cursor) -> tuple[int, Struct]:
+    """Take what is before the messages: their bytes in this block, and their first fields."""
+    if cursor.data[:4] != b"OHDR":
+        version, size = cursor.unpack("B7xI4x")  # between them: numbers of messages and links
+        if version != 1:
+            reason = f"there is none (it would begin with 1 or 'OHDR', not {version})"
+            raise cursor.error(reason)
+        return size, _OLD_HEAD
+    version, flags = cursor.unpack("4xBB")
+    if version != 2:
+        raise cursor.error(f"has version {version}, known are 1 and 2")
+    cursor.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))  # times, phase change
+    return cursor.uint(1 << (flags & 0x03)), _ORDERED_HEAD if flags & 0x04 else _NEW_HEAD
 
 
-def _messages(
-    block: bytes, head: Struct, frame: Frame, what: str
-) -> tuple[list[Message], list[tuple[int, int]]]:
+#: The messages of a block, and extents of further ones.
+_Block: TypeAlias = "tuple[tuple[Message, ...], tuple[tuple[Address, int], ...]]"
+
+
+def _first_block(cursor: Cursor) -> _Block:
+    """Decode the first block of a header."""
+    size, head = _prefix(cursor)
+    if head is not _OLD_HEAD:
+        verify(cursor.data, cursor.frame, cursor.what)
+    return _messages(cursor.take(size), head, cursor)
+
+
+def _further_block(head: Struct, cursor: Cursor) -> _Block:
+    """Decode a continuation block of a header."""
+    if head is _OLD_HEAD:
+        return _messages(cursor.data, head, cursor)
+    cursor.expect(b"OCHK")
+    verify(cursor.data, cursor.frame, cursor.what)
+    return _messages(cursor.data[4:-4], head, cursor)
+
+
+_FURTHER = {h: partial(_further_block, h) for h in (_OLD_HEAD, _NEW_HEAD, _ORDERED_HEAD)}
+
+
+def _messages(block: bytes, head: Struct, of: Cursor) -> _Block:
     """Return the messages of one block of a header, and extents of further blocks.
 
     Parameters
@@ -180,8 +200,9 @@ def _messages(
     head
         The first fields of each message.
     """
+    frame, what = of.frame, of.what
     messages: list[Message] = []
-    further: list[tuple[int, int]] = []
+    further: list[tuple[Address, int]] = []
     unpack, at, last = head.unpack_from, 0, len(block) - head.size
     while at <= last:  # behind the last one there may be a gap
         type_, size, flags, *order = unpack(block, at)
@@ -194,8 +215,7 @@ def _messages(
             continue
         if type_ == CONTINUATION:
             cursor = Cursor(body, frame, what)
-            address, length = cursor.address(), cursor.length()
-            further.append((frame.within(address, length, what), length))
+            further.append((cursor.address(), cursor.length()))
         elif type_ in _KNOWN:
             shared = flags & _IS_SHARED
             location = shared_location(Cursor(body, frame, what), type_) if shared else body
@@ -203,7 +223,7 @@ def _messages(
         elif flags & _FAIL_IF_UNKNOWN:
             reason = f"has a message of type {type_}, which is not known but must be"
             raise frame.error(what, reason)
-    return messages, further
+    return tuple(messages), tuple(further)
 
 
 def shared_location(cursor: Cursor, type_: int) -> Shared:
@@ -248,13 +268,15 @@ _UNKNOWN = (
 )
 
 
-async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
+async def read_superblock(url: str, size: int, head: bytes = b"") -> tuple[Frame, int]:
     """Find the superblock at 0, 512, 1024, 2048, ... and read it.
 
     Parameters
     ----------
     url, size
         URL of the file for messages, and its size in bytes.
+    head
+        Its first bytes, if they are at hand.
 
     Returns
     -------
@@ -285,7 +307,7 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
     if not {2, 4, 8}.issuperset(sizes):
         reason = f"addresses of {sizes[0]} bytes and lengths of {sizes[1]}"
         raise cursor.error(f"{reason}, known are 2, 4 and 8")
-    cursor.frame = frame = Frame(url, base, *sizes, end=size - base)
+    cursor.frame = frame = Frame(url, base, *sizes, end=size - base, head=head)
     cursor.take((9, 13, 1, 1)[version])  # widths of group and chunk trees, flags
     extension = driver = None
     if version < 2:

@@ -5,10 +5,10 @@ Shared are committed datatypes, and what is in the file's heap of messages (III.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
@@ -185,53 +185,6 @@ def decode_symbol_table(cursor: Cursor) -> tuple[int, int]:
     return tree, heap
 
 
-# -- decoded -------------------------------------------------------------------------------------
-# Messages that many objects have in common, decoded once.
-#
-# Thousands of attributes and datasets have the same few datatypes, dataspaces
-# and filter pipelines, byte for byte; so have thousands of files of one kind.
-
-
-T = TypeVar("T")
-
-#: Messages of all files up to so many bytes are kept, and so many of each kind at most.
-_SHORT = 512
-MOST_MESSAGES = 4096
-#: They, by what decodes them and by the sizes of addresses and lengths.
-known_messages: dict[tuple[Callable[[Cursor], Any], int, int], dict[bytes, Any]] = {}
-
-
-class Decoded:
-    """Decodes messages of one file that depend on nothing but their bytes."""
-
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
-        self.known_messages: dict[tuple[Callable[[Cursor], Any], bytes], Any] = {}
-
-    def of(self, decode: Callable[[Cursor], T], body: bytes, what: str) -> T:
-        """Return what a function makes of the bytes of a message.
-
-        Parameters
-        ----------
-        what
-            What the message belongs to: the name in the `FormatError` for a damaged one.
-        """
-        found: T | None = self.known_messages.get((decode, body))
-        if found is not None:
-            return found
-        frame = self.frame
-        everywhere = known_messages.setdefault((decode, frame.offset_size, frame.length_size), {})
-        found = everywhere.get(body)
-        if found is None:
-            found = decode(Cursor(body, frame, what))
-            if len(body) <= _SHORT:
-                if len(everywhere) >= MOST_MESSAGES:
-                    everywhere.clear()
-                everywhere[body] = found
-        self.known_messages[decode, body] = found
-        return found
-
-
 # -- shared messages -----------------------------------------------------------------------------
 
 
@@ -242,17 +195,10 @@ _MOST_INDEXES = 8
 
 
 class SharedMessages:
-    """Finds shared messages, each once.
-
-    Attributes
-    ----------
-    decoded : Decoded
-        Decoder of equal messages, which objects have in common without sharing them.
-    """
+    """Finds shared messages, each once."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.decoded = Decoded(frame)
         self._found: Found = {}
         self._committed: dict[oh.Shared, Once[bytes]] = {}
         self._heaps: dict[int, Once[FractalHeap]] = {}

@@ -87,6 +87,7 @@ async def read_hierarchy(
     extent: Callable[[str], tuple[int, ...]] | None = None,
     only: str | None = None,
     notes: list[tuple[int, int]] | None = None,
+    head: bytes = b"",
 ) -> Hierarchy:
     """Read the metadata of an HDF5 file as netCDF-4.
 
@@ -106,6 +107,8 @@ async def read_hierarchy(
         without those of the length that others may give them.
     notes
         Gets positions and lengths of all that the metadata depend on, behind the superblock.
+    head
+        The first bytes of the file, if they are at hand.
 
     Returns
     -------
@@ -120,7 +123,7 @@ async def read_hierarchy(
     FormatError
         If the file is no HDF5 file, or the group cannot be read.
     """
-    frame, address = await read_superblock(url, size)
+    frame, address = await read_superblock(url, size, head)
     if notes is not None:
         frame = replace(frame, notes=notes)
     names = () if only is None else (only, f"{NON_COORDINATE}{only}")
@@ -129,6 +132,7 @@ async def read_hierarchy(
     if partly and depends_on_all(nodes):
         nodes = await read_nodes(frame, read_tree(frame, address))
     loaded = [node for node in nodes if node.group.loaded]
+    frame = replace(frame, head=b"")  # arrays keep it
     builder = _Builder(frame, loaded, extent, named=only is None)
     if frame.missing:
         reason = f"is truncated: {frame.missing} bytes are missing; what is there can be read"
@@ -177,10 +181,8 @@ class _Builder:
                     if attached is not None:
                         self.attached[dataset.address] = attached
                     elif dataset.address not in self.attached:
-                        attribute, size = (
-                            dataset.attributes["DIMENSION_LIST"],
-                            reference_size(dataset),
-                        )
+                        attribute = dataset.attributes["DIMENSION_LIST"]
+                        size = reference_size(dataset)
                         scales = Sequences(attribute.data, count_of(attribute), size)
                         wanted.append((scales, partial(self._attach, dataset)))
                 # of text whose fill value is visible where a dimension is longer
@@ -290,13 +292,10 @@ class _Builder:
         writer = None
         if attribute is not None and attribute.type.kind == "string":
             writer = c_text(bytes(attribute.data))
+        problems, hidden = tuple(self.problems), tuple(self.hidden)
+        strict = "_nc3_strict" in self.nodes[0].group.attributes
         return Hierarchy(
-            groups["/"],
-            "hdf5",
-            writer,
-            problems=tuple(self.problems),
-            hidden=tuple(self.hidden),
-            classic_model="_nc3_strict" in self.nodes[0].group.attributes,
+            groups["/"], "hdf5", writer, problems=problems, hidden=hidden, classic_model=strict
         )
 
     def value_types(self) -> dict[tuple[str, str], ValueType]:

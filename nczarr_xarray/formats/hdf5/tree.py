@@ -55,6 +55,7 @@ _FIRST_READ = 1024
 #: Types of B-tree records, and where they have the heap identifier: behind a hash, an order.
 _LINK_RECORDS = {5: 4, 6: 8}
 _CACHED_LINK = 2
+_DENSE = partial(decode_dense, order_size=8)
 
 
 async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
@@ -72,14 +73,14 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
     table = header.first(oh.SYMBOL_TABLE)
     if table is not None:
         frame, what = header.frame, header.what
-        tree, heap = decode_symbol_table(header.cursor(table, "symbol table"))
+        tree, heap = header.decoded(decode_symbol_table, table, "symbol table")
         names, entries = await both(read_local_heap(frame, heap, what), _entries(frame, tree, what))
         return [_old_link(Cursor(entry, frame, what), names) for entry in entries], False
-    links = [decode_link(header.cursor(one, "link")) for one in header.all(oh.LINK)]
+    links = [header.decoded(decode_link, one, "link") for one in header.all(oh.LINK)]
     info = header.first(oh.LINK_INFO)
     if info is None:  # the path of a soft link leads through a dataset, say
         return links, False
-    dense = decode_dense(header.cursor(info, "link information"), 8)
+    dense = header.decoded(_DENSE, info, "link information")
     if dense.heap is not None and dense.tree is not None:
         what = f"{header.what}, links"
         store, kind, records = await read_dense(
@@ -411,10 +412,6 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
 
 
 def _group(name: str, group: _Group) -> H5Group:
-    return H5Group(
-        name,
-        group.address,
-        attributes=group.attributes.found,
-        loaded=group.children is not None,
-        problems=tuple(error for _, error in group.attributes.problems),
-    )
+    problems = tuple(error for _, error in group.attributes.problems)
+    loaded = group.children is not None
+    return H5Group(name, group.address, group.attributes.found, loaded, problems)
