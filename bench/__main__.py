@@ -26,7 +26,18 @@ ROWS = (
     "scripts",
 )
 #: Modules that have these for themselves.
-OWN = ("cold", "memory", "scaling", "serial", "large", "decoding", "appends", "rechunk", "flame")
+OWN = (
+    "samples",
+    "cold",
+    "memory",
+    "scaling",
+    "serial",
+    "large",
+    "decoding",
+    "appends",
+    "rechunk",
+    "flame",
+)
 SCRIPTS = ("export", "remote")
 
 

@@ -34,7 +34,9 @@ PACKAGES = (
     "xarray",
     "zarr",
     "zarrs",
+    "zarrista",
     "tensorstore",
+    "xbatcher",
     "obstore",
     "numcodecs",
     "netCDF4",
@@ -56,6 +58,7 @@ COLOURS = {
     "zarr, fused": "#f46d43",
     "zarr, zarrs": "#d73027",
     "netcdf4": "#a6bddb",
+    "zarrista": "#762a83",
     "tensorstore": "#3690c0",
     "hidefix": "#8c510a",
 }

@@ -11,6 +11,7 @@ between two turns (``cache=False``). Settings are the documented ones that are b
   number of processors unless set.
 - zarr, zarrs: its README; threads and concurrent chunks are the number of processors unless set.
   It hands to zarr what it cannot do (unless ``strict``), as it does for its users.
+- zarrista: slices only, and no zlib of Zarr 2; it has no xarray, and returns what it decoded.
 - netcdf4: the HDF5 chunk cache is 64 MiB a variable unless set (``netCDF4.get_chunk_cache``), more
   than one read needs twice of anything here.
   Points, lists and every n-th element: it reads everything and picks, as HDF5 is many times slower
@@ -62,6 +63,8 @@ def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], An
         found[OURS] = partial(_by_load, tree, keys)
         found[f"{OURS}, file"] = partial(_by_load, file, keys)
     found["netcdf4"] = partial(_by_xarray, "netcdf4", file, keys, whole=strided or sparse)
+    if not strided and not sparse and "zlib" not in stored.array.codec:
+        found["zarrista"] = partial(_by_zarrista, tree, keys)
     if not codecs()[stored.array.codec].shuffled:
         found["tensorstore"] = partial(_by_tensorstore, stored, keys)
     return found
@@ -112,6 +115,18 @@ def _by_pipeline(pipeline: str, tree: str, keys: tuple[Key, ...], *, whole: bool
     # an array keeps the pipeline it was opened with, which asks for its settings when it reads
     with zarr.config.set({"codec_pipeline.path": pipeline}):
         return _by_xarray("zarr", tree, keys, whole=whole, consolidated=False)
+
+
+def _by_zarrista(tree: str, keys: tuple[Key, ...]) -> Any:
+    from zarrista import Array
+    from zarrista.store import FilesystemStore
+
+    array = Array.open(FilesystemStore(tree), path="/v")
+    numbers = [tuple(i for i, index in enumerate(key) if isinstance(index, int)) for key in keys]
+    return [
+        np.squeeze(array[key].to_numpy(), axis)  # numbers are slices of one to it
+        for key, axis in zip(keys, numbers, strict=True)
+    ]
 
 
 def _by_tensorstore(stored: Stored, keys: tuple[Key, ...]) -> Any:

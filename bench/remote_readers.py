@@ -3,7 +3,8 @@
 Usage, by bench/remote.py: ``python bench/remote_readers.py READER FILES``. A line of JSON on
 standard input, ``{"url": …, "file": …, "operation": …}``, is answered by one on standard output,
 ``{"seconds": …, "right": …, "error": …}``. Every read starts cold: no file, connection, listing or
-index is left of the one before. Peers get the best setting that their documentation names.
+index is left of the one before. Peers get the best setting that their documentation names. Wheels
+of h5py are without ros3, so that HDF5's own reader of S3 is no row.
 """
 
 from __future__ import annotations
