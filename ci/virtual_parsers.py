@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -250,12 +250,18 @@ class Oracle:
         return variable[corner(variable.shape or ())]
 
 
+@lru_cache(1)
+def _opened(path: Path) -> netCDF4.Dataset:
+    file = netCDF4.Dataset(path)
+    file.set_auto_mask(False)
+    file.set_auto_scale(False)
+    file.set_auto_chartostring(False)
+    return file
+
+
 def _by_netcdf4(path: Path, name: str) -> Any:
-    with netCDF4.Dataset(path) as file:
-        file.set_auto_mask(False)
-        file.set_auto_scale(False)
-        file.set_auto_chartostring(False)
-        return file[name][corner(file[name].shape)]
+    variable = _opened(path)[name]
+    return variable[corner(variable.shape)]
 
 
 def apart(path: Path, name: str) -> Any:

@@ -256,6 +256,19 @@ def test_a_fill_value_of_characters_loses_no_file(
         xr.testing.assert_equal(found.v, expected.v)
 
 
+@pytest.mark.parametrize("name", ["h5_scale_of_other_length", "h5_scale_longer_than_variable"])
+def test_a_variable_that_does_not_fit_its_dimension_loses_no_file(
+    tmp_path: Path, name: str
+) -> None:
+    """Its own parser has it in the store, and then there is no dataset."""
+    url = hdf5_corpus.write(name, tmp_path).as_uri()
+    with pytest.raises(ValueError, match="conflicting sizes"):
+        open_virtual_dataset(url, registry=LOCAL, parser=HDFParser())
+    with pytest.warns(NCZarrWarning, match="left out: /v: has length"):
+        virtual = open_virtual_dataset(url, registry=LOCAL, parser=NCZarrParser())
+    assert list(virtual.variables) == ["x"]
+
+
 def test_a_fill_value_of_several_elements_loses_no_file(tmp_path: Path) -> None:
     path = tmp_path / "m.h5"
     with h5py.File(path, "w") as file:
