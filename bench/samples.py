@@ -21,8 +21,8 @@ import json
 import multiprocessing
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
-from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +130,8 @@ def fail(reason: str, _: list[int]) -> list[np.ndarray]:
     raise RuntimeError(reason)
 
 
-def epoch(pool: Pool, batches: list[list[int]]) -> np.ndarray:
-    return np.concatenate([*pool.imap(Worker.batch, batches)])
+def epoch(pool: Executor, batches: list[list[int]]) -> np.ndarray:
+    return np.concatenate([*pool.map(Worker.batch, batches)])
 
 
 def run(options: Options) -> dict[str, Row]:
@@ -147,7 +147,8 @@ def run(options: Options) -> dict[str, Row]:
             tree = str(Array(SHAPE, CHUNKS, codec).write(Path(folder)).tree)
             context = multiprocessing.get_context("spawn")
             pools = {
-                program: context.Pool(WORKERS, Worker.open, (program, tree)) for program in PROGRAMS
+                program: ProcessPoolExecutor(WORKERS, context, Worker.open, (program, tree))
+                for program in PROGRAMS
             }
             try:
                 work = {program: partial(epoch, pool, batches) for program, pool in pools.items()}
@@ -155,8 +156,7 @@ def run(options: Options) -> dict[str, Row]:
                 rows[name] = measure(Work(name, {**work}, (), float(megabytes)), options.repeat)
             finally:
                 for pool in pools.values():
-                    pool.terminate()
-                    pool.join()
+                    pool.shutdown(cancel_futures=True)
     return rows
 
 
