@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from dataclasses import replace as change
 from typing import Any
 
 import xarray as xr
@@ -22,7 +21,7 @@ from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.html import paragraphs, report, table
 from nczarr_xarray.tools.predict import Prediction, predict
-from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
+from nczarr_xarray.tools.predict.network import Cost, Network
 from nczarr_xarray.tools.storage_table import Storage
 from nczarr_xarray.tools.survey import VariableStorage
 
@@ -166,7 +165,6 @@ def doctor(
     variable: str | None = None,
     latency: float | None = None,
     bandwidth: float | None = None,
-    measure: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     replace: Mapping[str, str] | None = None,
     allow: Allow = None,
@@ -183,12 +181,9 @@ def doctor(
     variable
         The path of the variable whose reads are predicted; by default the largest.
     latency
-        Of the network, in seconds from a request to the first byte of its answer.
+        Of the network, in seconds from a request to the first byte of its answer; by default 50 ms.
     bandwidth
-        Bytes per second of all connections together.
-    measure
-        Whether latency and bandwidth that are not given are measured, by some requests for
-        bytes of the dataset; otherwise they are 50 ms and 125 MB/s.
+        Bytes per second of all connections together; by default 125 MB/s.
     storage_options, replace, allow
         As of `nczarr_xarray.open_hierarchy`.
 
@@ -200,7 +195,7 @@ def doctor(
     Raises
     ------
     NCZarrError
-        If the dataset cannot be opened, has no such variable, or its network cannot be measured.
+        If the dataset cannot be opened, or has no such variable.
     """
     if isinstance(target, (xr.Dataset, xr.DataArray, xr.DataTree)):
         target = Storage.of(target).source
@@ -210,9 +205,8 @@ def doctor(
         if subject.opened is None:
             assert subject.failure is not None
             raise subject.failure
-        network = measure_network(subject.opened, subject.survey) if measure else Network()
         given = {"latency": latency, "bandwidth": bandwidth}
-        subject.network = change(network, **{k: v for k, v in given.items() if v is not None})
+        subject.network = Network(**{k: v for k, v in given.items() if v is not None})
         subject.variable = variable
         return _examine(subject, subject.opened)
 
