@@ -21,7 +21,7 @@ from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import says_references
 from nczarr_fsspec.places.url import is_url
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.axes import Overlap
 from nczarr_xarray.aggregation.icechunk import is_icechunk, write_icechunk
 from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.kerchunk import write_references

@@ -11,6 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.aggregated import Aggregated, Packing, Tabler, decide
+from nczarr_xarray.aggregation.axes import gathered
 from nczarr_xarray.aggregation.checks import (
     DECIMALS,
     MARKS,
@@ -24,7 +25,7 @@ from nczarr_xarray.aggregation.checks import (
     packed_alike,
     safely_filled,
 )
-from nczarr_xarray.aggregation.grid import Before, FileGrid, gathered
+from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.names import with_characters
 from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.summary import (

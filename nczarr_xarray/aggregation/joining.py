@@ -11,8 +11,9 @@ from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.checks import differences, packed_otherwise, promoted, unrounded
 from nczarr_xarray.aggregation.combine import Combiner
+from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
-from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, read_variable
+from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.report import Report
 from nczarr_xarray.aggregation.request import Request
 from nczarr_xarray.aggregation.summary import Layout, Summary, describe, matched

@@ -14,7 +14,7 @@ from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.stores.mapping import MappingStore, MappingWriter
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.api import write_again
-from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.axes import Overlap
 from nczarr_xarray.aggregation.icechunk import is_icechunk, write_icechunk
 from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.masters import unmarked

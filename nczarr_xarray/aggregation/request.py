@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from nczarr_fsspec.errors import URLError
 from nczarr_xarray.aggregation.aggregated import Aggregated
-from nczarr_xarray.aggregation.grid import Overlap
+from nczarr_xarray.aggregation.axes import Overlap
+from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.aggregation.labels import Label
-from nczarr_xarray.aggregation.reading import Wanted
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.formats.registry import OpenOptions
 

@@ -28,8 +28,8 @@ from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.form.encode import Options
 from nczarr_xarray.export.form.lacking import rebuilt
 from nczarr_xarray.export.form.rounding import as_integers
-from nczarr_xarray.export.new_values import Placement, replaced_part
 from nczarr_xarray.export.options import CfaOptions
+from nczarr_xarray.export.placement import Placement, replaced_part
 from nczarr_xarray.formats.cfa.dialect import OLDEST
 from nczarr_xarray.model import (
     Attribute,

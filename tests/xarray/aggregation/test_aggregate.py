@@ -990,7 +990,8 @@ def test_a_thousand_files_of_one_kind_are_described_once(tmp_path: Path) -> None
     with netCDF4.Dataset(path, "a") as file:
         file["time"][0] = 1
     (tmp_path / "b.nc").write_bytes(data)
-    from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files
+    from nczarr_xarray.aggregation.files import Wanted
+    from nczarr_xarray.aggregation.reading import Summaries, read_files
 
     found = Summaries()
     wanted = Wanted(frozenset(), frozenset(), None, lambda *_: None)

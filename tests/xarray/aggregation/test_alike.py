@@ -14,7 +14,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.ranges.index_memory import memory
-from nczarr_xarray.aggregation import reading
+from nczarr_xarray.aggregation import files as reading_one
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.dataset.fragment_datasets import open_begun
 from tests.support.builders.manyfiles import TIME, Given, field, step, write
@@ -36,7 +36,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(source.url.rpartition("/")[2])
         return await open_begun(source, options)
 
-    monkeypatch.setattr(reading, "open_begun", noted)
+    monkeypatch.setattr(reading_one, "open_begun", noted)
     return names
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.grid import Axis, Blocks, by_coordinate
+from nczarr_xarray.aggregation.axes import Axis, Blocks, by_coordinate
 
 
 @st.composite

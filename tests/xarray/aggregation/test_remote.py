@@ -15,7 +15,7 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.aggregation.reading import RemoteFiles
+from nczarr_xarray.aggregation.files import RemoteFiles
 from tests.support.builders.manyfiles import field, step
 from tests.support.builders.trees import read_tree
 from tests.support.servers.httpserver import Server
