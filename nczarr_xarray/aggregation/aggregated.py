@@ -11,7 +11,8 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.summary import Summary
-from nczarr_xarray.formats.cfa.dialect import Scoped, column, constant
+from nczarr_xarray.formats.cf import Scoped
+from nczarr_xarray.formats.cfa.dialect import column, constant
 from nczarr_xarray.model import (
     Attribute,
     Dimension,

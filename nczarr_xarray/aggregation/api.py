@@ -41,7 +41,8 @@ from nczarr_xarray.export.cfa.task import CfaTask, Draft, swap
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, check_classic
 from nczarr_xarray.export.progress import Progress, check_callback
-from nczarr_xarray.formats.cfa.dialect import NEWEST, WritableDialect, packing_of
+from nczarr_xarray.formats.cf import packing_of
+from nczarr_xarray.formats.cfa.dialect import NEWEST, WritableDialect
 from nczarr_xarray.formats.registry import OpenOptions
 
 if TYPE_CHECKING:

@@ -12,13 +12,7 @@ from nczarr_fsspec.errors import ExportError, UnsupportedError
 from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, is_index
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.export.form.storage import netcdf_type
-from nczarr_xarray.formats.cfa.dialect import (
-    fill_of,
-    missing_in,
-    read_as,
-    stated_numbers,
-    taken_for_missing,
-)
+from nczarr_xarray.formats.cf import fill_of, missing_in, read_as, stated_numbers, taken_for_missing
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Variable
 
 #: Conversion of times is not exact: a result that is so close to one with few decimals is meant

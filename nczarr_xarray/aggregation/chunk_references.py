@@ -24,7 +24,7 @@ from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, write_tree
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.form.storage import netcdf_type, note_text
-from nczarr_xarray.formats.cfa.dialect import PACKING, packing_of
+from nczarr_xarray.formats.cf import PACKING, packing_of
 from nczarr_xarray.formats.nczarr.spellings import VIRTUAL
 from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Fragments, Variable, grid_of
 from nczarr_xarray.views.references import MOST_INLINE, Cut, Wanted

@@ -37,12 +37,7 @@ from nczarr_xarray.aggregation.summary import (
 )
 from nczarr_xarray.export.cfa.master import unpacked, without_enum
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.formats.cfa.dialect import (
-    PACKING,
-    missing_in,
-    stated_marks,
-    stated_numbers,
-)
+from nczarr_xarray.formats.cf import PACKING, missing_in, stated_marks, stated_numbers
 from nczarr_xarray.model import Attribute, Dimension, Fragments, Group, Hierarchy, Variable
 
 #: Attributes that stay as in the first file: values are converted to what they say.

@@ -29,7 +29,8 @@ from nczarr_xarray.export.cfa.master import unpacked, without_enum
 from nczarr_xarray.export.cfa.parts import PROFILE
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.formats.cfa.dialect import Scoped, array_of, packing_of
+from nczarr_xarray.formats.cf import Scoped, packing_of
+from nczarr_xarray.formats.cfa.dialect import array_of
 from nczarr_xarray.model import Variable
 
 if TYPE_CHECKING:

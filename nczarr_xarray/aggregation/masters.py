@@ -33,7 +33,8 @@ from nczarr_xarray.export.cfa.master import (
     unpacked,
     without_enum,
 )
-from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated, packing_of
+from nczarr_xarray.formats.cf import packing_of
+from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Variable, grid_of
 

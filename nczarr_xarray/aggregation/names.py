@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.formats.cfa.dialect import LOCATING
+from nczarr_xarray.formats.cf import LOCATING
 from nczarr_xarray.model import Attribute, Dimension, Group, Hierarchy, Variable
 
 # -- labels --------------------------------------------------------------------------------------

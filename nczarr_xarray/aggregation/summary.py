@@ -16,7 +16,7 @@ from nczarr_xarray.aggregation.names import joined, text_dimensions
 from nczarr_xarray.dataset.units import are_times, calendar_called
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.export.form.lacking import Lacking
-from nczarr_xarray.formats.cfa.dialect import (
+from nczarr_xarray.formats.cf import (
     LOCATING,
     Scoped,
     missing_numbers,

@@ -10,7 +10,7 @@ import numpy as np
 from nczarr_xarray.backend.compat import TO_ZARR_IGNORES_COMPRESSOR, PreferredChunks
 from nczarr_xarray.codecs.registry import WORDS, as_zarr, codec, netcdf_filters, of_zarr3
 from nczarr_xarray.dataset.dataset import attribute_value
-from nczarr_xarray.formats.cfa.dialect import read_as
+from nczarr_xarray.formats.cf import read_as
 from nczarr_xarray.model import Attribute, CodecConfig, FragmentArray, Variable, element_of
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of

@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.pieces import BoundingBox, Division
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.dataset.units import Convert, conversion
-from nczarr_xarray.formats.cfa.dialect import (
+from nczarr_xarray.formats.cf import (
     missing_in,
     missing_numbers,
     packing_attributes,

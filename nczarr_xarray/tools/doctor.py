@@ -13,7 +13,7 @@ from nczarr_fsspec.address_policy import Allow
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_fsspec.text import aligned, counted, format_size
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.formats.cf import text_in
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.tools.checks import Finding, Findings
 from nczarr_xarray.tools.checks.commands import MASK, copies

@@ -32,7 +32,8 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Edges, as_written, table
 from nczarr_xarray.export.chunk_writer import Gated
 from nczarr_xarray.export.options import FragmentFormat
-from nczarr_xarray.formats.cfa.dialect import WritableDialect, fill_of, text_in
+from nczarr_xarray.formats.cf import fill_of, text_in
+from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.formats.nczarr.values import stated_fill
 from nczarr_xarray.model import (
     Attribute,

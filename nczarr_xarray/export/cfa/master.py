@@ -22,18 +22,9 @@ from nczarr_xarray.export.cfa.content import Content, Member, in_one_chunk, whol
 from nczarr_xarray.export.form.attributes import encode_attribute
 from nczarr_xarray.export.form.storage import netcdf_type
 from nczarr_xarray.export.options import FragmentFormat
+from nczarr_xarray.formats.cf import PACKING, packing_attributes, read_as, stated_numbers, text_in
 from nczarr_xarray.formats.cfa.decode import WRITABLE
-from nczarr_xarray.formats.cfa.dialect import (
-    DATA_CONVENTIONS,
-    PACKING,
-    Encoded,
-    Term,
-    WritableDialect,
-    packing_attributes,
-    read_as,
-    stated_numbers,
-    text_in,
-)
+from nczarr_xarray.formats.cfa.dialect import DATA_CONVENTIONS, Encoded, Term, WritableDialect
 from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import (

@@ -14,7 +14,7 @@ from nczarr_xarray.codecs.quantize import QUANTIZE_ATTRIBUTES, check_quantizatio
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.lacking import rebuilt
-from nczarr_xarray.formats.cfa.dialect import needed
+from nczarr_xarray.formats.cf import needed
 from nczarr_xarray.formats.nczarr.values import stated_fill
 from nczarr_xarray.model import (
     Attribute,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.formats.cf import text_in
 from nczarr_xarray.model import Group, Variable, grid_of
 
 #: Bytes of a chunk of the data variable before codecs, at least.

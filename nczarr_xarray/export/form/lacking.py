@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import (
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.derived import BytesArray
 from nczarr_xarray.export.form.storage import stored_as
-from nczarr_xarray.formats.cfa.dialect import NAMING
+from nczarr_xarray.formats.cf import NAMING
 from nczarr_xarray.formats.nczarr.attributes import NAMED_NUMBERS, is_list_of_one
 from nczarr_xarray.formats.nczarr.limits import pure_type
 from nczarr_xarray.formats.nczarr.values import fill_attribute, marks_of

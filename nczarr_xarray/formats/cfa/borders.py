@@ -9,16 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import (
-    Scoped,
-    Term,
-    column,
-    constant,
-    count_of,
-    dimensions_of,
-    marks_of,
-    text_in,
-)
+from nczarr_xarray.formats.cf import Scoped, marks_of, text_in
+from nczarr_xarray.formats.cfa.dialect import Term, column, constant, count_of, dimensions_of
 from nczarr_xarray.model import NC_DEFAULT_FILL, Dimension, Fragments, Record, Variable, borders
 
 #: Names the variables with the record of a table: which versions of files it is about.

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.formats.cf import Scoped, marks_of, missing_in, missing_numbers, stated_numbers
 from nczarr_xarray.formats.cfa.borders import (
     ATTRIBUTES,
     Borders,
@@ -29,17 +30,12 @@ from nczarr_xarray.formats.cfa.dialect import (
     MAPPED,
     Decoded,
     Encoded,
-    Scoped,
     Term,
     array_of,
     column,
     constant,
-    marks_of,
-    missing_in,
-    missing_numbers,
     names_in_text,
     refuse,
-    stated_numbers,
     texts,
 )
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Fragments, Variable, bytes_of

@@ -18,6 +18,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.places.url import is_url
+from nczarr_xarray.formats.cf import Scoped, packing_of
 from nczarr_xarray.formats.cfa import cfa04_json
 from nczarr_xarray.formats.cfa.borders import grid_of
 from nczarr_xarray.formats.cfa.cfa04_json import Mappings, read_table
@@ -26,13 +27,11 @@ from nczarr_xarray.formats.cfa.dialect import (
     MOST_TEXT,
     Decoded,
     Encoded,
-    Scoped,
     array_of,
     column,
     dimensions_of,
     listed_dimensions,
     names_in_group,
-    packing_of,
 )
 from nczarr_xarray.model import Dimension, FragmentMapping, Fragments, Variable
 

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from nczarr_xarray.formats.cf import Scoped, packing_of
 from nczarr_xarray.formats.cfa.borders import grid_of
 from nczarr_xarray.formats.cfa.dialect import (
     DIMENSIONS_ATTRIBUTES,
     Decoded,
-    Scoped,
     array_of,
     dimensions_of,
     listed_dimensions,
     names_in_group,
-    packing_of,
 )
 from nczarr_xarray.model import Dimension, Fragments, Group, Variable
 

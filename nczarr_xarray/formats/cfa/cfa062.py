@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.formats.cf import Scoped, text_in
 from nczarr_xarray.formats.cfa.borders import (
     ATTRIBUTES,
     Borders,
@@ -26,7 +27,6 @@ from nczarr_xarray.formats.cfa.dialect import (
     MOST_TEXT,
     Decoded,
     Encoded,
-    Scoped,
     array_of,
     column,
     constant,
@@ -34,7 +34,6 @@ from nczarr_xarray.formats.cfa.dialect import (
     is_netcdf,
     names_in_text,
     refuse,
-    text_in,
 )
 from nczarr_xarray.model import FragmentPlace, Fragments, Variable
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_xarray.formats.cf import Scoped, text_in
 from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
@@ -16,10 +17,8 @@ from nczarr_xarray.formats.cfa.dialect import (
     DATA_CONVENTIONS,
     Decoded,
     Dialect,
-    Scoped,
     WritableDialect,
     marked,
-    text_in,
     texts,
 )
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable

@@ -17,7 +17,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.aggregation.summary import describe
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.form import cmip7
-from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.formats.cf import text_in
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.checks import Finding
 from nczarr_xarray.tools.compare.report import Difference

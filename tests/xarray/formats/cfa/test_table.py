@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nczarr_xarray.formats.cfa.dialect import fill_of, marks_of, read_as
+from nczarr_xarray.formats.cf import fill_of, marks_of, read_as
 from nczarr_xarray.model import Attribute, Variable
 from tests.support.builders.aggregations import attribute_of
 
