@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.address_policy import AddressPolicy, Allow
 from nczarr_fsspec.destination import OVERWRITE
-from nczarr_fsspec.errors import (
-    ExportError,
-    NCZarrError,
-    NCZarrWarning,
-    URLError,
-    caller_level,
-)
+from nczarr_fsspec.errors import ExportError, NCZarrError, NCZarrWarning, URLError, caller_level
 from nczarr_fsspec.places.address import is_absolute
 from nczarr_fsspec.places.names import says_references
 from nczarr_fsspec.places.url import is_url
@@ -25,12 +19,7 @@ from nczarr_xarray.aggregation.axes import Overlap
 from nczarr_xarray.aggregation.icechunk import is_icechunk, write_icechunk
 from nczarr_xarray.aggregation.joining import joined
 from nczarr_xarray.aggregation.kerchunk import write_references
-from nczarr_xarray.aggregation.masters import (
-    Replaced,
-    content,
-    read_aggregation,
-    read_master,
-)
+from nczarr_xarray.aggregation.masters import Replaced, content, read_aggregation, read_master
 from nczarr_xarray.aggregation.refresh import refreshed, sources_of
 from nczarr_xarray.aggregation.report import Report
 from nczarr_xarray.aggregation.request import Dim, Gaps, Missing, Request, Types

@@ -28,13 +28,7 @@ from nczarr_xarray.aggregation.checks import (
 from nczarr_xarray.aggregation.grid import Before, FileGrid
 from nczarr_xarray.aggregation.names import with_characters
 from nczarr_xarray.aggregation.reading import Key
-from nczarr_xarray.aggregation.summary import (
-    Layout,
-    Summary,
-    VariableForm,
-    has_few_bytes,
-    is_index,
-)
+from nczarr_xarray.aggregation.summary import Layout, Summary, VariableForm, has_few_bytes, is_index
 from nczarr_xarray.export.cfa.master import unpacked, without_enum
 from nczarr_xarray.export.form.lacking import Lacking
 from nczarr_xarray.formats.cf import PACKING, missing_in, stated_marks, stated_numbers

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.errors import (
-    ExportError,
-    NCZarrError,
-)
+from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.place import find_beside, find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known

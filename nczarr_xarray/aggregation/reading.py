@@ -13,12 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import (
-    FormatError,
-    NCZarrError,
-    NCZarrWarning,
-    caller_level,
-)
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
 from nczarr_fsspec.places.names import names_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known

@@ -24,22 +24,10 @@ from nczarr_xarray.export.form.storage import (
     note_text,
     storage,
 )
-from nczarr_xarray.export.form.text import (
-    decoded,
-    longest_text,
-    text_type,
-)
+from nczarr_xarray.export.form.text import decoded, longest_text, text_type
 from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.formats.nczarr.values import fill_attribute
-from nczarr_xarray.model import (
-    Attribute,
-    Dimension,
-    EnumType,
-    Group,
-    Variable,
-    bytes_of,
-    join,
-)
+from nczarr_xarray.model import Attribute, Dimension, EnumType, Group, Variable, bytes_of, join
 
 
 class Exporter:

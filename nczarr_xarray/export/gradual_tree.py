@@ -11,12 +11,7 @@ from nczarr_fsspec.changes.consistent_reading import stamped
 from nczarr_fsspec.changes.edit import Change
 from nczarr_fsspec.changes.journal import ROOT, dataset_keys
 from nczarr_fsspec.concurrency import WaitingThreads
-from nczarr_fsspec.errors import (
-    DatasetExistsError,
-    DatasetNotFoundError,
-    ExportError,
-    StoreError,
-)
+from nczarr_fsspec.errors import DatasetExistsError, DatasetNotFoundError, ExportError, StoreError
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.export.chunk_writer import OldChunks

@@ -12,9 +12,7 @@ import xarray as xr
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, on_error
 from nczarr_fsspec.keystore import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
-from nczarr_xarray.export.contents import (
-    Item,
-)
+from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import group_attributes
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.options import RegionLike, WriteRequest

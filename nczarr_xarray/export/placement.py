@@ -14,9 +14,7 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend.compat import named_as_stored, without_indexes
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.contents import (
-    Item,
-)
+from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.form.existing import StoredForms
 from nczarr_xarray.export.form.lacking import EQUAL_MARK, Lacking
 from nczarr_xarray.export.form.numbers import becomes_missing

@@ -10,13 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nczarr_fsspec.changes.create import (
-    ROOTS,
-    NewObjects,
-    NewTree,
-    can_be_renamed,
-    refuse_foreign,
-)
+from nczarr_fsspec.changes.create import ROOTS, NewObjects, NewTree, can_be_renamed, refuse_foreign
 from nczarr_fsspec.changes.edit import Boxes, Change, Edit
 from nczarr_fsspec.changes.journal import (
     INCOMPLETE,

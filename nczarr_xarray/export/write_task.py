@@ -32,13 +32,7 @@ from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ArrayWriter, ChunkWriter
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.options import WriteOptions
-from nczarr_xarray.export.parallel import (
-    Written,
-    compute,
-    not_shared,
-    optimized,
-    write_blocks,
-)
+from nczarr_xarray.export.parallel import Written, compute, not_shared, optimized, write_blocks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step, planned
 from nczarr_xarray.export.write_target import begin_new, check_clashes, holds_dataset

@@ -22,14 +22,7 @@ from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, st
 from nczarr_xarray.export.options import MASTER_FORMATS, FileKind, FragmentFormat
 from nczarr_xarray.formats.cfa.dialect import aggregated
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import (
-    ChunkedArray,
-    FragmentArray,
-    Fragments,
-    Group,
-    Hierarchy,
-    Variable,
-)
+from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Group, Hierarchy, Variable
 
 T = TypeVar("T")
 

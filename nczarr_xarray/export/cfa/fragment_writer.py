@@ -15,12 +15,7 @@ from nczarr_fsspec.keystore import WritableStore
 from nczarr_fsspec.place import stamps_of
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.cfa.content import (
-    Content,
-    Member,
-    write_file,
-    write_tree,
-)
+from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_tree
 from nczarr_xarray.export.cfa.master import (
     OWNER,
     MasterPlace,

@@ -27,15 +27,7 @@ from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import DATA_CONVENTIONS, Encoded, Term, WritableDialect
 from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import (
-    NC_DTYPES,
-    Attribute,
-    Dimension,
-    Fragments,
-    Group,
-    Variable,
-    join,
-)
+from nczarr_xarray.model import NC_DTYPES, Attribute, Dimension, Fragments, Group, Variable, join
 
 _PACKED = (*PACKING, "missing_value", "valid_min", "valid_max", "valid_range", "actual_range")
 #: The conventions that CFA extends, where a dataset says nothing of any.

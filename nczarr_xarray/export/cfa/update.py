@@ -15,12 +15,7 @@ from nczarr_xarray.export.cfa.content import Content
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_writer import Flow, flow_of
 from nczarr_xarray.export.cfa.growing_table import GrowingTable
-from nczarr_xarray.export.cfa.master import (
-    MasterPlace,
-    conventions,
-    dialect_called,
-    whole_master,
-)
+from nczarr_xarray.export.cfa.master import MasterPlace, conventions, dialect_called, whole_master
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_written, growing_lengths
 from nczarr_xarray.export.cfa.task import CfaTask, Draft
 from nczarr_xarray.export.contents import Item
@@ -31,14 +26,7 @@ from nczarr_xarray.export.form.rounding import as_integers
 from nczarr_xarray.export.options import CfaOptions
 from nczarr_xarray.export.placement import Placement, replaced_part
 from nczarr_xarray.formats.cfa.dialect import OLDEST
-from nczarr_xarray.model import (
-    Attribute,
-    Dimension,
-    FragmentArray,
-    Fragments,
-    Group,
-    Variable,
-)
+from nczarr_xarray.model import Attribute, Dimension, FragmentArray, Fragments, Group, Variable
 
 
 def plan_update(

@@ -22,13 +22,7 @@ from nczarr_xarray.export.form import cmip7
 from nczarr_xarray.export.form.lacking import COMPRESSORS, UNUSED, Lacking
 from nczarr_xarray.export.form.storage import StorageProperties, netcdf_text, stored_as
 from nczarr_xarray.export.hdf5_chunks import Written, chunk_writers, need_h5py
-from nczarr_xarray.export.netcdf_file import (
-    declare,
-    existing_variable,
-    need_netcdf4,
-    new_file,
-    put,
-)
+from nczarr_xarray.export.netcdf_file import declare, existing_variable, need_netcdf4, new_file, put
 from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step

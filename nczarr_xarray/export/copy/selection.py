@@ -16,12 +16,7 @@ from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
 from nczarr_xarray.export.form.lacking import rebuilt
 from nczarr_xarray.formats.cf import needed
 from nczarr_xarray.formats.nczarr.values import stated_fill
-from nczarr_xarray.model import (
-    Attribute,
-    Dimension,
-    Group,
-    Variable,
-)
+from nczarr_xarray.model import Attribute, Dimension, Group, Variable
 
 
 class Quantization(NamedTuple):

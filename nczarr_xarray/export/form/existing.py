@@ -21,11 +21,7 @@ from nczarr_xarray.export.form.encode import Options, encoded
 from nczarr_xarray.export.form.numbers import with_one_fill
 from nczarr_xarray.export.form.rounding import rounding_of
 from nczarr_xarray.export.form.storage import netcdf_text, netcdf_type
-from nczarr_xarray.export.form.text import (
-    as_stored,
-    decoded,
-    excess,
-)
+from nczarr_xarray.export.form.text import as_stored, decoded, excess
 from nczarr_xarray.formats.nczarr.attributes import as_flags
 from nczarr_xarray.model import ChunkedArray, Group, Variable, join
 

@@ -10,13 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.errors import (
-    FormatError,
-    LossWarning,
-    NCZarrWarning,
-    StoreError,
-    caller_level,
-)
+from nczarr_fsspec.errors import FormatError, LossWarning, NCZarrWarning, StoreError, caller_level
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.export.derived import BytesArray
 from nczarr_xarray.export.form.storage import stored_as

@@ -11,14 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.formats.cf import Scoped, fill_of, marks_of, read_as, stated_numbers
-from nczarr_xarray.model import (
-    Dimension,
-    FragmentArray,
-    Fragments,
-    Group,
-    Hierarchy,
-    Variable,
-)
+from nczarr_xarray.model import Dimension, FragmentArray, Fragments, Group, Hierarchy, Variable
 
 
 @dataclass(frozen=True, slots=True)
