@@ -147,7 +147,7 @@ OPENING = {
     *under(
         "nczarr_xarray",
         "dataset dataset.dataset dataset.file dataset.open "
-        "formats formats.cfa formats.cfa.dialect "
+        "formats formats.cf formats.cfa formats.cfa.dialect "
         "formats.registry formats.rounds "
         "model model.arrays model.fragments plugins",
     ),

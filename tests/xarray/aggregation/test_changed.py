@@ -30,7 +30,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.ranges.index_memory import memory
-from nczarr_xarray.aggregation import reading
+from nczarr_xarray.aggregation import files, reading
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.netcdf4 import Dataset
@@ -136,10 +136,10 @@ def test_all_of_100_files_that_changed_are_noticed(
     assert codes == {"fragment-changed": 80, "fragment-missing": 20}
     with pytest.raises(DatasetNotFoundError, match=r"003\.nc"):
         aggregate(None, tmp_path / "m.nca", refresh=True)
-    read = reading.read_one
+    read = files.read_one
     names: list[str] = []
 
-    def noted(target: str, wanted: Any) -> reading.Read:
+    def noted(target: str, wanted: Any) -> files.Read:
         names.append(Path(target).name)
         return read(target, wanted)
 
