@@ -112,4 +112,6 @@ def _variables(given: Any) -> Iterator[xr.Variable]:
         for node in given.subtree:
             yield from node.variables.values()
     else:
-        raise TypeError(f"{type(given).__name__} is no DataArray, Dataset, DataTree or Variable")
+        members = "; give what is in it: load(*objects)" if isinstance(given, (list, tuple)) else ""
+        kinds = "DataArray, Dataset, DataTree or Variable"
+        raise TypeError(f"{type(given).__name__} is no {kinds}{members}")

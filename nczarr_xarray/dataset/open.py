@@ -32,6 +32,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.place import Place
+from nczarr_fsspec.places.names import says_file
 from nczarr_fsspec.places.url import is_url
 from nczarr_fsspec.ranges.local import open_local
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
@@ -178,7 +179,8 @@ def _instead_of_tree(
     except StoreError as other:
         if options.path or isinstance(no_tree, PageError):
             raise no_tree from None
-        if other.reason == no_tree.reason:  # which then is about the target, whatever it is
+        # about the target, whatever it is; or nobody meant a tree
+        if other.reason == no_tree.reason or says_file(no_tree.object, frozenset()):
             raise type(no_tree)(other.object, other.reason) from None
         reason = f"{other.reason}; as a tree: {no_tree.reason}"
         raise type(no_tree)(no_tree.object, reason) from None

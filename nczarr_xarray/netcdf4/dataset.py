@@ -394,7 +394,7 @@ class Dataset(Declares, metaclass=LikeNetCDF4):
             )
         else:
             lines.append(f"group {self.path}:")
-        lines += [f"    {name}: {self.getncattr(name)}" for name in self.ncattrs()]
+        lines += [f"    {name}: {self.getncattr(name)!s}" for name in self.ncattrs()]
         dimensions = [f"{name}({len(one)})" for name, one in self.dimensions.items()]
         variables = [
             f"{one.dtype} {name}({', '.join(one.dimensions)})"

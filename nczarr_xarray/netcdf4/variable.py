@@ -434,7 +434,7 @@ class Variable(HasAttributes):
         word = {CompoundType: "compound", VLType: "vlen", EnumType: "enum"}.get(type(kind))
         along = ", ".join(self.dimensions)
         lines = [repr(type(self)), f"{word or self.dtype} {self._name}({along})"]
-        lines += [f"    {name}: {self.getncattr(name)}" for name in self.ncattrs()]
+        lines += [f"    {name}: {self.getncattr(name)!s}" for name in self.ncattrs()]
         if word:
             lines.append(f"{word} data type: {self.dtype}")
         if self._grp.path != "/":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from nczarr_xarray.export.options import CopyOptions
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.formats.nczarr.limits import NAME
-from nczarr_xarray.model import ChunkedArray, Group, Variable, described, readable
+from nczarr_xarray.model import ChunkedArray, Group, Variable, described, grid_of, readable
 
 #: How a variable is stored in a file.
 Stored = Callable[[Variable], StorageProperties]
@@ -163,8 +164,10 @@ class _Storing:
         chunks = wanted or stored.chunk_shape
         if asked.cmip7:
             chunks = cmip7.chunk_shape(root, variable, chunks)
-            if stored.dtype.hasobject and not any(d.unlimited for d in variable.dimensions):
-                return replace(stored, contiguous=True)  # netCDF4 writes them behind the data
+        whole = variable.nc_type == "string" and not any(d.unlimited for d in variable.dimensions)
+        if whole and (asked.cmip7 or math.prod(grid_of(shape, chunks)) == 1):
+            # netCDF4 writes texts behind the data, and so would be the index of their chunks
+            return replace(stored, contiguous=True)
         return replace(stored, chunk_shape=chunks, codecs=codecs, contiguous=False)
 
 

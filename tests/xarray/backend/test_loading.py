@@ -140,7 +140,7 @@ def test_datasets_trees_and_variables(target: str) -> None:
     xr.testing.assert_equal(tree["a"].to_dataset(), known)
     xr.testing.assert_equal(tree["b"].to_dataset(), known.isel(t=3))
     assert (variable.values == known["shuffled"].values).all()
-    with pytest.raises(TypeError, match="list is no DataArray"):
+    with pytest.raises(TypeError, match=r"list is no DataArray.*: load\(\*objects\)"):
         load([ds])
 
 

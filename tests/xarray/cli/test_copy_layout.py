@@ -13,6 +13,8 @@ import netCDF4
 import numpy as np
 import pytest
 
+import nczarr_xarray
+from nczarr_xarray.cli.demo import DATASET
 from tests.support.builders.cmip import drafts
 from tests.support.builders.copying import copy
 from tests.support.oracles.nc_adapter import find_ncdump, ncdump
@@ -133,3 +135,15 @@ def test_coordinates_stay_whole(tmp_path: Path, source: Path) -> None:
     for options in ((), ("--chunks", "time=2"), ("--optimize",)):
         copy(source, tmp_path / "z.nc", *options, "--overwrite")
         check_metadata_in_front(tmp_path / "z.nc")
+
+
+@pytest.mark.parametrize("options", [(), ("--optimize",)])
+def test_texts_have_no_index_behind_the_data(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """netCDF4 writes them last; where the source has one chunk, they are in one piece."""
+    for number, source in enumerate((DATASET, str(tmp_path / "0.nc"))):
+        target = tmp_path / f"{number}.nc"
+        copy(source, target, *options, "--verify")
+        check_metadata_in_front(target)
+        assert "index-scattered" not in {one.code for one in nczarr_xarray.doctor(target).findings}
+        with netCDF4.Dataset(target) as file:
+            assert file["month_name"][0] == "January"

@@ -128,8 +128,9 @@ def test_an_archive_that_is_called_like_a_file(server: Server, way: Callable[[st
 
 @pytest.mark.parametrize("opening", [_dataset, nczarr_xarray.open_store, references])
 def test_nothing(server: Server, opening: Callable[[str], Any]) -> None:
-    for name in ("nothing", "nothing.nc"):
-        with pytest.raises(DatasetNotFoundError, match=r"there is no such file .*; as a tree: "):
+    """What is named as a file is not told to be no tree."""
+    for name, end in (("nothing", r"\); as a tree: .*"), ("nothing.nc", r"\)")):
+        with pytest.raises(DatasetNotFoundError, match=rf"there is no such file [^)]*{end}$"):
             opening(f"{server.url}/{name}")
         assert len(asked(server, f"/{name}")) == 1
 

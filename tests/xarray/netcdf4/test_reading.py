@@ -169,6 +169,7 @@ def path(tmp_path: Path) -> Path:
         nc.createDimension("y", 3)
         packed = nc.createVariable("g/packed", "i2", ("x", "y"), fill_value=-5, zlib=True)
         packed.setncatts({"scale_factor": 0.5, "add_offset": 2.0, "axis": "X"})
+        packed.accuracy = np.float32(0.1)
         packed[:] = np.arange(12).reshape(4, 3)
         nc.createVariable("plain", "f8", ("y",))[:] = [1, 2, 3]
     return path
