@@ -86,7 +86,7 @@ class Decoder:
         if array.longer > self.nbytes:
             # two compressors make of noise less than three times as much
             stored += 3 * (array.longer - self.nbytes)
-        self.bound = ChunkBound(stored, self.nbytes)
+        self.bound = ChunkBound(max(stored, array.most_of_object), self.nbytes)
         self.together = self._plan_together() if self.in_rows else None
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.

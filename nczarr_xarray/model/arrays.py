@@ -182,6 +182,11 @@ class Array:
         return 0
 
     @property
+    def most_of_object(self) -> int:
+        """Bytes that an object of several chunks may have; 0 if each chunk is one."""
+        return 0
+
+    @property
     def conversion(self) -> Conversion | None:
         """Makes values of the elements, if they are not values themselves."""
         return None

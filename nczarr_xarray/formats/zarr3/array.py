@@ -1,4 +1,4 @@
-"""One Zarr v3 array, through zarr-python: metadata to a `Zarr3Array`, and reading it."""
+"""One Zarr v3 array: metadata to a `Zarr3Array`, and reading it by the engine or by zarr-python."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _EACH_CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Zarr3Array(Array):
-    """A Zarr v3 array, which zarr-python reads.
+    """A Zarr v3 array, as zarr-python understands it.
 
     Parameters
     ----------
@@ -139,11 +139,11 @@ class ZarrReader:
         self._grid = array.shape, array.chunk_shape
         self._store = store
         self._zarr, self._presence, documents = _readable(store, array)
-        #: which reads several selections; None if zarr-python has to
+        #: None if zarr-python reads everything
         self._engine: ChunkReader | None = None
         if isinstance(array, ZarrArray):
-            fill, objects = self._zarr.fill_value, array.object_shape
-            chunks = native(array, objects, array.keys, fill, store, self._presence)
+            how = array.object_shape, array.keys, self._zarr.fill_value, _most_stored(array)
+            chunks = native(array, *how, store, self._presence)
             self._engine = None if chunks is None else ChunkReader(chunks, store, *documents)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
@@ -154,19 +154,21 @@ class ZarrReader:
         """Read selections, each a key and whether it is of points: what they share is fetched once.
 
         It is decoded once, too, if the chunk engine can do that. If not, those of a remote store
-        are read at the same time.
+        are read at the same time. One selection of a remote store is zarr-python's, which reads a
+        whole shard in one round.
         """
         for key, points in wanted:
             count = 0 if points else plan_outer(key, *self._grid).count
             if count > MAX_CHUNKS:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
-        if len(wanted) > 1 and self._engine is not None:
+        is_local = isinstance(self._store, LocalStore)
+        if self._engine is not None and (is_local or len(wanted) > 1):
             return self._by_engine(self._engine, wanted)
         from nczarr_xarray.zarr.offered import Reading
 
         try:
             with Reading(joint=len(wanted) > 1):
-                if len(wanted) == 1 or isinstance(self._store, LocalStore):
+                if len(wanted) == 1 or is_local:
                     found = [self._values(*one) for one in wanted]
                 else:
                     contexts = [copy_context() for _ in wanted]  # by which tasks know their read
@@ -196,6 +198,8 @@ class ZarrReader:
         ]
         if isinstance(self._store, RemoteStore):
             found = self._store.run(engine.read_jointly_remote(JointPlan(plans)))
+        elif len(plans) == 1:
+            found = [engine.read(plans[0], remember=True)]
         else:
             found = engine.read_jointly(JointPlan(plans))
         self._check()

@@ -19,7 +19,7 @@ from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, CodecConfig, gr
 #: Codecs of bytes.
 OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
 #: Kinds of numpy's types whose elements are stored as they are in memory.
-_PLAIN = frozenset("biufcmMS")
+_PLAIN = frozenset("biufcmMSU")
 #: Chunks of a shard, whose index is read whole.
 _MOST = 1 << 24
 #: A byte that no object has, and a number of bytes.
@@ -40,6 +40,8 @@ class NativeArray(Array):
         Chunks of an object, per dimension.
     indexes
         Of its shards.
+    most_of_object
+        As of `Array`.
     fill, codecs
         As of `Array`.
     """
@@ -50,6 +52,7 @@ class NativeArray(Array):
     separator: str
     inside: tuple[int, ...]
     indexes: ShardIndexes | None
+    most_of_object: int = 0
     fill: Any = None
     codecs: tuple[CodecConfig, ...] = ()
 
@@ -88,13 +91,22 @@ class ShardIndexes:
         Of a shard, of two numbers for each of its chunks: where it begins, and its bytes.
     at_end
         Whether it is the end of a shard, or the beginning.
+    most
+        Bytes that a shard may have.
     """
 
     def __init__(
-        self, store: KeyStore, presence: Presence | None, index: ChunkedArray, *, at_end: bool
+        self,
+        store: KeyStore,
+        presence: Presence | None,
+        index: ChunkedArray,
+        *,
+        at_end: bool,
+        most: int,
     ) -> None:
         self._store = store
         self._presence = presence
+        self._most = most
         self._decoder = Decoder(index, 0)
         size = self._size = self._decoder.nbytes + 4 * len(index.codecs)
         self._part = slice(-size, None) if at_end else slice(0, size)
@@ -118,7 +130,7 @@ class ShardIndexes:
             rows.setdefault(key, []).append(row)
 
         async def find(key: str) -> bool:
-            data = await self._store.fetch(key, self._part, self._size)
+            data = await self._store.fetch(key, self._part, self._most)
             if data is not None:
                 found[:, rows[key]] = self._entries(key, data, numbers[rows[key]])
             return data is not None
@@ -151,6 +163,7 @@ def native(
     objects: tuple[int, ...],
     keys: tuple[tuple[str, ...], str],
     fill: Any,
+    most: int,
     store: KeyStore,
     presence: Presence | None,
 ) -> NativeArray | None:
@@ -166,6 +179,8 @@ def native(
         What keys of objects begin with, and what is between their parts.
     fill
         Element of what is missing.
+    most
+        Bytes that an object may have.
     store, presence
         Where it is, and whether it still is there.
     """
@@ -180,12 +195,12 @@ def native(
             return None
         entries = ChunkedArray(array.path, shape, shape, index[0], None, index[1])
         at_end = sharding.get("index_location", "end") == "end"
-        indexes = ShardIndexes(store, presence, entries, at_end=at_end)
+        indexes = ShardIndexes(store, presence, entries, at_end=at_end, most=most)
     chain = _chain(array.dtype, codecs) if array.dtype.kind in _PLAIN else None
     if chain is None:
         return None
     dtype, undone = chain
-    where = *keys, inside, indexes
+    where = *keys, inside, indexes, 0 if indexes is None else most
     return NativeArray(array.path, array.shape, array.chunk_shape, dtype, *where, fill, undone)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,19 @@ def write(path: Path, **how: Any) -> np.ndarray:
 def boxes(target: Any) -> list[xr.DataArray]:
     ds = xr.open_dataset(target, engine="nczarr")
     return [ds["v"][y : y + 5, x : x + 8] for y in range(0, 7, 2) for x in range(0, 12, 3)]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("compressors", [ZstdCodec(), None])
+def test_shards_of_archives(tmp_path: Path, method: int, compressors: Any) -> None:
+    """A deflated member is inflated as a whole: it may be as long as a shard."""
+    values = write(tmp_path / "a", shards=SHARDS, compressors=compressors)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        for path in (tmp_path / "a").rglob("*"):
+            archive.write(path, path.relative_to(tmp_path / "a"))
+    wanted = boxes(tmp_path / "a.zip")
+    assert np.array_equal(wanted[0].copy().values, values[:5, :8])
+    assert np.array_equal(load(*wanted)[1].values, values[:5, 3:11])
 
 
 @pytest.mark.parametrize("compressors", [ZstdCodec(), GzipCodec(), None])

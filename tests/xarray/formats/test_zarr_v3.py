@@ -169,7 +169,7 @@ def test_damaged_chunk_is_named(tmp_path: Path) -> None:
     for chunk in (path / "v" / "c").rglob("*"):
         if chunk.is_file():
             chunk.write_bytes(chunk.read_bytes()[:10])
-    with pytest.raises(FormatError, match=r"^v: cannot be read"):
+    with pytest.raises(FormatError, match=r"^v/c/0/0: the chunk cannot be decoded"):
         xr.open_dataset(path, engine="nczarr").v.load()
 
 
@@ -200,11 +200,13 @@ DTYPES = ["|b1", *NUMBERS.split(), "<U4", ">U4", "|S4", "|S1", "|V4"]
 
 def assert_like_zarr(path: Path, **options: Any) -> xr.Dataset:
     ours = xr.open_dataset(path, engine="nczarr", **options).load()
-    theirs = xr.open_dataset(path, engine="zarr", consolidated=False, **options).load()
-    xr.testing.assert_identical(ours, theirs)
-    for name, variable in theirs.variables.items():
-        if variable.dtype.kind not in "TO":  # we return text as netCDF4-python does
-            assert ours[name].dtype == variable.dtype, name
+    theirs = xr.open_dataset(path, engine="zarr", consolidated=False, **options)
+    # loaded, a scalar of zarr-python has no more bytes than its value
+    dtypes = {name: variable.dtype for name, variable in theirs.variables.items()}
+    xr.testing.assert_identical(ours, theirs.load())
+    for name, dtype in dtypes.items():
+        if dtype.kind not in "TO":  # we return text as netCDF4-python does
+            assert ours[name].dtype == dtype, name
     return ours
 
 
@@ -318,7 +320,7 @@ def test_cut_blosc_chunk_is_an_error(tmp_path: Path, length: int) -> None:
     chunk.write_bytes(chunk.read_bytes()[:length])
     ds = xr.open_dataset(path, engine="nczarr")
     np.testing.assert_array_equal(ds.v[:50], values[:50])
-    with pytest.raises(FormatError, match=rf"^v: cannot be read \(holds {length} bytes"):
+    with pytest.raises(FormatError, match=rf"^v/c/1: holds {length} bytes"):
         ds.v.load()
 
 
@@ -334,7 +336,9 @@ def test_cut_shard_of_blosc_chunks_is_an_error(tmp_path: Path, cut: int, part: s
     shard.write_bytes(shard.read_bytes()[:-cut])
     ds = xr.open_dataset(path, engine="nczarr")
     np.testing.assert_array_equal(ds.v[:50], values[:50])
-    with pytest.raises(FormatError, match=r"^v: cannot be read \(holds \d+ bytes of a blosc"):
+    with pytest.raises(
+        FormatError, match=r"^v/c/0 \(chunk \(1,\) of the array\): holds \d+ bytes of a blosc"
+    ):
         ds.v[part].load()
 
 
@@ -356,7 +360,9 @@ def test_blosc_of_numcodecs_in_front_of_other_codecs(tmp_path: Path) -> None:
 def test_reading_while_python_ends_is_an_error_of_ours(tmp_path: Path) -> None:
     """Threads in which zarr-python decodes end before functions of atexit are called."""
     path = str(tmp_path / "x.zarr")
-    xr.Dataset({"v": ("x", np.arange(9.0))}).to_zarr(path, zarr_format=3, consolidated=False)
+    transposed = {"v": {"filters": [TransposeCodec(order=(1, 0))]}}  # so that zarr-python reads it
+    ds = xr.Dataset({"v": (("x", "y"), np.eye(3))})
+    ds.to_zarr(path, zarr_format=3, consolidated=False, encoding=transposed)
     code = f"""
 import atexit, xarray, nczarr_xarray
 ds = xarray.open_dataset({path!r}, engine="nczarr")
