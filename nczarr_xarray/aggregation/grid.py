@@ -280,6 +280,8 @@ class Arranger:
         if len(self.files) > 1 or self.before:
             other = self.url if self.before else self.files[0].target
             file = self.files[0 if self.before else 1].target
+            if file == other:
+                raise ExportError(file, "is given twice")
             raise ExportError(
                 file,
                 f"has the same coordinates as {other}; if the files are to follow each other in "
@@ -399,7 +401,8 @@ def _check_alone(grid: FileGrid, files: Sequence[Summary]) -> None:
             if other != at:
                 first, names = files[other].target, ", ".join(grid.axes)
                 reason = f"has the same coordinates as {first}, along {names}; {OVERLAP_ADVICE}"
-                raise ExportError(files[at].target, reason)
+                twice = "is given twice" if first == files[at].target else reason
+                raise ExportError(files[at].target, twice)
 
 
 def _keys(blocks: Blocks, exact: bool) -> list[object]:

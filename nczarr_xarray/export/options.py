@@ -111,9 +111,10 @@ def mode_of(
     """
     if append_dim is not None and region is not None:
         raise ExportError(url, "append_dim and region exclude each other: give one of them")
-    if labels not in ("any", "error", "new") or (labels != "any" and append_dim is None):
-        goes = "'any', 'error' or 'new', which go with append_dim"
-        raise ExportError(url, f"labels is {labels!r}; it is {goes}")
+    if labels not in ("any", "error", "new"):
+        raise ExportError(url, f"labels is {labels!r}; it is 'any', 'error' or 'new'")
+    if labels != "any" and append_dim is None:
+        raise ExportError(url, f"labels={labels!r} is of appends: give append_dim, too")
     allowed, given = new, ""
     if append_dim is not None:
         allowed, given = ("a",), "with append_dim "

@@ -300,6 +300,8 @@ class _Finder(NamedTuple):
                 found[name] = self._wrong(name, f"{name!r} is {part!r}, not a slice or 'auto'")
             else:
                 found[name] = self._checked(name, part)
+        if not set(given) <= set(self.dataset.dims):  # which one was meant is not known
+            found = {name: slice(0, size) for name, size in self.dataset.sizes.items()} | found
         return found
 
     def _checked(self, name: Hashable, part: slice) -> slice:

@@ -124,6 +124,9 @@ def test_a_region_of_no_dimension_is_one_error(folder: Path) -> None:
         to_nczarr(DATA, folder / "d", region={"X": slice(0, 4)})
     lines = str(caught.value).splitlines()
     assert lines[1:] == ["  region names 'X', which the new values do not have"]
+    with pytest.raises(NCZarrError) as caught:
+        to_nczarr(DATA.isel(x=[0]), folder / "d", region={"X": slice(0, 1)})
+    assert str(caught.value).splitlines()[1:] == lines[1:]
 
 
 def test_validate_does_not_advise_to_correct_what_is_cut_off(

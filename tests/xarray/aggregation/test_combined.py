@@ -408,6 +408,8 @@ def test_files_without_any_difference_need_a_dimension(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{n}.nc", {"v": (("x",), np.arange(2.0) + n, {})}) for n in range(2)]
     with pytest.raises(ExportError, match=r"1.nc: has the same coordinates as .*0.nc; if the"):
         combine(files)
+    with pytest.raises(ExportError, match=r"0.nc: is given twice"):
+        combine([files[0], files[0]])
 
 
 def test_packed_coordinates_need_the_same_units(tmp_path: Path) -> None:

@@ -1122,7 +1122,10 @@ def test_labels_have_to_be_there_and_to_be_asked_for_right(tmp_path: Path) -> No
     to_nczarr(table, target)
     with pytest.raises(ExportError, match="'x' has none to compare; leave labels out"):
         to_nczarr(table, target, append_dim="x", labels="new")
-    wrong: list[tuple[Any, Any]] = [("old", "x"), ("new", None)]
-    for labels, append_dim in wrong:
-        with pytest.raises(ExportError, match="'any', 'error' or 'new', which go with append_dim"):
+    wrong: list[tuple[Any, Any, str]] = [
+        ("old", "x", "labels is 'old'; it is 'any', 'error' or 'new'"),
+        ("new", None, "labels='new' is of appends: give append_dim, too"),
+    ]
+    for labels, append_dim, said in wrong:
+        with pytest.raises(ExportError, match=said):
             to_nczarr(table, target, append_dim=append_dim, labels=labels)
