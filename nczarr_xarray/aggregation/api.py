@@ -277,13 +277,13 @@ def convert_references(
 ) -> None:
     """Write an aggregation in another version of the convention, or as references.
 
-    The files are opened only if references are written, to find their chunks, and if a packed
-    variable changes between CFA-0.4 and other versions, to find out how they are packed.
+    The files are opened only if references are read or written, to find their chunks, and if a
+    packed variable changes between CFA-0.4 and other versions, to find out how they are packed.
 
     Parameters
     ----------
     source
-        Path or URL of a master.
+        Path or URL of a master, or of kerchunk references whose arrays are variables of files.
     storage_options
         Options of the filesystem of `source` (fsspec).
     output, cfa_version, format, overwrite, relative, output_options
@@ -295,7 +295,8 @@ def convert_references(
     Raises
     ------
     ExportError
-        If `source` is no aggregation of files, or has something that `output` cannot express.
+        If `source` is no aggregation of files, or has something that `output` cannot express. If
+        an array of references is not made of whole variables, the error names a reference.
     DatasetExistsError
         If something is at `output` that must not be replaced.
     NCZarrError
@@ -306,7 +307,7 @@ def convert_references(
 
     def read(place: MasterPlace | None, dialect: WritableDialect | None) -> Aggregated:
         replaced = None if place is None else Replaced(place)
-        return read_master(os.fsdecode(source), options, replaced, dialect)
+        return read_master(os.fsdecode(source), options, policy, replaced, dialect)
 
     if is_icechunk(output):
         write_icechunk(read(None, None), output, policy.resolve, policy.options)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
-
-import numpy as np
 
 from nczarr_fsspec.address_policy import AddressPolicy
-from nczarr_fsspec.changes.journal import base_of
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.places.names import LocalFile
-from nczarr_fsspec.stores.referenceformat import Part
-from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.aggregation.aggregated import Aggregated
+from nczarr_xarray.aggregation.from_references import (
+    addresses_of,
+    aggregated_references,
+    references_of,
+)
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.fragment_datasets import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
@@ -36,16 +33,10 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.formats.cf import packing_of
 from nczarr_xarray.formats.cfa.dialect import WritableDialect, aggregated
 from nczarr_xarray.formats.registry import OpenOptions
-from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Variable, grid_of
+from nczarr_xarray.model import FragmentArray, Fragments, Variable
 
 # -- replaced ------------------------------------------------------------------------------------
 # What a master is written in place of: nothing that it is made of, or that would be lost.
-
-
-#: Chunks of an array of references, at most: each one is looked up.
-_MOST_CHUNKS = 1 << 23
-#: References that are looked up together.
-_BATCH = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,33 +112,7 @@ def _named(target: str, opened: Opened, options: OpenOptions) -> dict[str, Addre
             others = (place.address for one in array.fragments.others.values() for place in one)
             addresses = {*array.fragments.addresses.tolist(), *others}
             named |= _resolved(array.opener.policy, addresses)
-    return named | _resolved(options.policy(target), _addresses_in_references(opened))
-
-
-def _addresses_in_references(opened: Opened) -> set[str]:
-    """Return the addresses of the files that references name; none if a dataset is none of these.
-
-    Raises
-    ------
-    ExportError
-        If an array has too many chunks to look for all of them.
-    """
-    store = base_of(opened.store) if isinstance(opened.store, KeyStore) else None
-    found: set[str] = set()
-    if not isinstance(store, (LocalReferences, RemoteReferences)):
-        return found
-    for variable in opened.hierarchy.root.all_variables():
-        array = variable.array
-        if not isinstance(array, ChunkedArray):
-            continue
-        grid = grid_of(array.shape, array.chunk_shape)
-        if (count := math.prod(grid)) > _MOST_CHUNKS:
-            reason = f"has {count} chunks, of which {_MOST_CHUNKS} can be looked up"
-            raise ExportError(variable.path, reason)
-        names = map(array.chunk_name, np.ndindex(*grid))
-        while batch := [*islice(names, _BATCH)]:
-            found |= {one.address for one in store.find_many(batch) if isinstance(one, Part)}
-    return found
+    return named | _resolved(options.policy(target), addresses_of(opened))
 
 
 def _resolved(policy: AddressPolicy, addresses: Iterable[str | None]) -> dict[str, AddressPolicy]:
@@ -191,15 +156,18 @@ def read_aggregation(url: str, opened: Opened) -> Aggregated:
 def read_master(
     target: str,
     options: OpenOptions,
+    policy: AddressPolicy,
     replaced: Replaced | None,
     dialect: WritableDialect | None,
 ) -> Aggregated:
-    """Read an aggregation that is to be written in another way.
+    """Read an aggregation, or references as one of variables of files.
 
     Parameters
     ----------
     options
         How to open it.
+    policy
+        What the addresses in it mean.
     replaced
         What it may not name, if anything.
     dialect
@@ -211,11 +179,14 @@ def read_master(
         If values would become others, because the dialect unpacks fragments and its own does not,
         or the other way round.
     NCZarrError
-        As `read_aggregation`.
+        As `read_aggregation`, and as `aggregated_references`.
     """
     with open_with(target, options) as opened:
         if replaced is not None:
             replaced.refuse_below(target, opened, options)
+        keys = references_of(opened)
+        if keys is not None:
+            return aggregated_references(opened, keys, policy)
         if dialect is not None:
             _check_packing(target, opened, dialect)
         return read_aggregation(target, opened)

@@ -77,9 +77,10 @@ def add_convert_refs(new: NewParser) -> None:
             "nczarr convert-refs old.nca new.json",
         ],
         description="Write the table of fragments of a master in another version of the CFA "
-        "conventions, or as kerchunk references (.json, .parq). No data are read but coordinates.",
+        "conventions, or as kerchunk references (.json, .parq); or write kerchunk "
+        "references as a master. No data are read but coordinates.",
     )
-    parser.add_argument("source", metavar="MASTER", help="a path or URL")
+    parser.add_argument("source", metavar="MASTER", help="a path or URL, also of references")
     parser.add_argument("target", metavar="OUTPUT", help="a path or URL")
     parser.flag("--overwrite", "replace OUTPUT")
     parser.add_argument(

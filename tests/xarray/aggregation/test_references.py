@@ -310,12 +310,12 @@ def test_what_to_cfa_packs_is_converted(tmp_path: Path, target: str) -> None:
         aggregate([more], tmp_path / "old.nca", append=True)
 
 
-def test_references_are_no_master(tmp_path: Path) -> None:
+def test_references_that_hold_all_data_become_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.nc", {"v": (("x",), np.arange(3.0), {"units": "K"})})
     aggregate([path], tmp_path / "a.json", "x")
-    with pytest.raises(ExportError, match=r"a\.json: has no aggregation variable"):
-        convert_references(tmp_path / "a.json", tmp_path / "b.nca")
-    assert not (tmp_path / "b.nca").exists()
+    convert_references(tmp_path / "a.json", tmp_path / "b.nca")
+    with xr.open_dataset(tmp_path / "b.nca", engine="nczarr") as ds:
+        assert ds.v.values.tolist() == [0, 1, 2]
 
 
 def test_groups_of_references(tmp_path: Path) -> None:
