@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.text import printable
@@ -20,7 +20,7 @@ def add_compare(new: NewParser) -> None:
     """Make the parser of ``nczarr compare``."""
     parser = new(
         examples=[
-            "nczarr compare run.nc s3://bucket/run.nczarr --var tas",
+            "nczarr compare run.nc s3://bucket/run.nczarr --var tas --sample 20",
         ],
         description="Compare structure, attributes with their types, and values to the last bit. "
         "Formats, chunks, codecs, byte order and the order of variables are no differences. The "
@@ -30,11 +30,18 @@ def add_compare(new: NewParser) -> None:
     parser.add_argument("b", metavar="B", help="a path or URL")
     parser.repeated("--var", "NAME", "compare this variable of A, and its attributes, only")
     parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="compare N blocks of each variable, always the same ones, instead of all",
+    )
+    parser.add_argument(
         "--tolerance",
         default="0",
         metavar="T",
         help="how much numbers may differ: 0.01, or 1%% of their magnitude (default: not at all)",
     )
+    parser.flag("--encoding", "compare chunks, codecs and byte order as well")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the report as JSON")
     form.add_argument("--quiet", action="store_true", help="print nothing: the exit status tells")
@@ -69,6 +76,8 @@ def _compared(args: argparse.Namespace) -> Comparison:
     from nczarr_xarray.tools.compare import compare
 
     with open_named(args, args.a, args.options_a) as a:
-        only = None if args.var is None else select(a.hierarchy.root, args.var)
+        chosen: dict[str, Any] = {"sample": args.sample}
+        if args.var is not None:
+            chosen["variables"] = select(a.hierarchy.root, args.var)
         with open_named(args, args.b, args.options_b) as b:
-            return compare(a, b, variables=only, tolerance=args.tolerance)
+            return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)

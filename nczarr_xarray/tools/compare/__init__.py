@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.concurrency import WaitingThreads
 from nczarr_fsspec.errors import NCZarrError, StoreError, URLError
-from nczarr_fsspec.text import did_you_mean
+from nczarr_fsspec.text import counted, did_you_mean
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.contents import chunk_lengths
@@ -49,6 +51,8 @@ __all__ = ["Comparison", "Difference", "compare"]
 
 #: Bytes of the values that are read at a time of one dataset, unless one chunk has more.
 READ_BYTES = 1 << 26
+#: Bytes of a block of a sample.
+SAMPLE_BYTES = 1 << 22
 #: Bytes that a text or a sequence is taken to have.
 _OBJECT_BYTES = 64
 
@@ -58,7 +62,9 @@ def compare(
     b: Any,
     *,
     variables: Collection[str] | None = None,
+    sample: int | None = None,
     tolerance: float | str = 0,
+    encoding: bool = False,
     callback: Callback | None = None,
 ) -> Comparison:
     """Compare two datasets: structure, attributes with types, and values, all to the last bit.
@@ -76,8 +82,12 @@ def compare(
     variables
         Paths of the variables to compare, or a single one, with what belongs to them; None for
         everything.
+    sample
+        Number of blocks of each variable to compare, always the same ones; None for all.
     tolerance
         How much numbers may differ: ``0.01``, or ``"1%"`` of their magnitude.
+    encoding
+        Whether chunks, codecs and byte order are compared as well.
     callback
         A callback of fsspec that gets the progress (`fsspec.callbacks`).
 
@@ -94,22 +104,25 @@ def compare(
     check_callback(callback)
     began = time.perf_counter()
     allowed = Tolerance.of(tolerance)
+    if sample is not None and not (isinstance(sample, Integral) and sample > 0):
+        raise URLError("sample", f"{sample!r} is no number of blocks; write 1 or more")
     with ExitStack() as stack:
         one, other = sides = [_opened(target, stack) for target in (a, b)]
         only = _paths_of(variables, sides)
         errors = [unreadable(side) for side in sides]
         failed = [path for found in errors for path in found]
-        outlines = [Outline.of(side, only).without(failed) for side in sides]
+        outlines = [Outline.of(side, only, storage=encoding).without(failed) for side in sides]
         structure = list(differences(*outlines))
         tally = Tally(structure)
-        divided = list(_divided(one, other, only))
+        divided = list(_divided(one, other, only, sample))
         unlike = {found.object for found in structure}
         progress = Progress("compare", shown=False, unit=" blocks", callback=callback)
-        progress.expect(sum(blocks.count for _, blocks in divided))
+        counts = [blocks.count for _, blocks in divided]
+        progress.expect(sum(counts if sample is None else (min(sample, n) for n in counts)))
         parts = (
             Part(pair, blocks.part(number))
             for pair, blocks in divided
-            for number in range(blocks.count)
+            for number in blocks.numbers(sample)
         )
         for part, values in _read(one, other, parts, tally):
             progress.advance()
@@ -124,8 +137,11 @@ def compare(
             if not side.holds():
                 reason = "was changed while it was compared: compare it again"
                 tally.trouble(StoreError(side.store.url, reason))
+        said = notes(*outlines)
+        if sample is not None:
+            said = [*said, f"of each variable, {counted(sample, 'block')} at most"]
         seconds = time.perf_counter() - began
-        return tally.result(one.store.url, other.store.url, notes(*outlines), seconds)
+        return tally.result(one.store.url, other.store.url, said, seconds)
 
 
 def _opened(target: Any, stack: ExitStack) -> Opened:
@@ -228,6 +244,16 @@ class Blocks:
         """Return the place of a block."""
         return box_of(position_of(number, self.grid), self.lengths, self.shape)
 
+    def numbers(self, sample: int | None = None) -> Sequence[int]:
+        """Return the numbers of all blocks, or of a sample of so many, always the same ones."""
+        if sample is None or sample >= self.count:
+            return range(self.count)
+        choose = random.Random(self.count)  # noqa: S311 - no secret
+        chosen: set[int] = set()
+        while len(chosen) < sample:
+            chosen.add(choose.randrange(self.count))
+        return sorted(chosen)
+
 
 def block_lengths(
     shape: Sequence[int],
@@ -298,13 +324,14 @@ class Part(NamedTuple):
 
 
 def _divided(
-    a: Opened, b: Opened, only: Collection[str] | None
+    a: Opened, b: Opened, only: Collection[str] | None, sample: int | None
 ) -> Iterator[tuple[tuple[Variable, Variable], Blocks]]:
     """Yield the variables of one shape that both datasets have, divided into blocks.
 
     They are of one type, or both of what CF decodes.
     """
     of_b = readable_variables(b.hierarchy.root)
+    most = READ_BYTES if sample is None else SAMPLE_BYTES
     for path, variable in readable_variables(a.hierarchy.root).items():
         other = of_b.get(path)
         if other is None or (only is not None and path not in only):
@@ -313,7 +340,7 @@ def _divided(
         if other.shape != variable.shape or not (alike or all(map(is_decoded, (variable, other)))):
             continue
         grids = [chunk_lengths(v.array, len(v.shape)) for v in (variable, other)]
-        lengths = block_lengths(variable.shape, _itemsize(variable), grids, READ_BYTES)
+        lengths = block_lengths(variable.shape, _itemsize(variable), grids, most)
         yield (variable, other), Blocks(variable.shape, lengths)
 
 

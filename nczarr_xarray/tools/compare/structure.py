@@ -16,7 +16,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.dataset import Opened
-from nczarr_xarray.export.form.storage import netcdf_text
+from nczarr_xarray.export.form.storage import netcdf_text, stored_as
 from nczarr_xarray.model import Attribute, Group, Variable, join
 from nczarr_xarray.tools.compare.report import Difference
 from nczarr_xarray.tools.compare.values import enum_text, spelled, type_text, variable_type
@@ -45,16 +45,23 @@ class Outline:
     pure: bool
 
     @classmethod
-    def of(cls, opened: Opened, only: Collection[str] | None = None) -> Outline:
+    def of(
+        cls, opened: Opened, only: Collection[str] | None = None, *, storage: bool = False
+    ) -> Outline:
         """Return the structure of an open dataset.
 
         Parameters
         ----------
         only
             Paths of the variables that are wanted, with their attributes; None for everything.
+        storage
+            Whether chunks, codecs and byte order belong to it.
         """
         hierarchy = opened.hierarchy
-        return cls(facts(hierarchy.root), hierarchy.generation in _PURE).of_variables(only)
+        found = facts(hierarchy.root)
+        if storage:
+            found |= storage_facts(opened)
+        return cls(found, hierarchy.generation in _PURE).of_variables(only)
 
     def of_variables(self, only: Collection[str] | None) -> Outline:
         """Return the structure of some variables alone; all of it for None."""
@@ -134,7 +141,7 @@ def _variable_of(name: str) -> str | None:
     if kind == "attribute":
         owner = _OWNER.match(path)
         return owner and owner[1]
-    return _escaped(path) if kind == "variable" else None
+    return _escaped(path) if kind in ("variable", "storage") else None
 
 
 def _attribute(attribute: Attribute) -> dict[str, str]:
@@ -158,6 +165,21 @@ def _ordered(text: str) -> str:
         return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
     except ValueError:  # Python reads no integer of thousands of digits
         return text
+
+
+def storage_facts(opened: Opened) -> dict[str, dict[str, str]]:
+    """Return how the variables of an open dataset are stored, as facts."""
+    found = {}
+    for variable in readable_variables(opened.hierarchy.root).values():
+        if variable.array is not None:
+            stored = stored_as(opened, variable)
+            codecs = [{k: v for k, v in c.items() if k != "elementsize"} for c in stored.codecs]
+            found[f"storage {variable.path}"] = {
+                "chunks": "none" if stored.contiguous else str(stored.chunk_shape),
+                "codecs": json.dumps(codecs, sort_keys=True, default=str),
+                "byte order": "big" if stored.dtype.str.startswith(">") else "little",
+            }
+    return found
 
 
 def differences(a: Outline, b: Outline) -> Iterator[Difference]:
@@ -233,7 +255,7 @@ def _singles(doubles: str) -> str:
 def _wholes(name: str) -> Iterator[str]:
     """Yield the names of the variable and of the groups that an object may be a part of."""
     kind, _, path = name.partition(" ")
-    if kind == "attribute":
+    if kind in ("attribute", "storage"):
         path = re.sub(r"\\(.)", r"\1", _variable_of(name) or "", flags=re.DOTALL)
         yield f"variable {path}"
         yield f"group {path}"

@@ -49,6 +49,14 @@ def test_other_chunks_and_formats_are_equal(
         assert capsys.readouterr() == ("", "")
 
 
+def test_encodings_are_differences_only_if_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = written(tmp_path / "a"), written(tmp_path / "b", chunks=(20, 1))
+    assert main(["compare", a, b, "--encoding"]) == 1
+    assert "storage /v: chunks: (5, 7) | (20, 1)\n" in capsys.readouterr().out
+
+
 def test_the_first_differences_and_their_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,12 +101,22 @@ def test_members_of_enums_have_no_tolerance(tmp_path: Path) -> None:
     assert found.differing == {"/v": 1}
 
 
+def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nczarr_xarray.tools.compare.SAMPLE_BYTES", 8)
+    a, b = written(tmp_path / "a"), written(tmp_path / "b")
+    found = compare(a, b, variables=["v"], sample=3)
+    assert found.equal
+    assert 3 <= found.values <= 3 * 5 * 7
+
+
 def test_a_variable_may_be_named_without_a_list(tmp_path: Path) -> None:
     a = written(tmp_path / "a")
     assert compare(a, a, variables="name").values == compare(a, a, variables=["/name"]).values
     assert compare(a, a, variables="/v").values == compare(a, a, variables=["v"]).values
     with pytest.raises(URLError, match="/vw: no such variable"):
         compare(a, a, variables="vw")
+    with pytest.raises(URLError, match="sample: '3' is no number of blocks"):
+        compare(a, a, sample="3")  # type: ignore[arg-type]  # as of a command line
 
 
 @pytest.mark.parametrize(
@@ -106,6 +124,7 @@ def test_a_variable_may_be_named_without_a_list(tmp_path: Path) -> None:
     [
         (["{a}", "nothing"], "nothing: there is no such"),
         (["{a}", "{b}", "--var", "w"], "w: No such variable"),
+        (["{a}", "{b}", "--sample", "0"], "sample: 0 is no number of blocks"),
         (["{a}", "{b}", "--tolerance", "much"], "tolerance: 'much' is not one"),
     ],
 )

@@ -23,7 +23,6 @@ from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export import steps
 from tests.support.builders.h5load import stored_chunks
-from tests.support.builders.trees import read_tree
 from tests.support.examples import examples
 from tests.support.servers.realservers import RangeServer
 
@@ -342,11 +341,8 @@ def test_moved_or_not_it_is_the_same(write: Callable[[Path], None], form: str) -
         moved = copied(folder / "x.nc", folder / "moved", form)
         patch.setattr(steps, "stored_alike", lambda *_: False)
         copied(folder / "x.nc", folder / "decoded", form)
-        found = compare(folder / "moved" / "y", folder / "decoded" / "y")
+        found = compare(folder / "moved" / "y", folder / "decoded" / "y", encoding=True)
         assert found.equal, found
-        one, other = (read_tree(folder / name / "y") for name in ("moved", "decoded"))
-        arrays = [key for key in {**one, **other} if key.endswith(".zarray")]
-        assert [one[key] for key in arrays] == [other[key] for key in arrays]
         options: dict[str, Any] = {"mask_and_scale": False}
         with xr.open_dataset(folder / "x.nc", engine="netcdf4", **options) as original:
             with xr.open_dataset(moved, engine="nczarr", **options) as ours:

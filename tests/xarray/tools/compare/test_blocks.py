@@ -67,3 +67,12 @@ def test_opposite_grids_cost_less_than_reading_by_either() -> None:
 
 def test_one_large_chunk_is_read_once() -> None:
     assert block_lengths((4000, 4000), 8, [(4000, 4000), (10, 10)], 1 << 20) == (4000, 4000)
+
+
+def test_a_sample_is_always_the_same_and_spread() -> None:
+    blocks = Blocks((10**12, 10**12), (1, 1))
+    sample = blocks.numbers(7)
+    assert sample == blocks.numbers(7)
+    assert len(set(sample)) == 7
+    assert max(sample) > blocks.count // 2
+    assert list(Blocks((4,), (2,)).numbers(9)) == [0, 1]
