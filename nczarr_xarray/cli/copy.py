@@ -161,6 +161,18 @@ def add_copy(new: NewParser) -> None:
         help="memory that the copy may take in all, e.g. 2GB: prints the plan first, and changes "
         "chunks in two passes where one would decode much again and again",
     )
+    cluster = parser.add_mutually_exclusive_group()
+    cluster.add_argument(
+        "--workers",
+        type=_number,
+        metavar="N",
+        help="copy with N processes of this machine (needs dask.distributed)",
+    )
+    cluster.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="copy with the workers of a cluster of dask.distributed, e.g. tcp://host:8786",
+    )
     parser.flag(
         "--resume",
         "continue this copy where it was interrupted, and keep what is done if it is "
@@ -233,6 +245,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     show(comparison)
     return 1
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, from 1 on")
+    return int(text)
 
 
 def _chunks(text: str) -> list[tuple[str, int]]:

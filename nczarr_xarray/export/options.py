@@ -244,9 +244,11 @@ class CopyOptions:
     fixed
         As of `Selection`.
     memory
-        Bytes that the program may take.
+        Bytes that the program, with its workers, may take.
     resume
         Whether the copy continues, and can be continued.
+    workers, scheduler
+        See `nczarr_xarray.export.parallel.connected`.
     consolidated, portable, compat
         As of `WriteOptions`.
     shards
@@ -262,6 +264,8 @@ class CopyOptions:
     fixed: bool = False
     memory: int | None = None
     resume: bool = False
+    workers: int | None = None
+    scheduler: str | None = None
     consolidated: bool = False
     portable: bool = False
     compat: str | None = None

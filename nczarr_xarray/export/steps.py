@@ -27,7 +27,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.resumption import BETWEEN, Resumption
 from nczarr_fsspec.concurrency import at_once
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, UsageError
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.ranges.reader import HELD_BYTES
@@ -69,6 +69,22 @@ BATCH_BYTES = 1 << 22
 WINDOW = 1 << 16
 #: Bytes of these, when decoded.
 WINDOW_BYTES = 1 << 30
+
+
+def share(memory: int, workers: int) -> int:
+    """Return what each worker may take of the memory of all, and of the process that has them.
+
+    Raises
+    ------
+    UsageError
+        If not even the programs fit.
+    """
+    each = (memory - PROGRAM_BYTES) // workers
+    if each <= PROGRAM_BYTES:
+        least = format_size((1 + workers) * PROGRAM_BYTES)
+        reason = f"{1 + workers} processes take {least} without any data: fewer --workers take less"
+        raise UsageError("--memory", reason)
+    return each
 
 
 def room_to_move(source: StoredSource, chunk_shape: Sequence[int], memory: int) -> int:
@@ -173,7 +189,7 @@ def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least:
         aggregated = isinstance(stored_array(source.reader.array), FragmentArray)
         kind = "fragments" if aggregated else "chunks"
         reason = (
-            f"cannot be copied with {format_size(memory)} of memory: its {kind} of "
+            f"cannot be copied with {format_size(memory)} of memory for a process: its {kind} of "
             f"{format_size(old)}, and chunks of {format_size(new)} in the copy, take "
             f"{format_size(least)}, with {format_size(PROGRAM_BYTES)} for the program itself"
         )
@@ -200,16 +216,29 @@ class Step:
         """The number of parts, which are independent unless memory is limited."""
         return 1
 
+    #: Whether other processes can do its parts: they read the data where these are stored.
+    can_be_sent = False
+    #: Whether the others wait for the first part.
+    first_alone = False
+
     @property
     def nbytes(self) -> int:
         """Bytes of the data when they are stored plainly."""
         return math.prod(self.item.source.shape) * self.writer.array.dtype.itemsize
 
-    def run(self, part: int, done: Callable[[int], None]) -> None:
-        """Do a part; `done` is called with the numbers of chunks of the new array."""
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
+        """Do a part; return the number of objects put.
+
+        Parameters
+        ----------
+        done
+            Called with the numbers of chunks of the new array.
+        threads
+            As of `ArrayWriter.write`.
+        """
         source: Any = self.item.source
         first = (0,) * source.ndim
-        self.writer.write(np.asarray(source.data), first, done=done)
+        return self.writer.write(np.asarray(source.data), first, threads=threads, done=done)
 
     def written(self, part: int) -> int:
         """Return about how many bytes of data a part writes."""
@@ -252,7 +281,7 @@ def _pipeline(array: Array) -> list[CodecConfig]:
 
 
 class MoveStep(Step):
-    """Chunks that are moved as they are stored, into an array that is `stored_alike`.
+    """Chunks that are moved as they are stored, into an array that is `stored_alike`. Picklable.
 
     Parameters
     ----------
@@ -265,6 +294,7 @@ class MoveStep(Step):
         one at least.
     """
 
+    can_be_sent = True
     writer: ChunkWriter
 
     def __init__(
@@ -288,6 +318,9 @@ class MoveStep(Step):
         # what does not exist reads as the same then, and need not be written
         self._skips_missing = writer.skip_fill and same_fill(old, array)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.item, self.writer, self._source, self._most)
+
     @property
     def _window(self) -> int:
         return max(1, min(WINDOW, WINDOW_BYTES // self._nbytes))
@@ -297,10 +330,13 @@ class MoveStep(Step):
         """How many times chunks are located and moved."""
         return -(-math.prod(self._grid) // self._window)
 
-    def run(self, part: int, done: Callable[[int], None]) -> None:
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         first, last = (self._window * number for number in (part, part + 1))
         ids = np.arange(first, min(last, math.prod(self._grid)), dtype=np.int64)
-        stored, writer, threads = self._stored, self.writer, self._threads
+        return self._move(ids, done, self._threads(threads))
+
+    def _move(self, ids: np.ndarray, done: Callable[[int], None], threads: int) -> int:
+        stored, writer = self._stored, self.writer
         table = stored.locate(ids)
         there = table.start >= 0
         moved = there & (table.mask == 0) & ~self._at_growing_end(ids)
@@ -323,7 +359,7 @@ class MoveStep(Step):
             size = min(size, -(-len(ids) // threads))
         size = max(1, size)
         batches = (slice(at, min(at + size, len(ids))) for at in range(0, len(ids), size))
-        writer.each(
+        return writer.each(
             batches,
             move,
             threads=min(threads, -(-len(ids) // size)),
@@ -335,13 +371,12 @@ class MoveStep(Step):
     def _batch(self) -> int:
         return BATCH_BYTES if self._most is None else min(BATCH_BYTES, self._most)
 
-    @property
-    def _threads(self) -> int:
+    def _threads(self, wanted: int | None) -> int:
         each = max(self._batch, self._nbytes)
         if not self._stored.is_local:  # they wait most of the time
             threads = max(2, IN_FLIGHT_BYTES // each)
         else:
-            threads = self.writer.threads(None)
+            threads = self.writer.threads(wanted)
         return threads if self._most is None else max(1, min(threads, self._most // each))
 
     def _at_growing_end(self, ids: np.ndarray) -> np.ndarray:
@@ -367,6 +402,8 @@ class MoveStep(Step):
 class PartsStep(Step):
     """Data that are read, and written into a new chunk grid, part by part."""
 
+    can_be_sent = True
+
     def __init__(
         self, item: Item, writer: ArrayWriter, source: StoredSource, rechunking: Rechunking
     ) -> None:
@@ -382,10 +419,10 @@ class PartsStep(Step):
     def parts(self) -> int:
         return len(self._boxes)
 
-    def run(self, part: int, done: Callable[[int], None]) -> None:
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         box = self._boxes[part]
         first = tuple(along.start for along in box)
-        self.writer.write(self._source.read(box), first, done=done)
+        return self.writer.write(self._source.read(box), first, threads=threads, done=done)
 
     @property
     def _described(self) -> str:
@@ -397,6 +434,8 @@ class TwoPassStep(PartsStep):
 
     The first part is the whole first pass, because its parts share chunks.
     """
+
+    first_alone = True
 
     def __init__(
         self, item: Item, writer: ArrayWriter, source: StoredSource, rechunking: Rechunking
@@ -416,15 +455,15 @@ class TwoPassStep(PartsStep):
     def parts(self) -> int:
         return 1 + super().parts
 
-    def run(self, part: int, done: Callable[[int], None]) -> None:
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         if not part:
             self.first_pass()
-            return
+            return 0
         store = self.writer.store
         box = self._boxes[part - 1]
         reader = VariableReader(store.reader(), self._variable)
         first = tuple(along.start for along in box)
-        self.writer.write(reader.read(box), first, done=done)
+        return self.writer.write(reader.read(box), first, threads=threads, done=done)
 
     def written(self, part: int) -> int:
         return super().written(part) if part else self.nbytes

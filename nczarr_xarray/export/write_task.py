@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +32,15 @@ from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ArrayWriter, ChunkWriter
 from nczarr_xarray.export.contents import Contents, Item, StoredSource
 from nczarr_xarray.export.options import WriteOptions
-from nczarr_xarray.export.parallel import Written, compute, not_shared, optimized, write_blocks
+from nczarr_xarray.export.parallel import (
+    Written,
+    compute,
+    distributed_client,
+    not_shared,
+    optimized,
+    run_parts,
+    write_blocks,
+)
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step, planned
 from nczarr_xarray.export.write_target import begin_new, check_clashes, holds_dataset
@@ -41,6 +49,10 @@ from nczarr_xarray.formats.nczarr.emit import consolidate, documents
 from nczarr_xarray.formats.nczarr.spellings import Profile
 from nczarr_xarray.formats.registry import describes_array
 from nczarr_xarray.model import grid_of
+
+if TYPE_CHECKING:
+    pass
+
 
 #: A variable to write, and the writer of its data.
 Flow = tuple[Item, ArrayWriter]
@@ -190,6 +202,10 @@ class WriteTask:
         put_all(self.change.staged, documents_of_arrays(self.documents))
         self.notes = Notes(self.change.staged, self.change.resumption)
         steps = self.steps()
+        client = distributed_client()
+        if client is not None and all(step.can_be_sent for step in steps):
+            self._write_by_workers(client, steps, progress)
+            return
         progress.expect(sum(step.nbytes for step in steps))
         starts = list(accumulate((step.parts for step in steps), initial=0))[:-1]
         left = [
@@ -224,6 +240,28 @@ class WriteTask:
         if left := step.leftovers():
             notes.put()  # before what it takes to do its parts again is removed
             step.writer.store.delete(left)
+
+    def _write_by_workers(self, client: Any, steps: list[Step], progress: Progress) -> None:
+        """Have the parts of all steps done on a cluster, as its data are read from a store."""
+        progress.expect(sum(step.nbytes for step in steps))
+        first = [(number, 0) for number, step in enumerate(steps) if step.first_alone]
+        rest = (
+            (number, part)
+            for number, step in enumerate(steps)
+            for part in range(int(step.first_alone), step.parts)
+        )
+        written: dict[str, int] = {}
+        for parts in (iter(first), rest):
+            with closing(run_parts(client, steps, parts)) as finished:
+                for number, _, put in finished:
+                    step = steps[number]
+                    path = step.writer.array.path
+                    written[path] = written.get(path, 0) + put
+                    progress.advance(step.nbytes // step.parts)
+        for step in steps:
+            if left := step.leftovers():
+                step.writer.store.delete(left)
+        self.check(written.items())
 
     def steps(self) -> list[Step]:
         """Return the plan of all data that are not of dask, which is made once."""

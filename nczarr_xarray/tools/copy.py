@@ -81,7 +81,7 @@ def copy(
     **options
         Fields of `nczarr_xarray.export.options.CopyOptions`, as far as the kind of the target has
         them: ``chunks={"time": 100}``, ``optimize=True``, ``compress="zstd:9"``, ``shards=``,
-        ``resume=``, ``consolidated=``, ``portable=``, ``compat=``,
+        ``workers=``, ``scheduler=``, ``resume=``, ``consolidated=``, ``portable=``, ``compat=``,
         ``cfa_version=``, ``subarray_shape={"time": 120}``, ``subarray_path=``.
 
     Returns

@@ -34,7 +34,7 @@ from nczarr_xarray.export.options import (
     SubarrayShape,
     largest_fragment,
 )
-from nczarr_xarray.export.parallel import refuse_other_chunks
+from nczarr_xarray.export.parallel import distributed_client, refuse_other_chunks
 from nczarr_xarray.export.progress import Progress, check_callback
 from nczarr_xarray.export.write_task import need_dask
 from nczarr_xarray.formats.cfa.dialect import NEWEST, OLDEST
@@ -347,7 +347,7 @@ AS_STORED: Mapping[str, Any] = dict.fromkeys(
 
 def copy(request: CopyRequest) -> None:
     """Copy to an aggregation."""
-    with request.open() as source:
+    with request.open() as source, request.cluster():
         lacking = Lacking(netcdf4=True)
         lacking.note_hidden(source.hierarchy)
         lacking.note_unused_enums(source.hierarchy)
@@ -368,6 +368,8 @@ def copy(request: CopyRequest) -> None:
                 reason = f"cannot become an aggregation, because xarray refuses it: {error}"
                 raise ExportError(request.source, reason) from error
             dataset = _with_texts(_undecoded(opened), group)
+            if distributed_client() is not None:
+                dataset = _by_chunks(dataset)
             groups[group.path] = dataset, Options({}, encoded=True)
         options = request.options
         place = MasterPlace.find(request.target, request.target_options)
@@ -415,3 +417,15 @@ def _with_texts(dataset: xr.Dataset, stored: Group) -> xr.Dataset:
         dataset[name].attrs.setdefault("_Encoding", "utf-8")
     texts = xr.decode_cf(dataset[names], **{**AS_STORED, "concat_characters": True})
     return dataset.assign({name: texts[name] for name in names})
+
+
+def _by_chunks(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset with arrays of dask, whose blocks the workers of a cluster read."""
+    chunked = {}
+    for name, variable in dataset.variables.items():
+        preferred = variable.encoding.get("preferred_chunks") or {}
+        if variable.ndim:  # by blocks, where several chunks are read together
+            chunked[name] = variable.chunk(
+                {d: preferred.get(d, n) for d, n in variable.sizes.items()}
+            )
+    return dataset.assign({name: chunked[name] for name in dataset.data_vars if name in chunked})

@@ -78,8 +78,8 @@ def fill_file(
         steps = []
         for variable, writer in writers:
             item = Item(variable, StoredSource(source.reader(variable), variable))
-            steps.append(plan_step(item, writer, request.options.memory, passes=1))
-        for step in steps if request.options.memory is not None else ():
+            steps.append(plan_step(item, writer, request.memory, passes=1))
+        for step in steps if request.memory is not None else ():
             request.tell(str(step))
         progress.expect(sum(step.nbytes for step in steps))
         return steps

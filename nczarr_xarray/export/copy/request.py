@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,6 +84,20 @@ class CopyRequest:
             return source
 
     @property
+    def memory(self) -> int | None:
+        """Bytes that a process that reads and writes data may take; None if there is no limit.
+
+        Raises
+        ------
+        UsageError
+            If there are too many processes for what is given.
+        """
+        from nczarr_xarray.export.steps import share
+
+        memory, workers = self.options.memory, self.options.workers
+        return memory if memory is None or workers is None else share(memory, workers)
+
+    @property
     def mode(self) -> Literal["w", "w-"]:
         """The mode of writing."""
         return "w" if self.overwrite else "w-"
@@ -114,6 +129,20 @@ class CopyRequest:
                     self.tell(str(step))
         with self.progress() as progress:
             task.run(progress)
+
+    def cluster(self) -> AbstractContextManager[None]:
+        """Return a context in which the workers that were asked for do the work."""
+        from nczarr_xarray.export.parallel import connected
+
+        given = self.options.given
+        if "resume" in given and given & {"workers", "scheduler"}:
+            # (workers may go on when this process has died)
+            reason = "is for one process: leave out --workers and --scheduler"
+            raise UsageError("--resume", reason)
+        if {"memory", "scheduler"} <= given:
+            reason = "is for processes of this machine: --workers, not --scheduler"
+            raise UsageError("--memory", reason)
+        return connected(self.options.workers, self.options.scheduler)
 
     def progress(self) -> Progress:
         """Return a progress bar, a context manager."""
@@ -177,7 +206,8 @@ class TargetKind:
 
 
 _HERE = "nczarr_xarray.export.copy"
-_LAYOUT = frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
+_PARALLEL = frozenset({"workers", "scheduler"})
+_LAYOUT = _PARALLEL | frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
 #: HDF5 writes its indexes when a file is closed, and a remote file appears as a whole.
 _FILE_LACKS = {
     "resume": "a netCDF file is of no use before it is complete, so it cannot be continued: copy "
@@ -190,7 +220,7 @@ KINDS: tuple[TargetKind, ...] = (
         "an aggregation",
         ("CFA",),
         "nczarr_xarray.export.cfa.to_cfa",
-        frozenset({"cfa_version", "max_object_size", "subarray_shape", "subarray_path"}),
+        _PARALLEL | {"cfa_version", "max_object_size", "subarray_shape", "subarray_path"},
         suffixes=(".nca",),
         says=frozenset({"Conventions"}),
     ),

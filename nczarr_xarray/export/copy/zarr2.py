@@ -207,7 +207,7 @@ def copy(request: CopyRequest) -> None:
         storage_options=request.target_options,
         compat=given.compat or AS_IT_IS.compat,
     )
-    with request.open() as source:
+    with request.open() as source, request.cluster():
         resumption = request.resumption(source)
-        task = plan_copy(source, request.target, options, given, resumption, given.memory)
+        task = plan_copy(source, request.target, options, given, resumption, request.memory)
         request.run(task)

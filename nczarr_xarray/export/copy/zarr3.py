@@ -46,7 +46,7 @@ _NETCDF = Profile("G2A")
 
 def copy(request: CopyRequest) -> None:
     """Copy to Zarr 3."""
-    with request.open() as source:
+    with request.open() as source, request.cluster():
         request.run(plan_zarr3(source, request))
 
 
@@ -93,7 +93,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         profile,
         options,
         resumption,
-        request.options.memory,
+        request.memory,
         before,
         stated=documents,
         flows=flows,

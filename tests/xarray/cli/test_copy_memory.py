@@ -21,8 +21,11 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.fragments import PartsRead
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import steps
+from nczarr_xarray.export import chunk_writer, steps
 from nczarr_xarray.export.chunk_writer import Gated
+from nczarr_xarray.export.copy.zarr2 import plan_copy
+from nczarr_xarray.export.options import CopyOptions
+from nczarr_xarray.export.parallel import run_part
 from nczarr_xarray.formats.zarr3.array import ZarrReader
 from tests.support.builders.copying import copy
 from tests.support.builders.ncwriter import ramp
@@ -125,6 +128,23 @@ def note_threads(monkeypatch: pytest.MonkeyPatch, threads: list[int]) -> None:
     monkeypatch.setattr(Gated, "each", counted)
 
 
+@pytest.mark.parametrize("chunks", [None, {"d0": 5}], ids=["moved", "parts"])
+def test_a_worker_has_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: dict[str, int] | None
+) -> None:
+    """There are as many workers as processors."""
+    threads: list[int] = []
+    note_threads(monkeypatch, threads)
+    monkeypatch.setattr(chunk_writer, "processors", lambda: 4)
+    with open_hierarchy(file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)) as opened:
+        task = plan_copy(opened, tmp_path / "y", copying=CopyOptions(chunks))
+        (step,) = (one for one in task.steps() if one.item.variable.name == "v")
+        step.run(0, lambda _: None)
+        run_part(step, 0)
+        task.change.abort()
+    assert threads == [4, 1]
+
+
 @pytest.mark.parametrize("chunks", [[], ["--chunks", "d0=10,d1=24"]], ids=["moved", "parts"])
 def test_little_is_sent_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: list[str]
@@ -150,17 +170,30 @@ def test_little_is_sent_at_a_time(
 
 
 _MEASURED = """
-import pathlib, re, sys
+import os, pathlib, re, sys
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.export import parallel
 
-assert main(["copy", *sys.argv[2:]]) == 0
-status = pathlib.Path("/proc/self/status").read_text()
-pathlib.Path(sys.argv[1]).write_text(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1])
+def tell():
+    status = pathlib.Path("/proc/self/status").read_text()
+    with open(sys.argv[1], "a") as out:
+        print(os.getpid(), re.search(r"VmHWM:\\s*(\\d+) kB", status)[1], file=out)
+
+def measured(step, part, out=sys.argv[1], run=parallel.run_part, tell=tell):
+    put = run(step, part)
+    sys.argv[1:] = [out]  # which those of a worker are not
+    tell()
+    return put
+
+if __name__ == "__main__":
+    parallel.run_part = measured
+    assert main(["copy", *sys.argv[2:]]) == 0
+    tell()
 """  # ru_maxrss would begin with that of the process that started this one
 
 
-def peaks(tmp_path: Path, *arguments: object) -> tuple[int, str]:
-    """Copy; return the most memory that the process has had, in bytes, and what was printed."""
+def peaks(tmp_path: Path, *arguments: object) -> tuple[list[int], str]:
+    """Copy; return the most memory that each process has had, in bytes, and what was printed."""
     script, told = tmp_path / "measured.py", tmp_path / "told"
     script.write_text(_MEASURED)
     run = subprocess.run(
@@ -169,7 +202,11 @@ def peaks(tmp_path: Path, *arguments: object) -> tuple[int, str]:
         check=True,
         text=True,
     )
-    return int(told.read_text()) * 1024, run.stdout
+    found: dict[str, int] = {}
+    for line in told.read_text().splitlines():
+        process, peak = line.split()
+        found[process] = max(found.get(process, 0), int(peak) * 1024)
+    return [*found.values()], run.stdout
 
 
 def large_file(path: Path, steps: int, old: tuple[int, ...] | None, *, noise: bool = False) -> Path:
@@ -197,10 +234,23 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_stays_within_the_limit(tmp_path: Path, old: tuple[int, ...] | None) -> None:
     """Of a file of 1.6 GB, chunked as maps or contiguous, the whole process takes 400 MB."""
     source = large_file(tmp_path / "x.nc", 400, old)
-    peak, plan = peaks(tmp_path, source, tmp_path / "y", *SERIES, "--memory", "400MB")
+    (peak,), plan = peaks(tmp_path, source, tmp_path / "y", *SERIES, "--memory", "400MB")
     assert ("two passes" in plan) is (old is not None)
     assert peak <= 400 * MB
     assert main(["compare", str(source), str(tmp_path / "y"), "--sample", "20"]) == 0
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("chunks", [SERIES, ["--compress", "zlib:2"]], ids=["parts", "steps"])
+def test_workers_share_the_memory(tmp_path: Path, chunks: list[str]) -> None:
+    pytest.importorskip("distributed")
+    source = large_file(tmp_path / "x.nc", 200, (1, 1000, 1000))
+    target = tmp_path / "y"
+    found, _ = peaks(tmp_path, source, target, *chunks, "--memory", "900MB", "--workers", 2)
+    assert len(found) == 3
+    assert sum(found) <= 900 * MB
+    assert main(["compare", str(source), str(target), "--sample", "20"]) == 0
 
 
 @pytest.mark.slow
@@ -214,7 +264,7 @@ def test_what_comes_from_far_is_counted(tmp_path: Path, kind: str) -> None:
     with range_server(tmp_path) as server:
         chunks = ["--chunks", "d0=100,d1=50,d2=100", "--compress", "none"]
         url, target = f"{server.url}/{kind}", tmp_path / "y"
-        peak, _ = peaks(tmp_path, url, target, *chunks, "--memory", "450MB")
+        (peak,), _ = peaks(tmp_path, url, target, *chunks, "--memory", "450MB")
     assert peak <= 450 * MB
     assert main(["compare", str(file), str(target), "--sample", "20"]) == 0
 
@@ -227,7 +277,7 @@ def test_netcdf_files_are_written_within_the_limit(tmp_path: Path, model: str) -
     target = tmp_path / "y.nc"
     codecs = ["--compress", "zlib:2"] if model == "NETCDF4" else []  # or they are moved
     options = ["--format", model, "--memory", "380MB", *codecs]
-    peak, plan = peaks(tmp_path, source, target, *options)
+    (peak,), plan = peaks(tmp_path, source, target, *options)
     assert "v: 600 MB, one pass by" in plan
     assert peak <= 380 * MB
     assert main(["compare", str(source), str(target), "--sample", "20"]) == 0
@@ -244,7 +294,7 @@ def test_shards_are_read_a_few_chunks_at_a_time(tmp_path: Path, far: bool) -> No
     chunks = ["--chunks", "d0=100,d1=50,d2=100", "--compress", "none"]
     with range_server(tmp_path) as server:
         source = f"{server.url}/x.zarr" if far else tmp_path / "x.zarr"
-        peak, _ = peaks(tmp_path, source, tmp_path / "y", *chunks, "--memory", "400MB")
+        (peak,), _ = peaks(tmp_path, source, tmp_path / "y", *chunks, "--memory", "400MB")
     assert peak <= 400 * MB
     assert main(["compare", str(file), str(tmp_path / "y"), "--sample", "20"]) == 0
 
@@ -257,7 +307,7 @@ def test_fragments_that_come_from_far_are_counted(tmp_path: Path) -> None:
     with range_server(tmp_path) as server:
         chunks = ["--chunks", "d0=100,d1=50,d2=100", "--compress", "none"]
         url, target = f"{server.url}/m.nca", tmp_path / "y"
-        peak, plan = peaks(tmp_path, url, target, *chunks, "--memory", "450MB")
+        (peak,), plan = peaks(tmp_path, url, target, *chunks, "--memory", "450MB")
     assert "v: 400 MB" in plan
     assert peak <= 450 * MB
     assert main(["compare", str(tmp_path / "m.nca"), str(target), "--sample", "20"]) == 0

@@ -49,9 +49,10 @@ def change_meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
     monkeypatch.setattr(StoredSource, "read", last)
     move = MoveStep.run
 
-    def moved(self: MoveStep, *arguments: Any, **options: Any) -> None:
-        move(self, *arguments, **options)
+    def moved(self: MoveStep, *arguments: Any, **options: Any) -> int:
+        count = move(self, *arguments, **options)
         before(str)()
+        return count
 
     monkeypatch.setattr(MoveStep, "run", moved)
 

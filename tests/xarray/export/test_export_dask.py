@@ -31,7 +31,6 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray import register, to_nczarr
 from nczarr_xarray.chunks.encoder import Encoder
-from nczarr_xarray.export import parallel
 from nczarr_xarray.export.chunk_writer import Gate
 from nczarr_xarray.export.progress import Progress
 from tests.support.builders.trees import read_tree
@@ -905,23 +904,3 @@ def test_save_mfdataset(compute: bool, tmp_path: Path) -> None:
         later.compute(scheduler="threads")
     for path, part in zip(paths, (slice(0, 4), slice(4, 10)), strict=True):
         xr.testing.assert_identical(opened(path), expected().isel(y=part))
-
-
-def _endless() -> None:
-    distributed.Event("begun").set()
-    distributed.Event("end").wait()
-
-
-@pytest.mark.slow
-def test_a_task_that_does_not_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is not waited for without a limit."""
-    monkeypatch.setattr(parallel, "PATIENCE", 0.1)
-    with two_processes() as client:
-        begun, end = (distributed.Event(name, client=client) for name in ("begun", "end"))
-        future = client.submit(_endless, pure=False)
-        assert begun.wait(60)
-        parallel.forget(client, [future])
-        end.set()
-    assert "have not ended within 0.1 s" in caplog.text
