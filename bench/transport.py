@@ -27,12 +27,11 @@ from latency import NETWORK, Server
 from obstore.store import HTTPStore, S3Store
 
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.place import open_keystore
+from nczarr_fsspec.place import open_filesystem, open_keystore
 from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.remote import open_source
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits, RemoteBytes
-from nczarr_fsspec.transport.options import open_filesystem
 from nczarr_fsspec.transport.request import Extent
 
 OBJECTS, OBJECT_BYTES, CHUNKS = 2500, 16_000, 10_512

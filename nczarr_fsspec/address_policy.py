@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.place import innermost
 from nczarr_fsspec.places.address import SERVERS, Address, is_absolute, locate, parse_address
 from nczarr_fsspec.places.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places.names import from_home, names_url, path_below
@@ -350,8 +351,6 @@ def _prefix(given: object, aliases: Configuration) -> tuple[str, ...]:
 def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
     """Return what `parse_address` takes for a master, None if it has no name; and options."""
     if hasattr(master, "fs") and hasattr(master.fs, "unstrip_protocol"):
-        from nczarr_fsspec.transport.filesystems import innermost
-
         fs, path = innermost(master.fs, path_below(master))
         return fs.unstrip_protocol(path), fs.storage_options
     if isinstance(getattr(master, "root", None), Path):  # zarr-python's LocalStore

@@ -19,7 +19,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.keystore import KeyStore, WritableStore
-from nczarr_fsspec.place import Place
+from nczarr_fsspec.place import Place, innermost
 from nczarr_fsspec.places.address import HOSTLESS
 from nczarr_fsspec.places.names import (
     ZIP,
@@ -380,7 +380,7 @@ def open_destination(
     if hasattr(target, "read") and hasattr(target, "seek"):
         raise URLError(shown, "a file object cannot hold a dataset; name a path or a URL")
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        from nczarr_fsspec.transport.filesystems import describe, innermost
+        from nczarr_fsspec.transport.filesystems import describe
 
         fs, path = innermost(target.fs, path_below(target))
         # a mapper has keys, so this is a tree, whatever its name

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
@@ -37,7 +39,8 @@ from nczarr_fsspec.places.names import (
     says_file,
     says_zip,
 )
-from nczarr_fsspec.places.url import is_url, parse_url, redact
+from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
+from nczarr_fsspec.places.url import NetCDFURL, is_url, parse_url, redact
 from nczarr_fsspec.ranges.local import (
     MemoryBytes,
     name_of,
@@ -47,7 +50,6 @@ from nczarr_fsspec.ranges.local import (
 )
 from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.policy import DEFAULT_LIMITS, MAX_WHOLE, RequestLimits
-from nczarr_fsspec.transport.request import UNKNOWN, Stamp
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -58,8 +60,7 @@ if TYPE_CHECKING:
 
 #: Follows the error for a list, or a pattern that names no file.
 _SEVERAL = "; xr.open_mfdataset opens several files, 'nczarr aggregate' joins them"
-#: Remote files of which the version is asked for at the same time.
-_AT_A_TIME = 512
+_ABRIDGED = re.compile(r"(?i)(?<=://)\[([0-9a-f:.]*::[0-9a-f:.]*)\]")
 
 
 class Contents(NamedTuple):
@@ -158,8 +159,6 @@ class Place:
                 from nczarr_fsspec.ranges.whole_files import Keeping
 
                 keeping = Keeping.take(options, shown)
-            from nczarr_fsspec.transport.options import open_filesystem
-
             fs, path = open_filesystem(url, options)
             place = cls.in_filesystem(fs, path, url.mode, shown, limits)
             return replace(place, keeping=keeping, is_tree=bool(url.mode & TREES))
@@ -219,7 +218,7 @@ class Place:
         They are those that only shift the root, and `ByteRangeFileSystem`: what it does for others
         is done here anyway.
         """
-        from nczarr_fsspec.transport.filesystems import innermost, kind_of
+        from nczarr_fsspec.transport.filesystems import kind_of
 
         fs, path = innermost(fs, path)
         if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
@@ -451,38 +450,6 @@ def find_beside(source: RemoteFileBytes, name: str) -> tuple[RemoteFileBytes, Kn
     return _known(other, Place(other.location[1], other.location[0]))
 
 
-def stamps_of(files: Sequence[str], storage_options: Mapping[str, Any] | None) -> list[Stamp]:
-    """Ask which versions files are of now; `UNKNOWN` is what reading has to find out."""
-    import asyncio
-
-    stamps = [UNKNOWN if names_url(file) else _local_stamp(file) for file in files]
-    remote: list[tuple[int, RemoteFileBytes]] = []
-    for number, file in enumerate(files):
-        found = find_remote_file(file, storage_options) if names_url(file) else None
-        if found is not None:
-            remote.append((number, found[0]))
-
-    async def ask(sources: Sequence[RemoteFileBytes]) -> list[Stamp | BaseException]:
-        return await asyncio.gather(*(one.ask() for one in sources), return_exceptions=True)
-
-    for at in range(0, len(remote), _AT_A_TIME):
-        numbers, sources = zip(*remote[at : at + _AT_A_TIME], strict=True)
-        for number, source, stamp in zip(
-            numbers, sources, sources[0].run(ask(sources)), strict=True
-        ):
-            source.close()
-            stamps[number] = stamp if isinstance(stamp, Stamp) else UNKNOWN
-    return stamps
-
-
-def _local_stamp(path: str) -> Stamp:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return UNKNOWN
-    return Stamp(status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else UNKNOWN
-
-
 def _known(
     source: RemoteFileBytes, place: Place, index_cache: Path | None = None
 ) -> tuple[RemoteFileBytes, Known | None]:
@@ -520,6 +487,55 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
             f"its first bytes are {bytes(opened.head[:8])!r}",
         )
     return opened
+
+
+def open_filesystem(
+    url: NetCDFURL, options: Mapping[str, Any] | None
+) -> tuple[AbstractFileSystem, str]:
+    """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
+    from fsspec.core import url_to_fs
+
+    from nczarr_fsspec.transport.filesystems import kind_of, missing_package
+    from nczarr_fsspec.transport.options import storage_options
+
+    shown = url.text.partition("#")[0]
+    options = dict(options or {})
+    aliases = options.pop(CONFIG_OPTION, None)
+    url, keys = (url, None) if url.bucket is None else located(url, aliases)
+    arguments = storage_options(url, options, keys)
+    try:
+        fs, path = url_to_fs(_ABRIDGED.sub(_unabridged, url.base), **arguments)
+    except ImportError as error:
+        raise missing_package(url.target_protocol, error, shown) from None
+    except (ValueError, TypeError) as error:
+        raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
+    except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
+        kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
+        first, *_ = str(error).splitlines() or [""]  # pyarrow lists where it has looked for Java
+        raise kind(shown, f"cannot be opened: {type(error).__name__}: {redact(first)}") from None
+    if kind_of(fs) == "s3":
+        from nczarr_fsspec.transport.s3client import check_options
+
+        check_options(fs)
+    return fs, path
+
+
+def _unabridged(host: re.Match[str]) -> str:
+    """Return an address of IPv6 without ``::``, which is a chain to fsspec."""
+    try:
+        groups = IPv6Address(host[1]).exploded.split(":")
+    except ValueError:
+        return host[0]
+    return f"[{':'.join(f'{int(group, 16):x}' for group in groups)}]"
+
+
+def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
+    """Return the filesystem below those that only shift the root, and the path in it."""
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
+        fs, path = fs.fs, fs._join(path)
+    return fs, path
 
 
 def split_local_options(

@@ -21,11 +21,14 @@ from nczarr_fsspec.stores.mapping import MappingWriter, MemoryFiles
 from nczarr_fsspec.stores.ownership import temporary_name, writer_of
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.filesystems import (
+    EXPIRED,
     describe,
     how_to_log_in,
     is_async,
+    keys_number,
     kind_of,
     renames,
+    renewed,
     s3_code,
     wants_credentials,
     within,
@@ -485,6 +488,7 @@ class FsspecWriter(WritableStore):
             await check_bodies(fs, self.root)
 
         async def attempt(left: float) -> T:
+            number = keys_number(fs)
             try:
                 async with within(min(left, longest) if bounded else math.inf):
                     return await call()
@@ -494,6 +498,8 @@ class FsspecWriter(WritableStore):
                 reason = f"no answer came in time ({limits.text})"
                 raise TransientError(reason, cost=TOO_LONG) from None
             except Exception as error:
+                if renewed(fs, error, number):
+                    raise TransientError(EXPIRED) from None
                 if s3_code(error) in _CONFLICTS:
                     raise TransientError(_explained(fs, error)) from None
                 if (transient := transport.transient(error)) is not None:

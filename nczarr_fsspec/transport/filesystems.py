@@ -14,7 +14,6 @@ from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.chained import ChainedFileSystem
-from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -31,6 +30,10 @@ _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
 _BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
+#: why a request is tried again, if `renewed` says so
+EXPIRED = "the credentials have expired"
+#: how S3 says that keys were good for a while only; an answer to HEAD has its status alone
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "400"})
 #: how S3 says that it does not know the key, or that the secret is not the one of the key
 _WRONG_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"})
 #: what to say where access is denied, by protocol
@@ -132,13 +135,6 @@ def holds_open_file(value: Any) -> bool:
 # ---- paths
 
 
-def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem below those that only shift the root, and the path in it."""
-    while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
-        fs, path = fs.fs, fs._join(path)
-    return fs, path
-
-
 def describe(fs: AbstractFileSystem, path: str) -> str:
     """Return the URL of `path`, without secrets."""
     return redact(fs.unstrip_protocol(path))
@@ -169,6 +165,26 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
         if isinstance(value, str) and value and _SECRET_OPTION.search(name):
             text = text.replace(value, "***")
     return f"{type(error).__name__}: {text}"
+
+
+def keys_number(fs: AbstractFileSystem) -> int:
+    """Return the number of the credentials in use, if a function renews them; else 0."""
+    renewing = getattr(getattr(fs, "session", None), "renewing", None)
+    return 0 if renewing is None else int(renewing.number)
+
+
+def renewed(fs: AbstractFileSystem, error: Exception, number: int) -> bool:
+    """Tell whether S3 refused keys that have expired, and a function returns others.
+
+    Parameters
+    ----------
+    number
+        What `keys_number` was before the request.
+    """
+    renewing = getattr(getattr(fs, "session", None), "renewing", None)  # of `RenewedSession`
+    if renewing is None or s3_code(error) not in _EXPIRED:
+        return False
+    return bool(renewing.expired(number))
 
 
 def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:

@@ -17,13 +17,16 @@ from fsspec.implementations.cached import CachingFileSystem
 from nczarr_fsspec.errors import NCZarrWarning, StoreError, caller_level, too_large
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
+    EXPIRED,
     check_bucket,
     fail,
     is_absent,
     is_beyond,
     is_broken,
     is_in_front,
+    keys_number,
     names_below,
+    renewed,
     within,
     without_secrets,
 )
@@ -134,6 +137,7 @@ class FsspecTransport(Transport):
 
     async def _asked(self, path: str, call: Awaitable[T], left: float) -> T | None:
         """Return what `call` returns about `path`; None if that is not there."""
+        number = keys_number(self.shared.fs)
         try:
             async with within(left):
                 return await call
@@ -145,6 +149,8 @@ class FsspecTransport(Transport):
             if is_absent(error, path):
                 check_bucket(self.recipe, path, error)
                 return None
+            if renewed(self.shared.fs, error, number):
+                raise TransientError(EXPIRED) from None
             if (transient := self.transient(error)) is not None:
                 raise transient from None
             fail(self.recipe, path, error)

@@ -190,15 +190,20 @@ async def get(
         first = _legal(url)
         if options.params:
             first = first.extend_query(options.params)
-    hops = options.hops
+    hops, renewals = options.hops, 1
     target = first if via is None else _legal(via)
     headers = {"Accept-Encoding": "identity", **headers}
     async with gate(options.session), Clock(shared.timeout, left) as clock:
         while True:
             with understood():
-                response = await options.ask(headers, first, target)
+                request, said = await options.ask(headers, first, target)
+                response = await request
             async with response:
                 options.learn(response, first)
+                refused = said is not None and response.status in (401, 403)
+                if renewals and refused and await options.logins.renewed(response.url, said):
+                    renewals -= 1
+                    continue
                 location = response.headers.get("Location")
                 if response.status not in REDIRECTS or location is None or hops == 0:
                     clock.body(response.status)

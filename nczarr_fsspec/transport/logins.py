@@ -14,6 +14,7 @@ netCDF-C 4.9.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import re
@@ -25,6 +26,7 @@ from urllib.parse import unquote
 
 from yarl import URL
 
+from nczarr_fsspec.concurrency import Once
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.places.rc import Entry, find
@@ -37,7 +39,7 @@ _NAME = re.compile(
 )
 _PORTS = {"http": 80, "https": 443}
 
-_CREDENTIALS = "(user, password) or a token"
+_CREDENTIALS = "(user, password), a token or a function that returns one of these"
 _WHAT = f"must be a mapping of hosts to {_CREDENTIALS}"
 _NAMES = "is no name of a host: write https://host, without a path, and with its port if it has one"
 
@@ -69,14 +71,14 @@ class Logins:
     ) -> None:
         if given is not None and not isinstance(given, Mapping):
             raise URLError(LOGINS_OPTION, _WHAT)
-        self._hosts = {_named(name): _given(name, own) for name, own in (given or {}).items()}
+        self._hosts = {_named(name): _Login(str(name), own) for name, own in (given or {}).items()}
         self._netrc_file = netrc_file
         self._entries = [entry for entry in entries if entry.key.startswith("HTTP.CREDENTIALS.")]
 
     def __bool__(self) -> bool:
         return bool(self._hosts or self._entries or self._netrc_file)
 
-    def header(self, target: URL, *, own: bool, clear: bool) -> str | None:
+    async def header(self, target: URL, *, own: bool, clear: bool) -> str | None:
         """Return the header for `target`; None if nothing is for it.
 
         Parameters
@@ -89,10 +91,10 @@ class Logins:
         Raises
         ------
         StoreError
-            If the netrc file cannot be read.
+            If the netrc file cannot be read, or a function has returned no credentials.
         """
         if (login := self._hosts.get(_origin(target))) is not None:
-            return login
+            return await login.header()
         tls = target.scheme == "https"
         if self._entries:
             pair = password(self._entries, target, everywhere=own)
@@ -100,6 +102,11 @@ class Logins:
                 return _header(pair)
         line = self._netrc.get(target.host or "") if tls or clear else None
         return None if line is None else _header((line[0] or line[1], line[2]))
+
+    async def renewed(self, target: URL, refused: str | None) -> bool:
+        """Tell whether there is another header for `target` than the one that it refused."""
+        login = self._hosts.get(_origin(target))
+        return login is not None and await login.header(refused) != refused
 
     @cached_property
     def _netrc(self) -> Mapping[str, tuple[str, str, str]]:
@@ -124,12 +131,48 @@ def netrc_path(given: Any) -> str:
     return os.path.expanduser(path) if path else ""
 
 
-def _given(name: Any, credential: Any) -> str:
-    """Return the header for credentials that are given for a host; `URLError` if they are none."""
-    pair = isinstance(credential, (tuple, list)) and len(credential) == 2
-    if isinstance(credential, str) or (pair and all(isinstance(part, str) for part in credential)):
-        return _header(credential)
-    raise URLError(f"{LOGINS_OPTION}: {name}", f"must be {_CREDENTIALS}")
+class _Login:
+    """Credentials for one host.
+
+    Parameters
+    ----------
+    name
+        Of the host, for messages.
+    credential
+        What was given.
+
+    Raises
+    ------
+    URLError
+        If these are none.
+    """
+
+    def __init__(self, name: str, credential: Any) -> None:
+        self._shown = f"{LOGINS_OPTION}: {name}"
+        if not _is_credential(credential):
+            raise URLError(self._shown, f"must be {_CREDENTIALS}")
+        self._function = credential if callable(credential) else None
+        self._header = None if callable(credential) else _header(credential)
+        self._asking: Once[None] = Once()
+
+    async def header(self, refused: str | None = None) -> str:
+        """Return the header; a function is called if it is unknown, or was refused."""
+        if self._function is not None and self._header in (None, refused):
+            await self._asking.ask(self._ask)
+        assert self._header is not None
+        return self._header
+
+    async def _ask(self) -> None:
+        """Call the function of the user, which may ask a server, in a thread."""
+        assert self._function is not None
+        try:
+            found = await asyncio.to_thread(self._function)
+        except Exception as error:
+            reason = f"the function for it failed: {type(error).__name__}"
+            raise StoreError(self._shown, reason) from error
+        if callable(found) or not _is_credential(found):
+            raise StoreError(self._shown, "the function for it returned no credentials")
+        self._header = _header(found)
 
 
 def _origin(url: URL) -> _Origin:
@@ -150,6 +193,13 @@ def _named(name: Any) -> _Origin:
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _is_credential(value: Any) -> bool:
+    pair = isinstance(value, (tuple, list)) and len(value) == 2
+    if pair and all(isinstance(part, str) for part in value):
+        return True
+    return isinstance(value, str) or callable(value)
 
 
 def _header(credential: Any) -> str:

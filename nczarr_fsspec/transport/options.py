@@ -1,4 +1,4 @@
-"""From a URL to its filesystem: credentials, region and endpoint of S3, options of HTTP.
+"""Which credentials, region and endpoint an S3 URL is opened with.
 
 The order is netCDF-C's (``ds3util.c``). Reading the
 files of the AWS tools and producing the credentials is left to botocore, which s3fs uses
@@ -15,19 +15,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
-from ipaddress import IPv6Address
 from typing import Any, TypeAlias
 
-from fsspec import AbstractFileSystem
 from fsspec.config import conf as fsspec_config
-from fsspec.core import url_to_fs
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
+from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.places.rc import Entry, load_rc, lookup
-from nczarr_fsspec.places.s3netcdf4 import CONFIG_OPTION, located
-from nczarr_fsspec.places.url import NetCDFURL, redact
-from nczarr_fsspec.transport.filesystems import kind_of, missing_package
+from nczarr_fsspec.places.url import NetCDFURL
 from nczarr_fsspec.transport.policy import (
+    CREDENTIALS_OPTION,
     NETRC_OPTION,
     TIMEOUT_OPTION,
     most_connections,
@@ -52,43 +48,7 @@ _CONTAINER_CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_ABRIDGED = re.compile(r"(?i)(?<=://)\[([0-9a-f:.]*::[0-9a-f:.]*)\]")
 AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
-
-
-def open_filesystem(
-    url: NetCDFURL, options: Mapping[str, Any] | None
-) -> tuple[AbstractFileSystem, str]:
-    """Find the filesystem that a URL names, and the path in it; errors as `Place.of`."""
-    shown = url.text.partition("#")[0]
-    options = dict(options or {})
-    aliases = options.pop(CONFIG_OPTION, None)
-    url, keys = (url, None) if url.bucket is None else located(url, aliases)
-    arguments = storage_options(url, options, keys)
-    try:
-        fs, path = url_to_fs(_ABRIDGED.sub(_unabridged, url.base), **arguments)
-    except ImportError as error:
-        raise missing_package(url.target_protocol, error, shown) from None
-    except (ValueError, TypeError) as error:
-        raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
-    except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
-        kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
-        first, *_ = str(error).splitlines() or [""]  # pyarrow lists where it has looked for Java
-        raise kind(shown, f"cannot be opened: {type(error).__name__}: {redact(first)}") from None
-    if kind_of(fs) == "s3":
-        from nczarr_fsspec.transport.s3client import check_options
-
-        check_options(fs)
-    return fs, path
-
-
-def _unabridged(host: re.Match[str]) -> str:
-    """Return an address of IPv6 without ``::``, which is a chain to fsspec."""
-    try:
-        groups = IPv6Address(host[1]).exploded.split(":")
-    except ValueError:
-        return host[0]
-    return f"[{':'.join(f'{int(group, 16):x}' for group in groups)}]"
 
 
 def storage_options(
@@ -226,6 +186,12 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
     entries, env, profiles = load_rc(), os.environ, read_profiles()
 
     added: dict[str, Any] = {}
+    source = known.pop(CREDENTIALS_OPTION, None)
+    if source is not None:
+        from nczarr_fsspec.transport.s3client import session_of
+
+        given = {name: value for name, value in given.items() if name != CREDENTIALS_OPTION}
+        known["session"] = given["session"] = session_of(source)
     name = known.get("profile")
     if keys and _GIVEN_CREDENTIALS.isdisjoint(given) and "aws_access_key_id" not in given_client:
         added = dict(keys)

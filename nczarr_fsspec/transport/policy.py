@@ -44,6 +44,8 @@ HTTP_OPTIONS = (
     *(TIMEOUT_OPTION, REDIRECTS_OPTION, ADDRESSED_OPTION),
     *(LOGINS_OPTION, NETRC_OPTION),
 )
+#: the storage option that has a function which returns keys for S3
+CREDENTIALS_OPTION = "credentials"
 #: bytes of a file that is kept in memory at most because its server does not serve ranges
 MAX_WHOLE = 256 << 20
 

@@ -152,8 +152,10 @@ class RequestOptions:
             shared.cap(connections(session))
         return found
 
-    def ask(self, headers: Mapping[str, str], first: URL, target: URL) -> Any:
-        """Return a request for `target`, to which that for `first` led.
+    async def ask(
+        self, headers: Mapping[str, str], first: URL, target: URL
+    ) -> tuple[Any, str | None]:
+        """Return a request for `target`, to which that for `first` led, and whom it says it is.
 
         Parameters
         ----------
@@ -174,20 +176,22 @@ class RequestOptions:
         sent: Mapping[str, str] = {**headers, **self.given} if own else headers
         downgraded = first.scheme == "https" != target.scheme
         if downgraded or not (self.logins or self.cookies):
-            return session.get(target, headers=sent, **options)
+            return session.get(target, headers=sent, **options), None
         sent = CIMultiDict(sent)
         also: Mapping[str, str] = getattr(session, "headers", {})
+        said = None
         given = self.options.get("auth") or getattr(self.session, "auth", None)
         given = given or "Authorization" in sent or "Authorization" in also
         if not own or not (given or target.raw_user is not None):
-            clear = self._is_clear(first)
-            login = self.logins.header(target, own=own and self.named, clear=clear)
-            if login is not None:
-                sent["Authorization"] = login
+            said = await self.logins.header(
+                target, own=own and self.named, clear=self._is_clear(first)
+            )
+            if said is not None:
+                sent["Authorization"] = said
         if self.cookies and (cookie := self.cookies.header(target)) is not None:
             users = sent.get("Cookie") or also.get("Cookie")
             sent["Cookie"] = f"{users}; {cookie}" if users else cookie
-        return session.get(target, headers=sent, **options)
+        return session.get(target, headers=sent, **options), said
 
     def learn(self, response: aiohttp.ClientResponse, first: URL) -> None:
         """Keep the cookies of an answer to which a request for `first` led."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.place import stamps_of
 from nczarr_fsspec.transport.request import Stamp
+from nczarr_fsspec.versions import stamps_of
 from nczarr_xarray.aggregation.aggregated import Aggregated
 from nczarr_xarray.aggregation.sources import datasets_of
 from nczarr_xarray.aggregation.summary import describe

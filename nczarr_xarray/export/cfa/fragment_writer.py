@@ -12,7 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import WritableStore
-from nczarr_fsspec.place import stamps_of
+from nczarr_fsspec.versions import stamps_of
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_tree

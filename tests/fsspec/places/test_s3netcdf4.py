@@ -8,9 +8,9 @@ import pytest
 
 from nczarr_fsspec.address_policy import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.place import open_filesystem
 from nczarr_fsspec.places.s3netcdf4 import Config, Host, configuration, located, parse_config
 from nczarr_fsspec.places.url import parse_url
-from nczarr_fsspec.transport.options import open_filesystem
 
 V8 = """
 {

@@ -6,7 +6,8 @@ import asyncio
 import base64
 import itertools
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class TestGiven:
         assert told(archive, "Authorization") == {"data": set(), "login": {BASIC}, "store": set()}
         source.close()
 
-    @pytest.mark.parametrize("credential", [TOKEN, f"Bearer {TOKEN}"])
+    @pytest.mark.parametrize("credential", [TOKEN, f"Bearer {TOKEN}", lambda: TOKEN])
     def test_a_token_for_the_host_of_the_data(self, archive: Archive, credential: Any) -> None:
         source = opened(archive, logins={archive.at("data"): credential})
         read(source)
@@ -157,8 +158,19 @@ class TestGiven:
         source.close()
 
     def test_a_token_that_expires(self, archive: Archive) -> None:
-        source = opened(archive, logins={archive.at("data"): TOKEN})
-        archive.token, archive.good_for = "another", 1
+        """In the middle of a read: the function is asked for the next one."""
+        tokens: list[str] = []
+
+        def token() -> str:
+            tokens.append(f"{TOKEN}{len(tokens)}")
+            return tokens[-1]
+
+        archive.token = f"{TOKEN}0"
+        source = opened(archive, logins={archive.at("data"): token})
+        archive.token, archive.good_for = f"{TOKEN}1", 3
+        read(source)
+        assert len(tokens) == 2
+        archive.token = "another"
         with pytest.raises(AccessDeniedError, match="401"):
             read(source)
         source.close()
@@ -197,9 +209,8 @@ class TestRefused:
             (["h"], "logins: must be a mapping of hosts"),
             ("token", "logins: must be a mapping of hosts"),
             (object(), "logins: must be a mapping of hosts"),  # as earthaccess.login() returns
-            ({"h": 3}, r"logins: h: must be \(user, password\) or a token"),
-            ({"h": ("a", "b", "c")}, r"logins: h: must be \(user, password\) or a token"),
-            ({"h": lambda: "t"}, r"logins: h: must be \(user, password\) or a token"),
+            ({"h": 3}, r"logins: h: must be \(user, password\), a token or"),
+            ({"h": ("a", "b", "c")}, r"logins: h: must be \(user, password\), a token or"),
             ({3: "t"}, "logins: 3: is no name of a host: write https://host"),
         ],
     )
@@ -243,6 +254,60 @@ class TestRefused:
         assert str(path) in str(caught.value)
         assert "hunter22" not in str(caught.value)
 
+    def test_a_function_that_fails(self, archive: Archive) -> None:
+        def fails() -> str:
+            raise RuntimeError("hunter22")
+
+        for function in (fails, lambda: 3):
+            with pytest.raises(StoreError, match="the function for it") as caught:
+                opened(archive, logins={archive.at("data"): function})
+            assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_function_is_called_once_for_all_that_wait(fails: bool) -> None:
+    """Each token ends the one before it, as some servers have it."""
+    calls: list[int] = []
+    go = threading.Event()
+
+    def token() -> str:
+        assert go.wait(60)
+        calls.append(len(calls))
+        if fails:
+            raise RuntimeError
+        return f"t{len(calls)}"
+
+    async def together(*waiting: Coroutine[Any, Any, Any]) -> list[Any]:
+        tasks = [asyncio.ensure_future(one) for one in waiting]
+        await asyncio.sleep(0)  # now each has asked, or waits
+        go.set()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        go.clear()
+        return found
+
+    async def read() -> None:
+        logins, target = Logins({"h.org": token}), URL("https://h.org/x")
+        found = await together(*(logins.header(target, own=True, clear=False) for _ in range(100)))
+        if fails:
+            assert {type(error) for error in found} == {StoreError}
+        else:
+            assert found == ["Bearer t1"] * 100
+            found = await together(*(logins.renewed(target, "Bearer t1") for _ in range(100)))
+            assert found == [True] * 100
+            assert await logins.renewed(target, "Bearer t1")  # it was under way for long
+
+    asyncio.run(read())
+    assert len(calls) == (1 if fails else 2)
+
+
+def run(found: Any) -> Any:
+    """Run a coroutine that does not wait."""
+    try:
+        found.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("waited")
+
 
 HOSTS: list[tuple[str, str, bool]] = [
     ("h.org", "https://h.org/x", True),
@@ -267,12 +332,12 @@ HOSTS: list[tuple[str, str, bool]] = [
 def test_names_of_hosts(name: str, target: str, sent: bool) -> None:
     for own in (False, True):
         found = Logins({name: "t"}).header(URL(target), own=own, clear=True)
-        assert found == ("Bearer t" if sent else None)
+        assert run(found) == ("Bearer t" if sent else None)
 
 
 def test_netrc_goes_without_tls_where_the_caller_begins_without(netrc: str) -> None:
     asked = [
-        Logins(None, netrc).header(URL(f"{scheme}://login.test/"), own=own, clear=clear)
+        run(Logins(None, netrc).header(URL(f"{scheme}://login.test/"), own=own, clear=clear))
         for scheme, own, clear in itertools.product(("https", "http"), (True, False), (True, False))
     ]
     assert asked == [BASIC] * 4 + [BASIC, None] * 2
@@ -296,7 +361,7 @@ def test_the_default_of_netrc_is_for_nobody(
     monkeypatch.setenv("NETRC", str(path))
     logins = Logins(None, True)
     asked = [
-        logins.header(URL(f"https://{host}/"), own=True, clear=True)
+        run(logins.header(URL(f"https://{host}/"), own=True, clear=True))
         for host in ("h.org", "other.org", "default")
     ]
     assert asked == ["Basic YTpi", None, None]

@@ -101,7 +101,7 @@ def test_who_gets_the_headers(
     async def asked() -> Any:
         async with aiohttp.ClientSession() as session:
             options = RequestOptions(session, filesystem, [])
-            return options.ask({"Range": "bytes=0-1"}, URL(first), URL(target))
+            return (await options.ask({"Range": "bytes=0-1"}, URL(first), URL(target)))[0]
 
     def get(self: Any, url: URL, **options: Any) -> Any:
         return options["headers"]

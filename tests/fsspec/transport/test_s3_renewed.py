@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nczarr_fsspec import FsspecStore
-from nczarr_fsspec.errors import AccessDeniedError
-from nczarr_fsspec.place import Place, open_keystore
+from nczarr_fsspec import FsspecStore, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.place import Place, open_filesystem, open_keystore
+from nczarr_fsspec.places.url import parse_url
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_fsspec.transport import s3client
+from nczarr_fsspec.transport.options import storage_options
 from nczarr_fsspec.transport.request import Extent
+from nczarr_fsspec.transport.s3client import seconds_until, session_of
 from tests.support.servers.httpserver import Request, Server
+from tests.support.servers.s3proxy import proxy_to
+from tests.support.servers.s3server import S3Server
 
 pytest.importorskip("s3fs")
 
@@ -101,6 +112,232 @@ def opened(bucket: Bucket, **options: Any) -> RemoteFileBytes:
 def read(source: RemoteFileBytes) -> None:
     parts = source.run(source.fetch(EXTENTS))
     assert [bytes(part) for part in parts] == [CONTENT[start:stop] for start, stop in EXTENTS]
+
+
+class TestFunctions:
+    def test_they_are_asked_once(self, bucket: Bucket) -> None:
+        make, made = function()
+        first, second = (opened(bucket, credentials=make) for _ in range(2))
+        read(first)
+        read(second)
+        assert made == ["KEY0"]
+        assert set(bucket.keys) == {"KEY0"}
+        assert {r.headers["X-Amz-Security-Token"] for r in bucket.requests} == {"KEY0"}
+        assert first.transport.shared is second.transport.shared
+        first.close()
+        second.close()
+
+    @pytest.mark.parametrize("good_for", [pytest.param(3, marks=pytest.mark.slow), 10])
+    def test_keys_that_expire(self, bucket: Bucket, good_for: int) -> None:
+        """In the middle of a read, as S3 says so; no clock is asked."""
+        make, made = function(None)
+        source = opened(bucket, credentials=make)
+        bucket.good_for = good_for
+        for extent in EXTENTS:  # one after the other, so that each key is used up
+            (part,) = source.run(source.fetch([extent]))
+            assert bytes(part) == CONTENT[extent.start : extent.stop]
+        read(source)
+        assert len(made) >= len(EXTENTS) // good_for
+        source.close()
+
+    @pytest.mark.slow
+    def test_those_that_end_soon_are_not_used(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1000.0
+        monkeypatch.setattr(s3client, "time", SimpleNamespace(time=lambda: now))
+        make, made = function(2000)
+        source = opened(bucket, credentials=make)
+        count = len(made)
+        now = 1701.0
+        source.run(source.fetch(EXTENTS[:1]))
+        assert len(made) > count >= 1
+        source.close()
+
+    def test_those_that_have_ended(self, bucket: Bucket) -> None:
+        make, made = function("2001-01-01 00:00:00+00:00")
+        with pytest.raises(StoreError, match=r"have ended already \(2001-01-01"):
+            opened(bucket, credentials=make)
+        assert len(made) == 1
+        assert not bucket.requests
+
+    def test_all_that_wait_get_the_error(self) -> None:
+        """A source that fails is not called by one request after the other."""
+        calls: list[int] = []
+        go = threading.Event()
+
+        def fails() -> Any:
+            assert go.wait(60)
+            calls.append(1)
+            raise RuntimeError
+
+        async def read() -> list[Any]:
+            keys = await session_of(fails).get_credentials()
+            tasks = [asyncio.ensure_future(keys.get_frozen_credentials()) for _ in range(100)]
+            await asyncio.sleep(0)
+            go.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert {type(error) for error in asyncio.run(read())} == {StoreError}
+        assert len(calls) == 1
+
+    @pytest.mark.slow
+    def test_after_pickling(self, bucket: Bucket) -> None:
+        source = opened(bucket, credentials=keys_of_workers)
+        again = pickle.loads(pickle.dumps(source))
+        read(again)
+        assert set(bucket.keys) == {"WORKER"}
+        again.close()
+        source.close()
+
+    @pytest.mark.slow
+    def test_trees(self, bucket: Bucket) -> None:
+        make, _ = function(None)
+        store = open_keystore(
+            "s3://b/d#mode=nczarr", {"endpoint_url": bucket.url, "credentials": make}
+        )
+        assert isinstance(store, FsspecStore)
+        bucket.good_for = 2
+        for _ in range(5):
+            assert store.get_many(["0"]) == [CONTENT]
+        store.close()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_objects_of_botocore(self, bucket: Bucket, asynchronous: bool) -> None:
+        """Those renew themselves, and say when that is due."""
+        made: list[str] = []
+
+        def frozen() -> Any:
+            made.append("")
+            return SimpleNamespace(access_key=f"KEY{len(made)}", secret_key="s", token="t")
+
+        async def awaited() -> Any:
+            return frozen()
+
+        get = awaited if asynchronous else frozen
+        keys = SimpleNamespace(get_frozen_credentials=get, refresh_needed=lambda: len(made) % 2)
+        source = opened(bucket, credentials=keys)
+        read(source)
+        assert len(set(bucket.keys)) > 1
+        source.close()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            {"AccessKeyId": "K", "SecretAccessKey": "S", "SessionToken": "T", "Expiration": LATER},
+            {"Credentials": {"AccessKeyId": "K", "SecretAccessKey": "S", "SessionToken": "T"}},
+            {"access_key": "K", "secret_key": "S", "token": "T", "expiry_time": LATER},
+            {"aws_access_key_id": "K", "aws_secret_access_key": "S", "aws_session_token": "T"},
+            {"key": "K", "secret": "S", "token": "T"},
+        ],
+    )
+    def test_spellings(self, bucket: Bucket, keys: dict[str, Any]) -> None:
+        source = opened(bucket, credentials=lambda: keys)
+        assert set(bucket.keys) == {"K"}
+        assert bucket.requests[0].headers["X-Amz-Security-Token"] == "T"
+        source.close()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("found", [None, {}, {"key": "hunter22"}, ["hunter22"], "hunter22"])
+    def test_what_is_no_key(self, bucket: Bucket, found: Any) -> None:
+        with pytest.raises(StoreError, match="returned no mapping with key and secret") as caught:
+            opened(bucket, credentials=lambda: found)
+        assert "hunter22" not in str(caught.value)
+        assert not bucket.requests
+
+    @pytest.mark.slow
+    def test_a_function_that_fails(self, bucket: Bucket) -> None:
+        def fails() -> Any:
+            raise RuntimeError("hunter22")
+
+        with pytest.raises(StoreError, match="the function failed: RuntimeError") as caught:
+            opened(bucket, credentials=fails)
+        assert "hunter22" not in str(caught.value)
+
+    def test_no_function(self) -> None:
+        with pytest.raises(URLError, match="must be a function"):
+            storage_options(parse_url("s3://b/k"), {"credentials": {"key": "k"}})
+
+    @pytest.mark.slow
+    def test_keys_that_stay_expired(self, bucket: Bucket) -> None:
+        source = opened(bucket, credentials=lambda: {"key": "K", "secret": "S"})
+        bucket.good_for = 1
+        with pytest.raises(StoreError, match=r"the credentials have expired \(tried 6 times"):
+            read(source)
+        source.close()
+
+
+def test_keys_that_expire_before_any_request(s3_server: S3Server, tmp_path: Path) -> None:
+    """Lists, puts and all else is done with other keys, as reads are."""
+    calls = 0
+
+    def make() -> dict[str, str]:
+        nonlocal calls
+        calls += 1
+        return {"key": s3_server.access_key, "secret": s3_server.secret_key}
+
+    (tmp_path / "file").write_bytes(CONTENT)
+    with proxy_to(s3_server) as proxy:
+        url = f"http://127.0.0.1:{proxy.server_address[1]}"
+        root = f"{s3_server.private}/renewed"
+        options = {"endpoint_url": url, "credentials": make}
+        fs, _ = open_filesystem(parse_url(f"s3://{root}"), options)
+        writer, store = FsspecWriter(fs, root), FsspecStore(fs, root)
+        before = 0
+        proxy.expired = lambda: calls <= max(before, 1)
+        requests: list[Callable[[], Any]] = [
+            lambda: writer.put("a", CONTENT),
+            lambda: writer.create("b", CONTENT),
+            lambda: writer.upload("c", str(tmp_path / "file")),
+            lambda: writer.keys_below(""),
+            lambda: store.run(store.list("")),
+            lambda: store.get_many(["a", "b", "c"]),
+            lambda: writer.move([("a", "d")]),
+            lambda: writer.delete(["b", "c"]),
+        ]
+        for request in requests:
+            before = calls
+            request()
+            assert calls > before
+        proxy.expired = lambda: False
+        assert writer.keys_below("") == ["d"]
+        assert store.get_many(["d"]) == [CONTENT]
+        writer.close()
+        store.close()
+
+
+def keys_of_workers() -> dict[str, str]:
+    return {"key": "WORKER", "secret": "S"}
+
+
+def test_the_same_function_has_one_session() -> None:
+    class Account:
+        def keys(self) -> dict[str, str]:
+            return {}
+
+    account = Account()
+    first = session_of(account.keys)
+    assert session_of(account.keys) is first
+    assert session_of(Account().keys) is not first
+
+
+@pytest.mark.parametrize(
+    ("end", "seconds"),
+    [
+        ("1970-01-01 00:01:00+00:00", 60),
+        ("1970-01-01T00:01:00Z", 60),
+        ("1970-01-01T01:01:00+01:00", 60),
+        ("1970-01-01T00:01:00", 60),
+        (datetime(1970, 1, 1, 0, 1, tzinfo=UTC), 60),
+        (60, 60),
+        (None, float("inf")),
+        ("soon", float("inf")),
+    ],
+)
+def test_when_keys_end(end: object, seconds: float) -> None:
+    assert seconds_until(end) == seconds
 
 
 @pytest.mark.slow

@@ -499,7 +499,8 @@ def _urls() -> list[Any]:
 
 def _netrc(data: bytes) -> None:
     with _as_file(data) as path:
-        Logins(netrc_file=path).header(URL("https://h/x"), own=True, clear=False)
+        header = Logins(netrc_file=path).header(URL("https://h/x"), own=True, clear=False)
+        _now(header)
 
 
 def _cookies(data: bytes) -> None:

@@ -24,6 +24,8 @@ class Proxy(ThreadingHTTPServer):
         ``"cut"`` ends the connection instead.
     put_always
         If given, puts an object (path, body) where a request says to put it on a condition.
+    expired
+        Tells whether requests are answered that their keys have expired.
     at
         What is done at a request, counted by `requests`, whose connection is cut then. Meanwhile
         no other request is answered.
@@ -38,6 +40,7 @@ class Proxy(ThreadingHTTPServer):
         self.first = 10**9
         self.how: int | str = 503
         self.put_always: Callable[[str, bytes], object] | None = None
+        self.expired: Callable[[], bool] = lambda: False
         self.at: dict[int, Callable[[], None]] = {}
         self.requests = 0
         self.lock = threading.Lock()
@@ -66,6 +69,9 @@ class _Forward(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.server.interrupted():
             self.close_connection = True
+            return
+        if self.server.expired():
+            self.answer_to(400, {}, _XML.replace(b"ServiceUnavailable", b"ExpiredToken"))
             return
         if self.command in ("PUT", "POST", "DELETE") and self.server.fails():
             if self.server.how == "cut":
