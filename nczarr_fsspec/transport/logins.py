@@ -1,14 +1,15 @@
 """Logins: the credentials that were given for a host are sent to this host, and to no other.
 
-The storage option ``logins`` names hosts, ``netrc`` a file that does, and netCDF's rc files have
-passwords and certificates of hosts. They are looked up where requests are sent: so they are in no
-pickle, and a host to which a redirect leads has its own.
+The storage option ``logins`` names hosts, ``netrc`` a file that does. An object of the package
+earthaccess may stand in their place; it is known by its attributes, so that the package itself is
+not needed. netCDF's rc files have passwords and certificates of hosts. They are looked up where
+requests are sent: so they are in no pickle, and a host to which a redirect leads has its own.
 
 Keys of rc files that are for no host are for all that the caller names, but not for those to which
 a redirect leads or that a dataset names; netCDF-C sends them there, too. Which authorities are
 trusted (``HTTP.SSL.CAINFO`` and ``CAPATH``) is no secret, and holds for all.
 
-Source: RFC 7617 (basic), RFC 6750 (bearer); ``ncauth`` and ``auth.md`` of
+Source: RFC 7617 (basic), RFC 6750 (bearer); earthaccess 0.17; ``ncauth`` and ``auth.md`` of
 netCDF-C 4.9.
 """
 
@@ -19,7 +20,8 @@ import base64
 import os
 import re
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from http.cookiejar import Cookie, CookieJar
 from netrc import NetrcParseError, netrc
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -39,8 +41,10 @@ _NAME = re.compile(
 )
 _PORTS = {"http": 80, "https": 443}
 
+#: where NASA's users log in, unless an object of earthaccess says another host
+_EARTHDATA = "urs.earthdata.nasa.gov"
 _CREDENTIALS = "(user, password), a token or a function that returns one of these"
-_WHAT = f"must be a mapping of hosts to {_CREDENTIALS}"
+_WHAT = f"must be a mapping of hosts to {_CREDENTIALS}, or what earthaccess.login() returns"
 _NAMES = "is no name of a host: write https://host, without a path, and with its port if it has one"
 
 
@@ -48,12 +52,12 @@ class Logins:
     """Which header ``Authorization`` each host gets.
 
     Without TLS nothing is sent but what names ``http://`` itself: a name in `given`, the URL of a
-    line in an rc file, or the URL that the caller opens.
+    line in an rc file, or the URL that the caller opens. Tokens of earthaccess are for TLS only.
 
     Parameters
     ----------
     given
-        The storage option ``logins``: credentials by host.
+        The storage option ``logins``: credentials by host, or an object of earthaccess.
     netrc_file
         The storage option ``netrc``: a path; True for that of the variable ``NETRC``, else
         ``~/.netrc``.
@@ -63,20 +67,23 @@ class Logins:
     Raises
     ------
     URLError
-        If `given` is no mapping, or a name in it is no host.
+        If `given` is neither a mapping nor such an object, or a name in it is no host.
     """
 
     def __init__(
         self, given: Any = None, netrc_file: Any = None, entries: Sequence[Entry] = ()
     ) -> None:
-        if given is not None and not isinstance(given, Mapping):
+        self._session = given if _is_session(given) else None
+        hosts = {} if self._session is not None else given or {}
+        if not isinstance(hosts, Mapping):
             raise URLError(LOGINS_OPTION, _WHAT)
-        self._hosts = {_named(name): _Login(str(name), own) for name, own in (given or {}).items()}
+        self._hosts = {_named(name): _Login(str(name), own) for name, own in hosts.items()}
         self._netrc_file = netrc_file
         self._entries = [entry for entry in entries if entry.key.startswith("HTTP.CREDENTIALS.")]
 
     def __bool__(self) -> bool:
-        return bool(self._hosts or self._entries or self._netrc_file)
+        own = self._hosts or self._session is not None
+        return bool(own or self._entries or self._netrc_file)
 
     async def header(self, target: URL, *, own: bool, clear: bool) -> str | None:
         """Return the header for `target`; None if nothing is for it.
@@ -96,6 +103,10 @@ class Logins:
         if (login := self._hosts.get(_origin(target))) is not None:
             return await login.header()
         tls = target.scheme == "https"
+        if self._session is not None and tls:
+            found = _of_session(self._session, target, own=own)
+            if found is not None:
+                return found
         if self._entries:
             pair = password(self._entries, target, everywhere=own)
             if pair is not None:
@@ -107,6 +118,12 @@ class Logins:
         """Tell whether there is another header for `target` than the one that it refused."""
         login = self._hosts.get(_origin(target))
         return login is not None and await login.header(refused) != refused
+
+    @property
+    def cookies(self) -> Iterable[Cookie]:
+        """Those that a session of earthaccess has."""
+        found = getattr(self._session, "cookies", None)
+        return found if isinstance(found, CookieJar) else ()
 
     @cached_property
     def _netrc(self) -> Mapping[str, tuple[str, str, str]]:
@@ -209,6 +226,36 @@ def _header(credential: Any) -> str:
         return f"Basic {base64.b64encode(pair).decode()}"
     credential = credential.strip()
     return credential if " " in credential else f"Bearer {credential}"
+
+
+# ---- earthaccess
+
+
+def _is_session(value: Any) -> bool:
+    """Tell whether `value` is what earthaccess logs in with, or a session that it makes."""
+    auth = hasattr(value, "authenticated") and hasattr(value, "token")
+    return auth or (hasattr(value, "headers") and hasattr(value, "hooks"))
+
+
+def _of_session(session: Any, target: URL, *, own: bool) -> str | None:
+    """Return what an object of earthaccess has for `target`, a URL with TLS.
+
+    The token is for the host that the caller named, user and password for the login host.
+    """
+    login_host = getattr(getattr(session, "system", None), "edl_hostname", None) or _EARTHDATA
+    pair = getattr(session, "username", None), getattr(session, "password", None)
+    if hasattr(session, "token"):
+        token = (session.token or {}).get("access_token")
+        bearer = f"Bearer {token}" if token else None
+    else:
+        bearer = session.headers.get("Authorization")
+        pair = session.auth if isinstance(getattr(session, "auth", None), tuple) else pair
+        for hook in session.hooks.get("response", ()):
+            if hasattr(hook, "hostname") and isinstance(getattr(hook, "auth", None), tuple):
+                login_host, pair = hook.hostname, hook.auth
+    if target.host == login_host:
+        return _header(pair) if all(pair) else bearer
+    return bearer if own else None
 
 
 # -- rc files ----------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.places.rc import Entry, load_rc, lookup
 from nczarr_fsspec.places.url import NetCDFURL
 from nczarr_fsspec.transport.policy import (
+    COOKIES_OPTION,
     CREDENTIALS_OPTION,
     NETRC_OPTION,
     TIMEOUT_OPTION,
@@ -271,6 +272,10 @@ def file_state(path: str) -> FileState:
 #: storage options, and the keys that say them where the caller does not
 _OPTIONS = {
     NETRC_OPTION: ("HTTP.NETRC",),
+    COOKIES_OPTION: (
+        *("HTTP.COOKIEJAR", "HTTP.COOKIE_JAR"),
+        *("HTTP.COOKIEFILE", "HTTP.COOKIE_FILE"),
+    ),
     "proxy": ("HTTP.PROXY.SERVER", "HTTP.PROXY_SERVER"),
 }
 #: what options have to be, if they are given
@@ -278,6 +283,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "headers": ("a mapping of names to texts", (Mapping, list, tuple)),
     "client_kwargs": ("a mapping", (Mapping,)),
     NETRC_OPTION: ("a path, True or False", (str, os.PathLike, bool)),
+    COOKIES_OPTION: ("a path", (str, os.PathLike)),
 }
 _TIMEOUTS = {"whole": "HTTP.TIMEOUT", "connect": "HTTP.CONNECTTIMEOUT"}
 

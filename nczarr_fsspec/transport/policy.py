@@ -36,13 +36,14 @@ TIMEOUT_OPTION = "timeout"
 REDIRECTS_OPTION = "redirects"
 #: the storage option that says that a dataset has named the URL, and not the caller
 ADDRESSED_OPTION = "addressed"
-#: the storage options for credentials by host, and for a netrc file
+#: the storage options for credentials by host, for a netrc file, and for a file of cookies
 LOGINS_OPTION = "logins"
 NETRC_OPTION = "netrc"
+COOKIES_OPTION = "cookie_jar"
 #: all of HTTP that are ours; others are arguments of aiohttp's requests
 HTTP_OPTIONS = (
     *(TIMEOUT_OPTION, REDIRECTS_OPTION, ADDRESSED_OPTION),
-    *(LOGINS_OPTION, NETRC_OPTION),
+    *(LOGINS_OPTION, NETRC_OPTION, COOKIES_OPTION),
 )
 #: the storage option that has a function which returns keys for S3
 CREDENTIALS_OPTION = "credentials"

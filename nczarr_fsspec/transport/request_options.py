@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import email.message
+import os
 import re
+import tempfile
 import urllib.request
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import Cookie, LoadError, MozillaCookieJar
 from http.cookies import CookieError
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, TypeAlias
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.places.rc import Entry, load_rc
 from nczarr_fsspec.text import did_you_mean
 from nczarr_fsspec.transport.answers import same_origin
@@ -24,6 +28,7 @@ from nczarr_fsspec.transport.logins import Certificates, Logins, netrc_path
 from nczarr_fsspec.transport.options import FileState, file_state
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
+    COOKIES_OPTION,
     HTTP_OPTIONS,
     LIMIT_OPTIONS,
     LOGINS_OPTION,
@@ -32,9 +37,6 @@ from nczarr_fsspec.transport.policy import (
 )
 from nczarr_fsspec.transport.sessions import connecting, connections, proxy_of, stranger
 from nczarr_fsspec.transport.shared import SharedFilesystem
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
 
 #: options of a request that are meant for the host that was asked for; ``ssl`` may hold a
 #: client's certificate, or turn verification off. Proxies are the way to all hosts.
@@ -138,7 +140,7 @@ class RequestOptions:
         self.origins: tuple[str, ...] | None = ours[REDIRECTS_OPTION]
         self.named = not ours[ADDRESSED_OPTION]
         self.logins = Logins(ours[LOGINS_OPTION], ours[NETRC_OPTION], entries)
-        self.cookies = Cookies()
+        self.cookies = Cookies(self.logins.cookies, ours[COOKIES_OPTION])
         self.certificates = Certificates(entries)
 
     @classmethod
@@ -188,7 +190,8 @@ class RequestOptions:
             )
             if said is not None:
                 sent["Authorization"] = said
-        if self.cookies and (cookie := self.cookies.header(target)) is not None:
+        cookie = self.cookies.header(target)
+        if cookie is not None:
             users = sent.get("Cookie") or also.get("Cookie")
             sent["Cookie"] = f"{users}; {cookie}" if users else cookie
         return session.get(target, headers=sent, **options), said
@@ -206,30 +209,51 @@ class RequestOptions:
 # -- cookies -------------------------------------------------------------------------------------
 # Cookies of all hosts on the way to data, each for the host that set it.
 #
-# Source: RFC 6265, as far as Python's ``http.cookiejar`` has it.
+# Source: RFC 6265, as far as Python's ``http.cookiejar`` has it; Netscape's file of cookies as curl
+# writes it.
 
 
 _SET_COOKIE = "Set-Cookie"
+#: domain, path and name of a cookie
+_Name: TypeAlias = tuple[str, str, str]
 
 
 class Cookies:
-    """The cookies that servers have set."""
+    """The cookies that servers have set.
 
-    def __init__(self) -> None:
-        self._policy = DefaultCookiePolicy()
-        self._jar = CookieJar(self._policy)
+    Parameters
+    ----------
+    known
+        Those that another session has; they go back with TLS only.
+    file
+        Where they are kept for other programs, in Netscape's form; made if it is not there.
+
+    Raises
+    ------
+    StoreError
+        If there is such a file that cannot be read.
+    """
+
+    def __init__(self, known: Iterable[Cookie] = (), file: str | None = None) -> None:
+        self._file = os.path.expanduser(file) if file else None
+        self._jar = _read(self._file) if self._file else MozillaCookieJar()
+        for cookie in map(copy.copy, known):
+            cookie.secure = True
+            self._jar.set_cookie(cookie)
 
     def __bool__(self) -> bool:
         return len(self._jar) > 0
 
     def header(self, url: URL) -> str | None:
         """Return the header ``Cookie`` for `url`; None if there is none."""
+        if not self:
+            return None
         request = _request(url)
         self._jar.add_cookie_header(request)
         return request.get_header("Cookie")
 
-    def learn(self, response: aiohttp.ClientResponse, *, secure: bool) -> None:
-        """Keep what an answer sets.
+    def learn(self, response: Any, *, secure: bool) -> None:
+        """Keep what an answer of aiohttp's sets.
 
         Parameters
         ----------
@@ -241,20 +265,71 @@ class Cookies:
         message = email.message.Message()
         for text in response.headers.getall(_SET_COOKIE):
             message[_SET_COOKIE] = text
-        request, answer = _request(response.url), cast("HTTPResponse", _Answer(message))
-        for cookie in self._jar.make_cookies(answer, request):
-            if self._policy.set_ok(cookie, request):
-                cookie.secure |= secure
-                self._jar.set_cookie(cookie)
+        before = _states(self._jar)
+        self._jar.extract_cookies(_Answer(message), _request(response.url))  # type: ignore[arg-type]
+        after = _states(self._jar)
+        new = [cookie for cookie in self._jar if before.get(_name(cookie)) != after[_name(cookie)]]
+        for cookie in new:
+            cookie.secure |= secure
+        gone = before.keys() - after.keys()
+        if self._file is not None and (new or gone):
+            self._write(self._file, new, gone)
+
+    def _write(self, file: str, new: Iterable[Cookie], gone: Iterable[_Name]) -> None:
+        """Change the file, to which other processes write; where that fails, it stays as it is.
+
+        Only its owner may read it.
+        """
+        from nczarr_fsspec.local_files import whole_file
+
+        path = os.path.realpath(file)
+        with contextlib.suppress(OSError, StoreError):
+            jar = _read(path)
+            for name in gone:
+                with contextlib.suppress(KeyError):
+                    jar.clear(*name)
+            for cookie in new:
+                jar.set_cookie(cookie)
+            number, written = tempfile.mkstemp(prefix=".nczarr-", dir=os.path.dirname(path))
+            os.close(number)
+            with whole_file(path, written):
+                jar.save(written, ignore_discard=True)
 
 
-class _Answer(NamedTuple):
+def _read(file: str) -> MozillaCookieJar:
+    """Return the cookies in a file; none if it is not there."""
+    jar = MozillaCookieJar()
+    try:
+        if os.path.getsize(file):
+            jar.load(file, ignore_discard=True, ignore_expires=True)
+    except FileNotFoundError:
+        return jar
+    except (OSError, ValueError, UnboundLocalError) as error:  # LoadError quotes lines
+        why = "is no file of cookies" if isinstance(error, LoadError) else "cannot be read"
+        raise StoreError(file, f"{why} (storage option {COOKIES_OPTION})") from None
+    for cookie in jar:
+        if not cookie.expires:  # curl's 0: until the session ends
+            cookie.expires, cookie.discard = None, True
+    jar.clear_expired_cookies()
+    return jar
+
+
+def _name(cookie: Cookie) -> _Name:
+    return cookie.domain, cookie.path, cookie.name
+
+
+def _states(jar: Iterable[Cookie]) -> dict[_Name, tuple[str | None, int | None]]:
+    return {_name(cookie): (cookie.value, cookie.expires) for cookie in jar}
+
+
+class _Answer:
     """An answer as ``http.cookiejar`` looks at it."""
 
-    message: email.message.Message
+    def __init__(self, message: email.message.Message) -> None:
+        self._message = message
 
     def info(self) -> email.message.Message:
-        return self.message
+        return self._message
 
 
 def _request(url: URL) -> urllib.request.Request:

@@ -506,7 +506,7 @@ def test_an_option_that_http_does_not_have(target: str) -> None:
         ({"client_kwargs": 5}, "client_kwargs: is a mapping, not int"),
         ({"client_kwargs": {"foo": 1}}, "storage_options: HTTP has no option 'foo'"),
         ({"netrc": 5}, "netrc: is a path, True or False, not int"),
-        ({"cookie_jar": "file"}, "storage_options: HTTP has no option 'cookie_jar'"),
+        ({"cookie_jar": 5}, "cookie_jar: is a path, not int"),
     ],
     ids=str,
 )

@@ -155,10 +155,38 @@ class TestChain:
         with Archive({"/x.nc": DATA}) as running:
             yield running
 
+    def test_netrc_and_cookies(self, rc: Write, archive: Archive, tmp_path: Path) -> None:
+        """Files as netCDF-C and curl use them: the next program need not log in."""
+        (tmp_path / "netrc").write_text(f"machine login.test login {USER[0]} password {USER[1]}")
+        rc(f"HTTP.NETRC={tmp_path}/netrc", f"HTTP.COOKIEJAR={tmp_path}/cookies")
+        opened(archive.at("data"))
+        jar = tmp_path / "cookies"
+        assert "data.test" in jar.read_text()
+        assert jar.stat().st_mode & 0o777 == 0o600
+        # as curl marks cookies of a session
+        jar.write_text("\n".join(
+            "\t".join("0" if n == 4 else field for n, field in enumerate(line.split("\t")))
+            for line in jar.read_text().split("\n")
+        ))  # fmt: skip
+        opened(archive.at("data"))
+        assert archive.logins == 1
+        assert len(archive.to("login")) == 1
+        opened(
+            archive.at("data"), netrc=str(tmp_path / "netrc"), cookie_jar=str(tmp_path / "other")
+        )
+        assert archive.logins == 2
+
     def test_credentials_of_the_login_host(self, rc: Write, archive: Archive) -> None:
         rc(f"[{archive.at('login')}]HTTP.CREDENTIALS.USERPASSWORD={':'.join(USER)}")
         opened(archive.at("data"))
         assert archive.logins == 1
+
+    def test_a_file_that_is_no_cookie_jar(self, archive: Archive, tmp_path: Path) -> None:
+        (tmp_path / "cookies").write_text("hunter22\n")
+        with pytest.raises(StoreError, match="is no file of cookies") as caught:
+            opened(archive.at("data"), cookie_jar=str(tmp_path / "cookies"))
+        assert "hunter22" not in str(caught.value)
+        assert (tmp_path / "cookies").read_text() == "hunter22\n"
 
 
 class TestOptions:
@@ -178,6 +206,7 @@ class TestOptions:
             ),
             (["HTTP.PROXY.SERVER=http://p:1"], {}, {"proxy": "http://p:1"}),
             (["HTTP.PROXY_SERVER=http://p:1"], {}, {"proxy": "http://p:1"}),
+            (["HTTP.COOKIE_FILE=c", "HTTP.COOKIEJAR=j"], {}, {"cookie_jar": "j"}),
             (["[https://h.org]HTTP.NETRC=a", "HTTP.NETRC=b"], {}, {"netrc": "a"}),
             (["[https://i.org]HTTP.NETRC=a"], {}, {}),
             (["HTTP.DEFLATE=1", "HTTP.VERBOSE=1"], {}, {}),

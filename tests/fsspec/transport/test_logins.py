@@ -8,7 +8,9 @@ import itertools
 import pickle
 import threading
 from collections.abc import Coroutine, Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -175,6 +177,40 @@ class TestGiven:
             read(source)
         source.close()
 
+    @pytest.mark.parametrize("kind", ["password", "token", "session"])
+    def test_earthaccess(self, kind: str) -> None:
+        """Objects with the attributes of its `Auth`, and of the session that this makes."""
+        token = {"access_token": TOKEN}
+        auth = SimpleNamespace(authenticated=True, token=token, username=None, password=None)
+        auth.system = SimpleNamespace(edl_hostname="login.test")
+        if kind == "password":
+            auth.token, (auth.username, auth.password) = None, USER
+        if kind == "session":
+            hook = SimpleNamespace(hostname="login.test", auth=USER)
+            auth = SimpleNamespace(
+                headers={"Authorization": f"Bearer {TOKEN}"},
+                hooks={"response": [hook]},
+                auth=None,
+                cookies=CookieJar(),
+            )
+        target = URL("https://login.test/ask")
+        logins = Logins(auth)
+        asked = [
+            run(logins.header(target, own=False, clear=True)),
+            run(logins.header(URL("https://data.test/d/x.nc"), own=True, clear=True)),
+            run(logins.header(URL("https://store.test/d/x.nc"), own=False, clear=True)),
+            run(logins.header(URL("http://data.test/d/x.nc"), own=True, clear=True)),
+        ]
+        bearer = f"Bearer {TOKEN}"
+        assert (
+            asked
+            == {
+                "password": [BASIC, None, None, None],
+                "token": [bearer, bearer, None, None],
+                "session": [BASIC, bearer, None, None],
+            }[kind]
+        )
+
     def test_what_the_user_says_of_the_host_is_stronger(self, archive: Archive) -> None:
         said = {"headers": {"authorization": f"Bearer {TOKEN}"}}
         source = opened(archive, **said, logins={archive.at("data"): "wrong"})
@@ -208,7 +244,7 @@ class TestRefused:
         [
             (["h"], "logins: must be a mapping of hosts"),
             ("token", "logins: must be a mapping of hosts"),
-            (object(), "logins: must be a mapping of hosts"),  # as earthaccess.login() returns
+            (object(), "logins: must be a mapping of hosts"),
             ({"h": 3}, r"logins: h: must be \(user, password\), a token or"),
             ({"h": ("a", "b", "c")}, r"logins: h: must be \(user, password\), a token or"),
             ({3: "t"}, "logins: 3: is no name of a host: write https://host"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from http.cookiejar import Cookie, CookieJar
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ from nczarr_fsspec.place import Place
 from nczarr_fsspec.ranges.source import ByteSource
 from tests.support.servers.certificates import Certificates, make_certificates
 from tests.support.servers.httpserver import Server
-from tests.support.servers.loginserver import name_hosts
+from tests.support.servers.loginserver import TOKEN, USER, Archive, name_hosts
 
 DATA = b"CDF\x01" + bytes(60)
 SECRETS = {"Authorization", "Cookie", "X-Key"}
@@ -70,6 +71,11 @@ def told(server: Server) -> list[dict[str, str]]:
     ]
 
 
+SESSION = SimpleNamespace(
+    headers={"Authorization": "Bearer T0ken"}, hooks={}, auth=None, cookies=CookieJar()
+)
+
+
 class TestAddressed:
     """Hosts that a dataset names, as `allow` has them."""
 
@@ -78,6 +84,7 @@ class TestAddressed:
         [
             ({"http://": {}}, ""),
             ({"http://": {"headers": {"X-More": "1"}}}, ""),
+            ({"http://": {"logins": SESSION}}, ""),
             (["http://"], ""),
             (True, ""),
             (True, "bytes::"),
@@ -114,6 +121,31 @@ class TestAddressed:
         opened(target.removesuffix("/x.nc"), policy.options(target))
         assert told(plain) == [{"X-Key": "own"}]
         assert policy.options(target)["http"]["redirects"] == ()
+
+
+@pytest.mark.parametrize("kind", ["token", "password", "session"])
+def test_earthaccess(
+    rc: Write, files: Certificates, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Objects with the attributes of its `Auth`, and of the session that this makes."""
+    token, (user, password) = {"access_token": TOKEN}, USER
+    auth = SimpleNamespace(authenticated=True, token=token, username=None, password=None)
+    auth.system = SimpleNamespace(edl_hostname="login.test")
+    if kind == "password":
+        auth.token, auth.username, auth.password = None, user, password
+    if kind == "session":
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        auth = SimpleNamespace(headers=headers, hooks={}, auth=None, cookies=CookieJar())
+    name_hosts(monkeypatch)
+    with Archive({"/x.nc": DATA}, tls=files.tls()) as archive:
+        opened(archive.at("data"), {"logins": auth})
+        sent = {
+            host: {request.headers.get("Authorization", "")[:6] for request in archive.to(host)}
+            for host in ("data", "login", "store")
+        }
+    by_token = {"data": {"Bearer"}, "login": set(), "store": {""}}
+    by_password = {"data": {""}, "login": {"Basic "}, "store": {""}}
+    assert sent == (by_password if kind == "password" else by_token)
 
 
 class TestTrustedEnvironment:
@@ -156,6 +188,23 @@ class TestWithoutTLS:
             opened(safe.url)
         assert told(safe) == [{"Authorization": "Basic YTpi"}] * 2
 
+    def test_the_token_of_a_session(self, rc: Write, plain: Server, safe: Server) -> None:
+        for server in (plain, safe):
+            opened(server.url, {"logins": SESSION})
+        assert told(plain) == [{}]
+        assert told(safe) == [{"Authorization": "Bearer T0ken"}]
+
+    def test_the_cookies_of_a_session(self, rc: Write, plain: Server, safe: Server) -> None:
+        """They stay as they are for their owner."""
+        jar = CookieJar()
+        parts = *("session", "1", None, False), *("127.0.0.1", True, False), *("/", True)
+        jar.set_cookie(Cookie(0, *parts, False, None, True, None, None, {}))
+        session = SimpleNamespace(headers={}, hooks={}, auth=None, cookies=jar)
+        for server in (plain, safe):
+            opened(server.url, {"logins": session})
+        assert (told(plain), told(safe)) == ([{}], [{"Cookie": "session=1"}])
+        assert [cookie.secure for cookie in jar] == [False]
+
     def test_what_a_redirect_leads_to(
         self, rc: Write, plain: Server, safe: Server, tmp_path: Path
     ) -> None:
@@ -169,11 +218,14 @@ class TestWithoutTLS:
         assert "Authorization" in told(safe)[0]
         assert told(plain) == [{}] * 2
 
-    def test_cookies_that_were_set_with_tls(self, rc: Write, plain: Server, safe: Server) -> None:
-        """They are for the same host, and go back with TLS only."""
+    def test_cookies_that_were_set_with_tls(
+        self, rc: Write, plain: Server, safe: Server, tmp_path: Path
+    ) -> None:
+        """The file of cookies says so, to other programs as well."""
         safe.cookie = "session=1; Path=/; Max-Age=600"
-        with closing(Place.of(f"{safe.url}/x.nc#mode=bytes").open().data):
-            opened(plain.url)
-            opened(safe.url)
+        options = {"cookie_jar": str(tmp_path / "cookies")}
+        opened(safe.url, options)
+        opened(plain.url, options)
+        opened(safe.url, options)
         assert told(plain) == [{}]
         assert told(safe)[-1] == {"Cookie": "session=1"}

@@ -20,12 +20,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
-from multidict import CIMultiDict
 from yarl import URL
 
 from nczarr_fsspec.changes.journal import Incomplete, Journal
@@ -504,11 +502,8 @@ def _netrc(data: bytes) -> None:
 
 
 def _cookies(data: bytes) -> None:
-    headers = CIMultiDict(("Set-Cookie", text) for text in _text(data).splitlines())
-    answer: Any = SimpleNamespace(headers=headers, url=URL("https://h.org/x"))
-    cookies = Cookies()
-    cookies.learn(answer, secure=True)
-    cookies.header(URL("https://h.org/x"))
+    with _as_file(data) as path:
+        Cookies(file=path).header(URL("https://h/x"))
 
 
 def _profiles(data: bytes) -> None:
@@ -691,7 +686,7 @@ PARSERS: dict[str, Parser] = {
     "classic": Parser(_file, _classic_seeds, share=5),
     "cookies": Parser(
         _cookies,
-        _given(b"a=1; Path=/; Max-Age=60\nb=2; Secure; Expires=Wed, 21 Oct 2065 07:28:00 GMT"),
+        _given(b"# Netscape HTTP Cookie File\nh\tFALSE\t/\tTRUE\t2000000000\tname\tvalue\n"),
     ),
     "folder": Parser(_folder, _folder_seeds, share=2),
     "hdf5": Parser(_file, _hdf5_seeds, share=14, most=24_000),
