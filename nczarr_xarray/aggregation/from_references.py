@@ -31,7 +31,7 @@ from nczarr_xarray.aggregation.whole_variables import (
 from nczarr_xarray.dataset.dataset import Opened
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.formats.cfa.dialect import fill_of, marks_of, packing_of, text_in
+from nczarr_xarray.formats.cf import fill_of, marks_of, packing_of, text_in
 from nczarr_xarray.formats.registry import OpenOptions
 from nczarr_xarray.model import ChunkedArray, Fragments, Hierarchy, Variable, grid_of
 from nczarr_xarray.views.zarr_tree import ArrayView, view_in_chunks
