@@ -24,6 +24,9 @@ _YEARS = 70
 #: Months of data that a place needs for a yearly mean.
 MONTHS_NEEDED = 6
 
+#: First and last year whose months are the usual ones, from which anomalies are counted.
+BASE_PERIOD = ("1981", "2010")
+
 
 def add_demo(new: NewParser) -> None:
     """Make the parser of ``nczarr demo``."""
@@ -32,9 +35,9 @@ def add_demo(new: NewParser) -> None:
             "nczarr demo --output pictures",
         ],
         description="Open the NCZarr dataset that ships with this package, print it, compute a "
-        "mean with dask, write it to year.nczarr, and draw map.png. Then read a series from a "
-        "netCDF-4 file on a server 50 ms away (it is in this process), with this package and with "
-        "h5netcdf, and draw the requests of both as requests.png.",
+        "mean with dask, write it to year.nczarr, and draw map.png and series.png. Then read a "
+        "series from a netCDF-4 file on a server 50 ms away (it is in this process), with this "
+        "package and with h5netcdf, and draw the requests of both as requests.png.",
     )
     parser.add_argument(
         "--output",
@@ -68,9 +71,14 @@ def run(args: argparse.Namespace) -> int:
 
     with xr.open_dataset(DATASET, engine="nczarr", group="relief") as relief:
         draw_map(year, relief, args.output / "map.png")
+    with (
+        xr.open_dataset(DATASET, engine="nczarr", group="nino12") as nino,
+        xr.open_dataset(DATASET, engine="nczarr", group="mauna_loa") as mauna_loa,
+    ):
+        draw_series(nino["sst"], mauna_loa["co2"], args.output / "series.png")
     read_from_far_away(args.output / "requests.png")
     print("Written:")
-    for name in ("year.nczarr", "map.png", "requests.png"):
+    for name in ("year.nczarr", "map.png", "series.png", "requests.png"):
         print(f"  {(args.output / name).resolve()}")
     return 0
 
@@ -161,6 +169,60 @@ def draw_map(year: xr.Dataset, relief: xr.Dataset, path: Path) -> None:
     figure.colorbar(colours, ax=axes, label="SST (°C)", ticks=levels[1::2], shrink=0.82, pad=0.01)
     figure.supxlabel(
         "COADS ship reports (NOAA); pale grey: too few of them. Relief: ETOPO5 (NOAA).",
+        fontsize="small", color="#555555",
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+def draw_series(sst: xr.DataArray, co2: xr.DataArray, path: Path) -> None:
+    """Draw El Niño as anomaly of the temperature, and carbon dioxide below.
+
+    Parameters
+    ----------
+    sst
+        Monthly temperature (°C) of the Niño 1+2 region on (time).
+    co2
+        Weekly carbon dioxide (ppm) at Mauna Loa on (time).
+    path
+        The PNG to write.
+    """
+    from matplotlib.figure import Figure
+
+    usual = sst.sel(time=slice(*BASE_PERIOD)).groupby("time.month").mean()
+    anomaly = (sst.groupby("time.month") - usual).rolling(time=3, center=True).mean()
+    smooth = co2.rolling(time=53, center=True, min_periods=40).mean()
+
+    figure = Figure(figsize=(11, 5.6), dpi=120, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    time = anomaly["time"].values
+    above.fill_between(time, anomaly.clip(min=0), color="#c8442f", linewidth=0)
+    above.fill_between(time, anomaly.clip(max=0), color="#2f6fb0", linewidth=0)
+    above.axhline(0, color="#444444", linewidth=0.8)
+    whole_decades = anomaly.sel(time=slice("1951", "2010"))
+    for _, decade in whole_decades.groupby((whole_decades["time.year"] - 1) // 10):
+        warmest = decade.idxmax("time").dt
+        above.annotate(
+            warmest.strftime("%b %Y").item(), (warmest.floor("D").values, decade.max()), (0, 3),
+            textcoords="offset points", ha="center", fontsize="small",
+        )  # fmt: skip
+    above.set_title(
+        f"El Niño: anomaly of the sea surface temperature off Peru (Niño 1+2) from its mean of "
+        f"{'–'.join(BASE_PERIOD)}, 3-month mean",
+        loc="left",
+    )
+    above.set_ylabel("SST anomaly (°C)")
+
+    below.plot(co2["time"], co2, color="#9aa5ad", linewidth=0.8, label="weekly")
+    below.plot(smooth["time"], smooth, color="#1f2d36", linewidth=1.8, label="yearly mean")
+    below.set_title("Carbon dioxide in the air of Mauna Loa, Hawaii", loc="left")
+    below.set_ylabel("parts per million")
+    below.legend(frameon=False, loc="upper left")
+    for axes in (above, below):
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.01, y=0.12)
+    figure.supxlabel(
+        "Sources: NOAA CPC (ERSST v3b); C.D. Keeling and T.P. Whorf, CDIAC (2004).",
         fontsize="small", color="#555555",
     )  # fmt: skip
     figure.savefig(path)

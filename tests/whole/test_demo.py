@@ -104,7 +104,7 @@ def test_demo_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [reader for reader, *_ in printed] == list(demo_remote.READERS)
     assert float(printed[0][3]) < 1
     assert float(printed[1][3]) > 1
-    for name in ("map.png", "requests.png"):
+    for name in ("map.png", "series.png", "requests.png"):
         path = tmp_path / "new" / "directory" / name
         assert str(path) in out
         picture = imread(path)
