@@ -23,7 +23,7 @@ def add_doctor(new: NewParser) -> None:
     parser = new(
         examples=[
             "nczarr doctor run.nc",
-            "nczarr doctor --latency 20ms https://data.example/run.nc",
+            "nczarr doctor --measure https://data.example/run.nc",
         ],
         description="Examine the layout of a dataset by its metadata, and predict requests, bytes "
         "and seconds of typical reads over a network, for this layout and for others.",
@@ -44,6 +44,10 @@ def add_doctor(new: NewParser) -> None:
         metavar="SIZE",
         help="of the network, bytes a second, e.g. 10MB (default: 125MB)",
     )
+    parser.flag(
+        "--measure",
+        "measure what of latency and bandwidth is not given, by reading some MB of TARGET",
+    )
     parser.flag("--json", "print the report as JSON")
     parser.set_defaults(run=run_doctor)
 
@@ -57,6 +61,7 @@ def run_doctor(args: argparse.Namespace) -> int:
         variable=args.var,
         latency=args.latency,
         bandwidth=args.bandwidth,
+        measure=args.measure,
         **opening(args, args.options),
     )
     if args.json:

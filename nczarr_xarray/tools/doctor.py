@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from dataclasses import replace as change
 from typing import Any
 
 import xarray as xr
@@ -21,7 +22,7 @@ from nczarr_xarray.tools.checks.subject import Subject
 from nczarr_xarray.tools.checks.table import Reads, findings
 from nczarr_xarray.tools.html import paragraphs, report, table
 from nczarr_xarray.tools.predict import Prediction, predict
-from nczarr_xarray.tools.predict.network import Cost, Network
+from nczarr_xarray.tools.predict.network import Cost, Network, measure_network
 from nczarr_xarray.tools.storage_table import Storage
 from nczarr_xarray.tools.survey import VariableStorage
 
@@ -165,6 +166,7 @@ def doctor(
     variable: str | None = None,
     latency: float | None = None,
     bandwidth: float | None = None,
+    measure: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     replace: Mapping[str, str] | None = None,
     allow: Allow = None,
@@ -181,9 +183,12 @@ def doctor(
     variable
         The path of the variable whose reads are predicted; by default the largest.
     latency
-        Of the network, in seconds from a request to the first byte of its answer; by default 50 ms.
+        Of the network, in seconds from a request to the first byte of its answer.
     bandwidth
-        Bytes per second of all connections together; by default 125 MB/s.
+        Bytes per second of all connections together.
+    measure
+        Whether latency and bandwidth that are not given are measured, by some requests for
+        bytes of the dataset; otherwise they are 50 ms and 125 MB/s.
     storage_options, replace, allow
         As of `nczarr_xarray.open_hierarchy`.
 
@@ -195,7 +200,7 @@ def doctor(
     Raises
     ------
     NCZarrError
-        If the dataset cannot be opened, or has no such variable.
+        If the dataset cannot be opened, has no such variable, or its network cannot be measured.
     """
     if isinstance(target, (xr.Dataset, xr.DataArray, xr.DataTree)):
         target = Storage.of(target).source
@@ -205,8 +210,9 @@ def doctor(
         if subject.opened is None:
             assert subject.failure is not None
             raise subject.failure
+        network = measure_network(subject.opened, subject.survey) if measure else Network()
         given = {"latency": latency, "bandwidth": bandwidth}
-        subject.network = Network(**{k: v for k, v in given.items() if v is not None})
+        subject.network = change(network, **{k: v for k, v in given.items() if v is not None})
         subject.variable = variable
         return _examine(subject, subject.opened)
 
