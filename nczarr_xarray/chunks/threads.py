@@ -87,14 +87,14 @@ INLINE_BYTES = 1 << 18
 ON_LOOP_BYTES = INLINE_BYTES // 8
 #: Bytes of decoded chunks that a thread takes at a time from the common list: what a processor's
 #: own cache holds. Of fewer, what is done once for all of them is a tenth of the time.
-BATCH_BYTES = 4 * INLINE_BYTES
+BATCH_BYTES = 1 << 20
 #: Chunks of this many bytes are worth a thread, whatever has to be done with them.
-LARGE_BYTES = INLINE_BYTES // 4
+LARGE_BYTES = 1 << 16
 #: So long a small chunk has the interpreter's lock, or waits for it where others want it, too.
 LOCK_SECONDS = 10e-6
 #: Less work than this is done sooner by one thread than another one has begun to be of use: it has
 #: to be woken, and both lose time to each other's turns.
-HELP_SECONDS = 200 * LOCK_SECONDS
+HELP_SECONDS = 2e-3
 #: Help for chunks up to half of a batch is tried out where there are so many batches: what is
 #: copied rather than decoded is limited by memory and by the system, and takes two threads a fourth
 #: longer than one. (Larger ones take them a fourth less.)

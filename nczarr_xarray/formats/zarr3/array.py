@@ -24,7 +24,7 @@ from nczarr_fsspec.stores.missing_chunks import Document, Presence, changed
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.joint import JointPlan
 from nczarr_xarray.chunks.pieces import split_axes
-from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.codecs.codec import UNKNOWN, Size, packed
 from nczarr_xarray.codecs.decompress import blosc_container
 from nczarr_xarray.formats.nczarr.attributes import float_of
@@ -157,13 +157,19 @@ class ZarrReader:
         are read at the same time. One selection of a remote store is zarr-python's, which reads a
         whole shard in one round.
         """
-        for key, points in wanted:
-            count = 0 if points else plan_outer(key, *self._grid).count
-            if count > MAX_CHUNKS:
-                raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         is_local = isinstance(self._store, LocalStore)
-        if self._engine is not None and (is_local or len(wanted) > 1):
-            return self._by_engine(self._engine, wanted)
+        engine = self._engine if is_local or len(wanted) > 1 else None
+        plans: list[Plan] = []
+        for key, points in wanted:
+            if not points:
+                plans.append(plan_outer(key, *self._grid))
+                if (count := plans[-1].count) > MAX_CHUNKS:
+                    reason = f"a selection of {count} chunks is too much at once"
+                    raise FormatError(self._path, reason)
+            elif engine is not None:
+                plans.append(plan_points(key, *self._grid))
+        if engine is not None:
+            return self._by_engine(engine, plans)
         from nczarr_xarray.zarr.offered import Reading
 
         try:
@@ -189,13 +195,7 @@ class ZarrReader:
             self._check()
             raise FormatError(self._path, f"cannot be read ({error})") from error
 
-    def _by_engine(
-        self, engine: ChunkReader, wanted: Sequence[tuple[tuple[Any, ...], bool]]
-    ) -> list[np.ndarray]:
-        plans = [
-            plan_points(key, *self._grid) if points else plan_outer(key, *self._grid)
-            for key, points in wanted
-        ]
+    def _by_engine(self, engine: ChunkReader, plans: Sequence[Plan]) -> list[np.ndarray]:
         if isinstance(self._store, RemoteStore):
             found = self._store.run(engine.read_jointly_remote(JointPlan(plans)))
         elif len(plans) == 1:
