@@ -243,6 +243,9 @@ class LocalStore(KeyStore):
         self, key: str, parts: Sequence[slice], most: int | None = None
     ) -> Sequence[bytes | None]:
         """Return several parts of `key`, as `get` does each of them."""
+        if len(parts) > 1 and not self.divides([key]):
+            data = self.get(key, most=most)
+            return [None if data is None else data[part] for part in parts]
         return [self.get(key, part, most) for part in parts]
 
     def divides(self, keys: Iterable[str]) -> bool:

@@ -8,7 +8,6 @@ below.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
@@ -88,12 +87,17 @@ class LocalKeys:
     def fetch(self, table: ChunkTable, bound: ChunkBound) -> Sequence[EncodedChunk]:
         """Fetch the chunks of a table, all of which exist as far as it says."""
         get, wanted, most = self._store.get, _keys_and_parts(table), bound.stored
-        found: list[EncodedChunk] = []
+        found: list[EncodedChunk]
         if len(wanted) < 2 or wanted[0][1] == ALL:
-            found += [get(key, part, most) for key, part in wanted]
+            found = [get(key, part, most) for key, part in wanted]
         else:
-            for key, parts in itertools.groupby(wanted, itemgetter(0)):
-                found += self._store.get_parts(key, [part for _, part in parts], most)
+            found, rows = [None] * len(wanted), dict[str, list[int]]()
+            for row, (key, _) in enumerate(wanted):
+                rows.setdefault(key, []).append(row)
+            for key, own in rows.items():
+                parts = self._store.get_parts(key, [wanted[row][1] for row in own], most)
+                for row, data in zip(own, parts, strict=True):
+                    found[row] = data
         if any(data is None for data in found):
             at_once(self._presence.check())
         return found

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
+from nczarr_fsspec.stores import zipformat
 from nczarr_xarray import FormatError, StoreError, load
 from tests.support.builders.trees import read_tree
 from tests.support.servers.httpserver import Server
@@ -111,8 +112,18 @@ def boxes(target: Any) -> list[xr.DataArray]:
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("compressors", [ZstdCodec(), None])
-def test_shards_of_archives(tmp_path: Path, method: int, compressors: Any) -> None:
-    """A deflated member is inflated as a whole: it may be as long as a shard."""
+def test_shards_of_archives(
+    tmp_path: Path, method: int, compressors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deflated member is inflated as a whole, for its index and for all chunks together."""
+    inflated: list[str] = []
+    inflate: Callable[..., bytes] = zipformat.inflated
+
+    def counted(name: str, *how: Any) -> bytes:
+        inflated.append(name)
+        return inflate(name, *how)
+
+    monkeypatch.setattr(zipformat, "inflated", counted)
     values = write(tmp_path / "a", shards=SHARDS, compressors=compressors)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
         for path in (tmp_path / "a").rglob("*"):
@@ -120,6 +131,10 @@ def test_shards_of_archives(tmp_path: Path, method: int, compressors: Any) -> No
     wanted = boxes(tmp_path / "a.zip")
     assert np.array_equal(wanted[0].copy().values, values[:5, :8])
     assert np.array_equal(load(*wanted)[1].values, values[:5, 3:11])
+    inflated.clear()
+    assert np.array_equal(xr.open_dataset(tmp_path / "a.zip", engine="nczarr")["v"], values)
+    of_shards = Counter(name for name in inflated if "/c/" in name)
+    assert {*of_shards.values()} == (set() if method == zipfile.ZIP_STORED else {2})
 
 
 @pytest.mark.parametrize("compressors", [ZstdCodec(), GzipCodec(), None])
