@@ -22,8 +22,8 @@ from harness import Options
 
 #: Rows of the usual kind, which harness.py turns into tables and pictures.
 ROWS = (
-    *("read", "hdf5", "opening", "small", "objects", "loading", "parallel", "aggregations"),
-    "scripts",
+    *("read", "boxes", "hdf5", "opening", "small", "objects", "loading", "parallel"),
+    *("aggregations", "scripts"),
 )
 #: Modules that have these for themselves.
 OWN = (

@@ -43,6 +43,11 @@ def cases(scale: float) -> list[Case]:
     tens = Array((max(20, round(100 * scale) // 10 * 10), 512, 512), (10, 256, 256))
     generator = np.random.default_rng(1)
     points = tuple(generator.integers(0, side, 1000) for _ in range(2))
+    some = generator.choice((side // 64) ** 2, min(1000, (side // 64) ** 2), replace=False)
+    crowd = tuple(
+        np.repeat(corner * 64, 10) + generator.integers(0, 64, 10 * len(some))
+        for corner in np.divmod(some, side // 64)
+    )
     lists = tuple(generator.choice(side, 100, replace=False).tolist() for _ in range(2))
     cube, patch = (64, max(128, round(1024 * scale)), 1024), (4, 64, 64)
     starts = generator.integers(0, np.subtract(cube, patch), (256, 3))
@@ -55,6 +60,7 @@ def cases(scale: float) -> list[Case]:
         Case("every 7th of small chunks", one, twice, ((slice(None, None, 7),) * 2,)),
         Case("one row of small chunks", one, (), ((100, ALL),)),
         Case("1,000 points, small chunks", one, (), (points,)),
+        Case("10,000 points in 1,000 small chunks", one, (Goal(LIMIT, 1 / 1.2),), (crowd,)),
         Case("100 x 100 elements by lists, small chunks", one, (), (lists,)),
         Case("one element", one, (), ((17, 33),)),
         Case("small chunks, 1 in 100 stored", sparse),

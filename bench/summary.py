@@ -19,6 +19,7 @@ PAGES = {
     "read": ("#local-chunks", "local chunks"),
     "hdf5": ("#local-netcdf-4-files", "local netCDF-4 files"),
     "small": ("#small-files", "small files"),
+    "boxes": ("#many-boxes", "many boxes"),
     "samples": ("#samples-for-training", "samples for training"),
     "cold": ("#starting", "starting"),
     "scripts": ("#scripts-for-netcdf4-python", "netCDF4 scripts"),

@@ -96,12 +96,12 @@ def found() -> dict[str, list[str]]:
     """Where tests use which private names that no test defines."""
     tests = trees("tests")
     ours = {name for tree in trees(*PACKAGES).values() for name in defined(tree)}
-    of_tests = {name for tree in tests.values() for name in defined(tree)}
+    of_tests = {name for tree in tests.values() for name in defined(tree)} - ours
     places: dict[str, list[str]] = {}
     for path, tree in tests.items():
         here = set(defined(tree))
         for line, name, of_object in used(tree):
-            own = of_object and (name in here or name in of_tests - ours)
+            own = of_object and (name in here or name in of_tests)
             if is_private(name) and name not in PUBLIC and not own:
                 places.setdefault(name, []).append(f"{path}:{line}")
     return places
