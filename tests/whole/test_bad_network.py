@@ -164,7 +164,7 @@ def test_reading_in_a_partition(kind: str, accepting: bool, way: Any, dataset: x
 WRITTEN = ("new", "append", "unaligned region", "smaller")
 
 
-@pytest.mark.parametrize("seed", slow_but(range(6), 0))
+@pytest.mark.parametrize("seed", slow_but(range(3), 0))
 @pytest.mark.parametrize("name", slow_but(WRITTEN, "append"))
 @pytest.mark.parametrize("mix", slow_but(["broken", "all"], "broken"))
 def test_writing(mix: str, name: str, seed: int, s3_server: S3Server, tmp_path: Path) -> None:
