@@ -228,9 +228,12 @@ class GradualAggregation:
         claim.note(self._put, self._old)
         filled = [flow for flow, one in zip(flows, new, strict=True) if not one.missing]
         write_flows(filled, Progress("export", shown=False))
+        there = {*before}
         for flow, one in zip(flows, new, strict=True):
             flow.missing |= {0} if one.missing else set()
-            flow.put_missing()
+            if flow.keys[0] not in there:  # once: of what was put before, the version is noted
+                flow.put_missing()
+            there.update(flow.keys)
         note_versions(self.place, flows)
         self._put = [*before, *(key for flow in flows for key in flow.keys)]
         tables = [flow.table(self.place, self.dialect, relative=None) for flow in flows]

@@ -108,6 +108,24 @@ def test_another_variable_makes_a_dimension_longer(tmp_path: Path, memory: int) 
         assert nc["a"][:].filled(-1).tolist() == [1, 2, 3, 8, *[-1] * 5]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_masked_fragments_are_put_once(tmp_path: Path, version: Any) -> None:
+    """All of a shape are one file, whose version the table has: it is not written again."""
+    options: Any = {"format": "CFA4", "cfa_version": version, "memory_limit": 1}
+    masked = np.ma.masked_all(3, "i4")
+    with ours.Dataset(tmp_path / "m.nca", "w", **options) as nc:
+        nc.createDimension("t", 12)
+        v = nc.createVariable("v", "i4", ("t",), subarray_shape=(3,), fill_value=7)
+        v[:] = 1
+        nc.sync()
+        for first in (0, 3):  # memory has room for one fragment only
+            v[first : first + 3] = masked
+            v[first + 6 : first + 9] = 2
+        assert len([*tmp_path.rglob("*.missing.*")]) == 1
+    with ours.Dataset(tmp_path / "m.nca") as nc:
+        assert nc["v"][:].filled(-1).tolist() == [*[-1] * 6, *[2] * 6]
+
+
 def write_field(target: Any, mode: str = "w", **options: Any) -> None:
     """Write steps 0 to 6 of a field of 4 x 6, in fragments of 3 x 4 x 3."""
     with ours.Dataset(target, mode, **{"format": "CFA4", **options}) as nc:
