@@ -14,6 +14,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import (
+    ChangedError,
     DatasetNotFoundError,
     FormatError,
     NCZarrError,
@@ -88,7 +89,8 @@ def open_groups(
                 NCZarrDataStore(opened, member, dropped, decoding)
                 for member in (top.walk() if options.tree else [top])
             ]
-            _load_what_opening_touches(opened, stores)
+            if not _load_what_opening_touches(opened, stores) and not is_open:
+                continue
             if not (opened.holds() or (before is not None and _agree(stores, before))):
                 before = stores
                 continue
@@ -396,13 +398,18 @@ class UnreadableIndex(Index):
         return isinstance(other, UnreadableIndex) and str(self.error) == str(other.error)
 
 
-def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> None:
+def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> bool:
     """Load what xarray reads while it opens a dataset, for all groups in one read round.
 
     xarray would read these variables one by one, and one that cannot be read
     would keep the whole dataset from opening.
+
+    Returns
+    -------
+    bool
+        False if there is another file at its place by now, such as a master that has grown.
     """
-    file = opened.store
+    file, same = opened.store, True
     if isinstance(file, DataFile):  # to be opened again without a request for them
         opened = replace(opened, store=file.remembering())
     wanted = [(store, *named) for store in stores for named in store.touched()]
@@ -410,10 +417,12 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
     for (store, name, _), value in zip(wanted, values, strict=True):
         if isinstance(value, NCZarrError):
             store.fail(name, value)
+            same &= not (isinstance(value, ChangedError) and value.object == file.url)
         else:
             store.loaded[name] = value
     if isinstance(file, DataFile):
         file.save()
+    return same
 
 
 def _agree(stores: list[NCZarrDataStore], before: list[NCZarrDataStore]) -> bool:

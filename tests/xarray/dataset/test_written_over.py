@@ -18,6 +18,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_xarray import to_nczarr
+from nczarr_xarray.backend.data_store import NCZarrDataStore
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 from tests.support.builders.trees import read_tree, write_tree
@@ -364,3 +365,28 @@ class TestAskedOnce:
         on_the_web(web)(of_array(tree(tmp_path, remote, "f4", 2.0)))
         with pickle.loads(other) as ds, pytest.raises(StoreError, match=ANOTHER):
             ds.v.load()
+
+
+def test_a_file_that_is_replaced_before_its_coordinates_are_read_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata and what xarray makes indexes of are of one state, as of a master that grows."""
+    contents = []
+    for rows in (100_000, 100_001):
+        wide = xr.Dataset({"v": ("t", np.arange(rows))}, {"t": np.arange(rows) / 2})
+        wide.to_netcdf(tmp_path / f"{rows}.nc", encoding={"t": {"chunksizes": (rows,)}})
+        contents.append((tmp_path / f"{rows}.nc").read_bytes())
+    touched, calls = NCZarrDataStore.touched, 0
+    with Server({"/a.nc": contents[0]}, etag="md5") as server:
+
+        def replacing(self: NCZarrDataStore) -> Any:
+            nonlocal calls
+            calls += 1
+            server.files["/a.nc"] = contents[min(calls, 1)]
+            return touched(self)
+
+        monkeypatch.setattr(NCZarrDataStore, "touched", replacing)
+        with xr.open_dataset(f"{server.url}/a.nc", engine="nczarr") as dataset:
+            assert dataset.indexes["t"].tolist() == [n / 2 for n in range(100_001)]
+            assert dataset["v"].values.tolist() == [*range(100_001)]
+    assert calls == 2
