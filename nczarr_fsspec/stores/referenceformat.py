@@ -286,7 +286,8 @@ def part(address: object, offset: object = 0, size: object = None) -> Part:
 def _integer(value: object) -> int:
     if type(value) is int:
         return value
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):  # NumPy's do
+    truth = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
+    if truth or not isinstance(value, SupportsIndex):  # NumPy's do
         raise TypeError(value)
     return index(value)
 

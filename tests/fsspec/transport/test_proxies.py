@@ -164,7 +164,7 @@ def test_what_is_not_http(opening: Opening) -> None:
     with Other(b"") as server:
         said = opening(server.url, {})
     assert len(server.requests) == 1
-    assert "Bad status line" in said
+    assert "Bad status line" in said or "Expected HTTP/" in said  # as aiohttp's releases have it
     assert "\n" not in said
 
 

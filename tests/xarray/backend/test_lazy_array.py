@@ -17,6 +17,7 @@ import nczarr_xarray
 from nczarr_xarray import FormatError, StoreError
 from nczarr_xarray.backend import lazy_array
 from tests.support.builders.trees import read_tree
+from tests.support.marks import needs_new_xarray
 from tests.support.servers.httpserver import Server
 from tests.support.servers.s3server import S3Server
 
@@ -136,6 +137,7 @@ def test_writing_a_dataset_reads_it_in_few_rounds(
         xr.testing.assert_equal(ds, made())
 
 
+@needs_new_xarray
 def test_what_is_not_cached_is_not_kept_by_writing(server: Server, tmp_path: Path) -> None:
     with opened(server, "nczarr", cache=False)[NAMES[:4]] as ds:
         assert rounds_of(lambda: ds.to_netcdf(tmp_path / "copy.nc", engine="netcdf4")) == 4

@@ -17,6 +17,7 @@ import xarray as xr
 from nczarr_xarray import FormatError, NCZarrWarning
 from nczarr_xarray.backend.data_store import NCZarrDataStore
 from nczarr_xarray.dataset.open import open_hierarchy
+from tests.support.marks import needs_new_xarray
 
 TIMES = np.arange("2000-01-01", "2000-01-05", dtype="M8[D]").astype("M8[ns]")
 GRID = xr.Dataset(
@@ -96,8 +97,8 @@ def test_the_index_is_selected_like_the_rest(tmp_path: Path, index: Any) -> None
         lambda ds: ds.sel(time="2000-01-01"),
         lambda ds: ds.indexes,
         lambda ds: xr.concat([ds, ds], "time"),
-        lambda ds: xr.merge([ds, GRID]),
-        lambda ds: ds["v"] + GRID["v"],
+        pytest.param(lambda ds: xr.merge([ds, GRID]), marks=needs_new_xarray),
+        pytest.param(lambda ds: ds["v"] + GRID["v"], marks=needs_new_xarray),
     ],
 )
 def test_what_needs_the_labels_says_why_not(

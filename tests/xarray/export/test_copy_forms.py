@@ -17,7 +17,7 @@ import zarr
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.support.builders.trees import write_tree
-from tests.support.marks import each_once
+from tests.support.marks import each_once, needs_new_xarray
 from tests.support.oracles.strictjson import strict
 
 
@@ -136,7 +136,7 @@ def test_codecs_are_not_taken_to_suit_other_values(tmp_path: Path, options: list
         )
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("asked", [pytest.param(False, marks=needs_new_xarray), True])
 @pytest.mark.parametrize(
     ("compressor", "stored"),
     [

@@ -28,6 +28,7 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.form.storage import RELATIONS, valid_keys
 from nczarr_xarray.model import ChunkedArray
 from tests.support.builders.ncwriter import ramp
+from tests.support.marks import needs_new_xarray
 from tests.support.oracles.netcdf_c import netcdf_model
 from tests.support.oracles.written import opened
 
@@ -1125,6 +1126,7 @@ def test_an_inherited_fill_value_of_other_data(
         xr.testing.assert_identical(back.load(), dataset.compute())
 
 
+@needs_new_xarray
 def test_an_inherited_fill_value_of_numpy_strings(tmp_path: Path) -> None:
     text = np.array(["none", np.nan, "é"], np.dtypes.StringDType(na_object=np.nan))
     dataset = xr.Dataset({"v": ("x", text)})

@@ -27,6 +27,7 @@ from nczarr_fsspec.changes.edit import Change
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.mapping import MappingWriter
 from nczarr_xarray.netcdf4.writing import TreeWriter
+from tests.support.marks import needs_new_xarray
 from tests.support.oracles.netcdf4_python import compare, keys, read_both
 
 TYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "f4", "f8", "S1", "string")
@@ -533,6 +534,7 @@ def test_the_classic_data_model_is_kept(tmp_path: Path) -> None:
         assert [*theirs.variables] == [*mine.variables]
 
 
+@needs_new_xarray
 def test_what_cannot_be_written_again_as_it_is_is_not_changed(tmp_path: Path) -> None:
     bools = xr.Dataset({"v": ("x", [True, False])})
     bools.to_zarr(tmp_path / "a.zarr", zarr_format=2, encoding={"v": {"dtype": "bool"}})
