@@ -56,8 +56,6 @@ OpenFile: TypeAlias = Callable[[ByteSource, OpenOptions, Any], T]
 
 #: How often a dataset is read that changes meanwhile, each time.
 ATTEMPTS = 50
-#: How often a remote file is opened anew that is replaced meanwhile.
-_ANEW = 5
 
 
 def open_hierarchy(
@@ -137,7 +135,7 @@ def open_either(target: Any, options: OpenOptions, of_tree: OpenTree[T], of_file
     NCZarrError
         If there is neither, or what `of_tree` or `of_file` raise.
     """
-    anew = _ANEW if isinstance(target, (str, os.PathLike)) else 0
+    anew = ATTEMPTS if isinstance(target, (str, os.PathLike)) else 0
     while True:
         try:
             # what kerchunk returned
