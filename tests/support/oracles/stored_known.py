@@ -24,13 +24,13 @@ class Known(NamedTuple):
     ways: tuple[str, ...]
     keys: tuple[str, ...]
 
+    def goes(self, source: str, way: str) -> bool:
+        """Tell whether a source that goes a way has such defects."""
+        return source in self.sources and any(fnmatchcase(way, one) for one in self.ways)
+
     def has(self, source: str, way: str, key: str) -> bool:
         """Tell whether something is one of these defects."""
-        return (
-            source in self.sources
-            and any(fnmatchcase(way, one) for one in self.ways)
-            and any(fnmatchcase(key, one) for one in self.keys)
-        )
+        return self.goes(source, way) and any(fnmatchcase(key, one) for one in self.keys)
 
 
 _NEW = ("to_nczarr*", "to_cfa")
