@@ -27,7 +27,7 @@ from nczarr_fsspec.ranges.index_memory import memory
 
 CHUNK, BOX, COUNT = (4, 64, 64), (4, 64, 64), 256
 SHARD = (16, 256, 256)
-#: One to ten times as large as all boxes together.
+#: 268 and 34 MB; all boxes together have 17.
 HERE, THERE = (64, 1024, 1024), (32, 512, 512)
 
 Boxes = list[tuple[slice, ...]]

@@ -59,12 +59,15 @@ LINT = {
     "picture of the imports": ("ci/picture.py", "--check"),
 }
 # Every worker begins with a part of the files, and takes tests of another when it has done.
-PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
+PYTEST = ("-m", "pytest", "--dist", "worksteal")
 #: Extras of users: `oldest` and `newest` choose the releases of what they require.
 EXTRAS = ("cfa", "dask", "demo", "icechunk", "parquet", "remote", "s3")
-#: Of all tests, those of servers and of networks that fail wait a good part of their time.
-WHOLE = ("--numprocesses", str(1 + (os.cpu_count() or 1)))
-QUICK = ("-m", "not slow and not servers", "--hypothesis-profile", "quick")
+QUICK = (
+    *("--numprocesses", "auto"),
+    *("-m", "not slow and not servers", "--hypothesis-profile", "quick"),
+)
+#: One worker more, as tests of servers and of failing networks wait for a part of their time.
+WHOLE = ("--numprocesses", str(1 + (os.cpu_count() or 1)), "--durations", "25")
 #: Tests of programs for netCDF4-python, which need not get along with what other tests use.
 PROGRAMS = "tests/xarray/netcdf4/test_live_programs.py"
 #: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
@@ -120,7 +123,7 @@ def main() -> int:
             if try_programs(environment(ROOT / ".venv-programs", args.python)):
                 failed.append("programs for netCDF4-python")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of many programs would compile it all
-    chosen = (*WHOLE, "--durations", "25") if args.task == "check" else QUICK
+    chosen = WHOLE if args.task == "check" else QUICK
     status = call(python, *PYTEST, *chosen, *rest, longest=LONGEST)
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -409,7 +409,7 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
     bool
         False if there is another file at its place by now, such as a master that has grown.
     """
-    file, same = opened.store, True
+    file, is_current = opened.store, True
     if isinstance(file, DataFile):  # to be opened again without a request for them
         opened = replace(opened, store=file.remembering())
     wanted = [(store, *named) for store in stores for named in store.touched()]
@@ -417,12 +417,12 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
     for (store, name, _), value in zip(wanted, values, strict=True):
         if isinstance(value, NCZarrError):
             store.fail(name, value)
-            same &= not (isinstance(value, ChangedError) and value.object == file.url)
+            is_current &= not (isinstance(value, ChangedError) and value.object == file.url)
         else:
             store.loaded[name] = value
     if isinstance(file, DataFile):
         file.save()
-    return same
+    return is_current
 
 
 def _agree(stores: list[NCZarrDataStore], before: list[NCZarrDataStore]) -> bool:
